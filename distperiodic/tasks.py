@@ -23,7 +23,6 @@ import json
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -48,6 +47,7 @@ from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import moment
+from distperiodic.core.task import new_id
 from distperiodic.core.workflow import Status
 from distperiodic.operator.new_task import NewTask
 from distperiodic.operator.task_reader import task_of
@@ -196,7 +196,7 @@ class Client:
             raise exceptions.InvalidTask(
                 f'priority is {_shown(priority)}; give a whole number from '
                 f'{-_MOST_PRIORITY} to {_MOST_PRIORITY}')
-        return NewTask(_new_id(self._clock.now()), type_, definition,
+        return NewTask(new_id(self._clock.now(), queue), type_, definition,
                        _parameters_text(parameters), key, queue,
                        _instant(at), priority)
 
@@ -447,11 +447,6 @@ def _rolled_back(session: Any, transaction: Any) -> None:
     # does no harm.
     if not transaction.nested:
         session.info[_CALLS].clear()
-
-
-def _new_id(now: int) -> str:
-    """Return a new id. Ids grow with time, so that indexes stay compact."""
-    return f'{now // 1000:012x}{uuid.uuid4().hex[:20]}'
 
 
 def _id(value: Any) -> str:
