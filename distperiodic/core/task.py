@@ -13,7 +13,6 @@ from distperiodic.core import schedule
 from distperiodic.core import workflow
 from distperiodic.core.workflow import Status
 
-
 # Number of hexadecimal digits at the end of an id that place it on the ring.
 _RING_DIGITS = 8
 
