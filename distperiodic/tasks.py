@@ -23,7 +23,6 @@ import json
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from distperiodic import exceptions
 from distperiodic import opts
@@ -47,6 +47,7 @@ from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import moment
+from distperiodic.core.task import new_id
 from distperiodic.core.workflow import Status
 from distperiodic.operator.new_task import NewTask
 from distperiodic.operator.task_reader import task_of
@@ -67,6 +68,8 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
+# Key of a session's calls after its commit.
+_CALLS = 'distperiodic_after_commit'
 # Arguments of submit() beside the type, with their defaults.
 _ARGUMENTS: dict[str, Any] = {
     'parameters': None, 'key': None, 'queue': None, 'at': None, 'priority': 0}
@@ -193,7 +196,7 @@ class Client:
             raise exceptions.InvalidTask(
                 f'priority is {_shown(priority)}; give a whole number from '
                 f'{-_MOST_PRIORITY} to {_MOST_PRIORITY}')
-        return NewTask(_new_id(self._clock.now()), type_, definition,
+        return NewTask(new_id(self._clock.now(), queue), type_, definition,
                        _parameters_text(parameters), key, queue,
                        _instant(at), priority)
 
@@ -417,15 +420,33 @@ class Client:
 
 def _after_commit(session: Any, call: Callable[[], None]) -> None:
     """Call *call* when the current transaction of *session* is committed."""
-    def committed(*_: Any) -> None:
-        call()
-    name = 'after_commit' if hasattr(session, 'get_bind') else 'commit'
-    sa.event.listen(session, name, committed, once=True)
+    if not hasattr(session, 'get_bind'):
+        sa.event.listen(
+            session, 'commit', lambda connection: call(), once=True)
+        return
+    if isinstance(session, orm.scoped_session):
+        session = session()
+    if _CALLS not in session.info:
+        session.info[_CALLS] = []
+        sa.event.listen(session, 'after_commit', _committed)
+        sa.event.listen(session, 'after_soft_rollback', _rolled_back)
+    session.info[_CALLS].append(call)
 
 
-def _new_id(now: int) -> str:
-    """Return a new id. Ids grow with time, so that indexes stay compact."""
-    return f'{now // 1000:012x}{uuid.uuid4().hex[:20]}'
+def _committed(session: Any) -> None:
+    # SQLAlchemy also reports the release of a savepoint.
+    if session.get_nested_transaction() is None:
+        calls = list(session.info[_CALLS])
+        session.info[_CALLS].clear()
+        for call in calls:
+            call()
+
+
+def _rolled_back(session: Any, transaction: Any) -> None:
+    # After the rollback of a savepoint, a notice of a task that does not exist
+    # does no harm.
+    if not transaction.nested:
+        session.info[_CALLS].clear()
 
 
 def _id(value: Any) -> str:

@@ -3,6 +3,8 @@
 
 import dataclasses
 import datetime
+import hashlib
+import uuid
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,30 @@ from typing import Any
 from distperiodic.core import schedule
 from distperiodic.core import workflow
 from distperiodic.core.workflow import Status
+
+# Number of hexadecimal digits at the end of an id that place it on the ring.
+_RING_DIGITS = 8
+
+
+def new_id(now: int, queue: str | None) -> str:
+    """Return a new id of a task: 32 hexadecimal digits.
+
+    Ids grow with time, so that indexes stay compact. The last digits are those
+    of the task's ordered queue, so that one member serves the queue.
+
+    :param now: Microseconds since the epoch.
+    :param queue: Name of the ordered queue. None means that there is none.
+    """
+    found = f'{now // 1000:012x}{uuid.uuid4().hex[:20]}'
+    if queue is None:
+        return found
+    digest = hashlib.sha256(queue.encode()).hexdigest()
+    return found[:-_RING_DIGITS] + digest[:_RING_DIGITS]
+
+
+def ring_key(task: str) -> str:
+    """Return the key that the ring assigns to a member, for a task."""
+    return task[-_RING_DIGITS:]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

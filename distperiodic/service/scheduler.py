@@ -42,6 +42,7 @@ from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import sign_of
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.task import ring_key
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
@@ -308,7 +309,8 @@ class SchedulerService(lifecycle.Lifecycle):
         """Queue a notice of the tasks that this member must check.
 
         All members receive the notice. The ring divides the tasks among them,
-        so that they do not compete; what one misses, another one sweeps up.
+        so that they do not compete, and assigns the tasks of an ordered queue
+        to one member; what one misses, another one sweeps up.
         """
         if not self._tasks.commands:
             return
@@ -318,7 +320,7 @@ class SchedulerService(lifecycle.Lifecycle):
         except exceptions.ViewUnknown:
             view = None
         ours = [task for task in tasks if not view or not view.ring.members
-                or view.ring.owner_of(task) == self._member_id]
+                or view.ring.owner_of(ring_key(task)) == self._member_id]
         if ours:
             self._inbox.put(events.Submitted(ours))
 

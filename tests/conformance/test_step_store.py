@@ -18,11 +18,13 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import strategies as st
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import ports
 from distperiodic import tasks
+from distperiodic.adapters.local import notices
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
@@ -863,6 +865,56 @@ def test_a_task_that_is_submitted_in_a_session_joins_its_queue_later(board):
 
     [lease] = board.take()
     assert [one.object for one in lease.claims] == [id_]
+
+
+def test_the_notice_of_a_task_starts_the_idle_queue_that_it_joined(board):
+    engine = database.make_engine(board.url, bounded=False)
+    with engine.begin() as connection:
+        ids = [board.client.submit('two', queue=name, session=connection)
+               for name in ('p', 'q', 'q')]
+    alone = board.client.submit('two')
+    engine.dispose()
+
+    taken = [one.object for lease in board.take([*ids, alone])
+             for one in lease.claims]
+
+    assert sorted(taken) == sorted([alone, *ids[:2]])
+    assert board.take([*ids, alone]) == []
+
+
+def test_the_notice_of_a_task_does_not_start_a_halted_queue(board):
+    board.client.set_queue('q', on_failure='halt')
+    board.client.halt_queue('q')
+    id_ = board.client.submit('two', queue='q')
+
+    assert board.take([id_]) == []
+    assert board.client.get(id_).status == 'waiting'
+
+
+@pytest.mark.parametrize('scoped', [False, True])
+def test_a_notice_follows_the_commit_of_a_session(board, scoped):
+    engine = database.make_engine(board.url, bounded=False)
+    factory = orm.sessionmaker(engine)
+    session = orm.scoped_session(factory) if scoped else factory()
+    key, notified = (board.url, board.group), []
+    notices.listen(key, notified.extend)
+    try:
+        board.client.submit('two', session=session)
+        session.rollback()
+        with session.begin_nested():
+            first = board.client.submit('two', session=session)
+        second = board.client.submit('two', session=session)
+        assert notified == []
+        session.commit()
+        assert notified == [first, second]
+        with factory.begin() as other:
+            other.execute(sa.select(1))
+        session.commit()
+        assert notified == [first, second]
+    finally:
+        notices.unlisten(key, notified.extend)
+        session.close()
+        engine.dispose()
 
 
 def test_a_page_of_tasks_begins_behind_the_page_before(board):

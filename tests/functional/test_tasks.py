@@ -7,6 +7,7 @@ is told by the commands' own records.
 
 import collections
 import os
+import re
 import signal
 import time
 import uuid
@@ -494,6 +495,34 @@ def test_a_queue_halts_after_a_failure_until_it_is_resumed(alone):
     assert alone.client.get(good).status == 'waiting'
     alone.client.resume_queue('q')
     alone.ended(good)
+
+
+def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
+    """With a long sweep, what runs was taken at a notice."""
+    connection = f'sqlite:///{tmp_path}/tasks.sqlite'
+    schema.sync(connection)
+    group = Group(tmp_path, backend_url=zookeeper.url, connection=connection,
+                  session_timeout=40, lease=70, sweep_interval=20)
+    try:
+        members = [group.start('scheduler') for _ in range(2)]
+        waiting.wait_until(lambda: all(
+            re.search(r'view: .* members=2 ', program.said())
+            for program in members), SOON)
+        queues = [f'q-{number}' for number in range(12)]
+        served = {name: set() for name in queues}
+        for _ in range(3):
+            ids = {group.client.submit('single', {}, queue=name): name
+                   for name in queues}
+            for id_ in ids:
+                group.ended(id_)
+            for run in group.runs():
+                if run['task'] in ids:
+                    served[ids[run['task']]].add(run['pid'])
+
+        assert [name for name in queues if len(served[name]) != 1] == []
+        assert len(set.union(*served.values())) == 2
+    finally:
+        group.close()
 
 
 def test_a_task_exists_only_if_its_submitter_commits(group):

@@ -70,12 +70,14 @@ class TaskNotices:
 
     def close(self, timeout: float) -> None:
         """Send what waits, for at most *timeout* seconds, and disconnect."""
-        if self._pid != os.getpid() or self._thread is None:
+        if self._pid != os.getpid():
             return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join(timeout)
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
 
     def _send_all(self) -> None:
         try:
@@ -86,6 +88,9 @@ class TaskNotices:
             carrier.open(_CONNECTING)
         except exceptions.DistperiodicError as exc:
             self._drop(exc)
+            with self._changed:
+                # The next notice tries again.
+                self._thread = None
             return
         while True:
             with self._changed:

@@ -91,6 +91,13 @@ def heads_after(dialect: Dialect) -> Any:
     ).where(dialect.among(_task.c.id), _queue.c.head.is_not(None))
 
 
+def idle_queues(dialect: Dialect) -> Any:
+    return sa.select(_queue.c.name).distinct().join(_task, sa.and_(
+        _queue.c.space == _task.c.space, _queue.c.name == _task.c.queue)
+    ).where(dialect.among(_task.c.id), _task.c.status == Status.WAITING,
+            _queue.c.head.is_(None), _queue.c.halted.is_(None))
+
+
 def tasks(dialect: Dialect) -> Any:
     return sa.select(_task).where(dialect.among(_task.c.id))
 

@@ -107,11 +107,33 @@ class SqlSteps:
 
     def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
              into: str, holder: str, seconds: float) -> list[Lease]:
-        numbers = {name: self._numbers.of(name) for name in jobs}
+        idle: set[str] = set()
+        taken = self._take_once(jobs, tasks, into, holder, seconds, idle)
+        if tasks is not None and idle:
+            # A task that was submitted in the caller's own transaction left
+            # its queue as it was. In another transaction, which locks the
+            # queue before the step.
+            self._choose_heads(idle)
+            rooms = dict(jobs)
+            for lease in taken:
+                rooms[lease.job] -= len(lease.claims)
+            taken += self._take_once(rooms, tasks, f'{into}.1', holder,
+                                     seconds, set())
+        return taken
+
+    def _take_once(self, jobs: Mapping[str, int], tasks: Sequence[str] | None,
+                   into: str, holder: str, seconds: float, idle: set[str]
+                   ) -> list[Lease]:
+        """Take steps in one transaction.
+
+        :param idle: Receives the queues of *tasks* that have no head.
+        """
+        numbers = {name: self._numbers.of(name)
+                   for name, room in jobs.items() if room > 0}
 
         def work(tx: Transaction) -> list[Lease]:
             rows = (self._next(tx, numbers, jobs) if tasks is None
-                    else self._next_of(tx, numbers, jobs, tasks))
+                    else self._next_of(tx, numbers, jobs, tasks, idle))
             if not rows:
                 return self._taken_before(tx, numbers, into)
             return self._take(tx, numbers, rows, into, holder, seconds)
@@ -123,7 +145,7 @@ class SqlSteps:
               jobs: Mapping[str, int]) -> dict[str, list[Any]]:
         """Lock steps that are ready, and return them by command."""
         rows: dict[str, list[Any]] = {}
-        for job in sorted(jobs):
+        for job in sorted(numbers):
             found = tx.connection.execute(
                 tx.dialect.once(sql.ready_of_command), {
                     'of_job': numbers[job], 'at_most': jobs[job]}).all()
@@ -133,10 +155,12 @@ class SqlSteps:
 
     @staticmethod
     def _next_of(tx: Transaction, numbers: Mapping[str, int],
-                 jobs: Mapping[str, int], tasks: Sequence[str]
-                 ) -> dict[str, list[Any]]:
+                 jobs: Mapping[str, int], tasks: Sequence[str],
+                 idle: set[str]) -> dict[str, list[Any]]:
         """Lock those steps of *tasks*, and of the tasks that follow them in
         their queues, that are ready. Return them by command.
+
+        :param idle: Receives those of their queues that have no head.
         """
         names = {number: job for job, number in numbers.items()}
 
@@ -154,6 +178,9 @@ class SqlSteps:
             heads.difference_update(row.task for row in found)
             if heads:
                 found += of(sorted(heads))
+            idle.update(tx.connection.execute(
+                tx.dialect.once(sql.idle_queues), {
+                    'keys': tx.dialect.keys(list(left))}).scalars())
         rows: dict[str, list[Any]] = {}
         for row in found:
             of_job = rows.setdefault(names[row.job], [])
@@ -230,16 +257,23 @@ class SqlSteps:
             return False
 
         def work(tx: Transaction) -> None:
-            if delayed:
-                tx.connection.execute(sa.update(_ready).where(
-                    tx.dialect.among(_ready.c.task)).values(delayed=0),
-                    {'keys': tx.dialect.keys(delayed)})
+            tx.connection.execute(sa.update(_ready).where(
+                tx.dialect.among(_ready.c.task)).values(delayed=0),
+                {'keys': tx.dialect.keys(delayed)})
+        if delayed:
+            self._run(work)
+        if queues:
+            self._choose_heads(queues)
+        return max(len(delayed), len(queues)) == _AT_A_TIME
+
+    def _choose_heads(self, queues: Collection[str]) -> None:
+        """Let the next tasks run in *queues* that have no head."""
+        def work(tx: Transaction) -> None:
             moves = self._moves(tx, self._now(tx))
             for name in sorted(queues):
                 moves.choose_head(name)
             moves.write()
         self._run(work)
-        return max(len(delayed), len(queues)) == _AT_A_TIME
 
     # -- claimed ─► running
 
