@@ -34,6 +34,13 @@ from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 
 
+class LeaseEnded(Exception):
+    """The process of a handler ended because the lease of its run had ended.
+
+    The outcome of the run is unknown.
+    """
+
+
 class Clock(Protocol):
     """Source of the time. All code reads the time through a clock."""
 

@@ -645,6 +645,25 @@ class RunLeases:
             return Refusal.LEASE_ENDED
         return None
 
+    def runs_until(self, batch: message.Batch) -> float:
+        """Return the monotonic time until which running runs of *batch* may go
+        on if nothing more is known of this process, in seconds.
+
+        Until then no other process takes over the lease: it must have expired,
+        or its holder must have left the group and been silent. The threads of
+        handler processes call this.
+        """
+        grant = self._grants.get(_key(batch.sender, batch.id))
+        if grant is None:
+            return NEVER
+        request, until = grant.request, grant.until
+        unheard = request.at + self._silence_timeout * (1.0 - _MARGIN)
+        if request.sure and self._sure(batch.worker):
+            # A view is trusted for two thirds of a session.
+            unheard = max(unheard, self._clock.monotonic()
+                          + self._silence_timeout / 3 * (1.0 - _MARGIN))
+        return min(until, unheard)
+
     def has(self, batch: str, sender: str) -> bool:
         """Return whether a batch of *sender* was granted and is not over."""
         return _key(sender, batch) in self._grants
@@ -680,6 +699,11 @@ class RunLeases:
             grant, [i for i, _ in report.refused])) if report.refused else ()
         done = [i for i in report.done if grant.take(i)]
         failed = [(i, error) for i, error in report.failed if grant.take(i)]
+        lost = [i for i in report.lost if grant.take(i)]
+        if lost:
+            # Their lease is not renewed, so it expires in the store.
+            grant.until = NEVER
+        report.lost = [grant.indexes[i] for i in lost]
         report.done, report.failed = [], []
         report.refused = [(grant.indexes[i], refusal)
                           for i, refusal in report.refused if i in put_back]
@@ -692,7 +716,7 @@ class RunLeases:
         if grant.over:
             # The grant may go: the requests keep what they need of it.
             self._forget(grant)
-        freed = len(done) + len(failed) + len(put_back)
+        freed = len(done) + len(failed) + len(put_back) + len(lost)
         if not calls:
             self._report(report, to_entry)
             self._ended(grant.batch.job, freed)
@@ -780,6 +804,8 @@ class RunLeases:
 
         def renewed(held: set[str]) -> None:
             for grant in grants:
+                if grant.is_lost:
+                    continue
                 if grant.lease in held:
                     grant.request = requests[grant.batch.worker]
                     grant.until = now + self._lease * (1.0 - _MARGIN)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.metadata
 import logging
+import math
 import os
 import queue
 import signal
@@ -38,6 +39,7 @@ from distperiodic.adapters.local.processes import Call
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
+from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
@@ -544,13 +546,18 @@ class Lifecycle(ServiceBase):
                     timeout: float | None, pool: Processes = pool
                     ) -> str | None:
                 key, found = batch.objects[index], grants()
+
+                def until() -> float:
+                    if found is None or batch.authority is not Authority.STORE:
+                        return math.inf
+                    return found.runs_until(batch)
                 return pool.run(Call(
                     batch.job, key, batch.tick, batch.fences[index],
                     batch.attempts[index], deadline,
                     (batch.progress or {}).get(key, 'null'),
                     batch.steps[key] if batch.steps else None,
-                    (found and found.lease_of(batch)) or '', arguments),
-                    context, timeout)
+                    (found and found.lease_of(batch)) or '', until(),
+                    arguments), context, timeout, until)
             found[topic] = run
         return found
 

@@ -81,19 +81,25 @@ def _continue_after_timeout(context, parameters):
 
 
 def _watch(context, parameters):
-    """Record when the run is not current, and when it is cancelled."""
+    """Record when the run is not current, and go on."""
     gate = pathlib.Path(parameters['gate'])
     if context.attempt == 1:
         while context.is_current():
             time.sleep(0.05)
         gate.with_suffix('.silent').touch()
-        while not context.cancelled:
-            time.sleep(0.05)
-        gate.with_suffix('.cancelled').touch()
+        threading.Event().wait()
+
+
+def _tick(context, parameters):
+    """Record that the first attempt goes on, for ever."""
+    while context.attempt == 1:
+        pathlib.Path(parameters['gate']).write_text(str(time.time()))
+        time.sleep(0.02)
 
 
 BEHAVIOURS = {
     'continue_after_timeout': _continue_after_timeout, 'watch': _watch,
+    'tick': _tick,
     'continue': _continue,
     'fail': _fail, 'fail_once': _fail_once, 'hang': _hang, 'exit': _exit,
     'exit_once': _exit_once, 'junk': _junk, 'late': _late,
@@ -149,6 +155,7 @@ WORKFLOWS = {
     'short': [step('a'), step('b', timeout=0.5)],
     'hasty': [step('b', timeout=0.5, retry=1)],
     'patient': [step('b', timeout=30, rollback=False)],
+    'endless': [step('b', rollback=False)],
     'repeated': [step('b', timeout=4, retry=1, rollback=False)],
     'killed': [step('a'), step('b', timeout=2, rollback=False)],
     'single': [step('a', rollback=False)],

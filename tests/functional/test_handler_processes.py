@@ -3,6 +3,7 @@
 real ones.
 """
 
+import math
 import os
 import signal
 import threading
@@ -37,9 +38,10 @@ def run(processes):
     """Run a command; the JSON text of the process that ran it."""
     step = StepInput('t', 0, False, 30.0, {})
     return processes.run(
-        Call('task:m.who', 't', 0, 1, 1, None, 'null', step, '', ({},)),
+        Call('task:m.who', 't', 0, 1, 1, None, 'null', step, '',
+             math.inf, ({},)),
         Context('task:m.who', 't', 0, 1, 1, None, lambda: True, step=step),
-        30.0)
+        30.0, lambda: math.inf)
 
 
 def children():

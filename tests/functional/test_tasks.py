@@ -146,6 +146,14 @@ def check(group, ids, dead=()):
                 if task.steps[index].rollback}
 
 
+def is_over(pid):
+    """Whether the process runs no code any more, reaped or not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_the_steps_of_a_task_run_in_order_and_share_their_results(group):
     group.start_all()
 
@@ -351,7 +359,7 @@ def test_a_command_in_a_process_hands_its_progress_to_the_next_attempt(
     assert task.parameters['progress'] == {'half': True}
 
 
-def test_a_command_in_a_process_learns_that_its_run_was_lost(isolated):
+def test_a_command_in_a_process_ends_with_its_lease(isolated):
     program = isolated.start('scheduler')
     gate = isolated.place / 'gate'
     id_ = isolated.submit('patient', behaves={'0': 'watch'}, gate=str(gate))
@@ -359,15 +367,48 @@ def test_a_command_in_a_process_learns_that_its_run_was_lost(isolated):
     service_ = psutil.Process(run['pid']).parent()
 
     service_.suspend()
-    waiting.wait_until(gate.with_suffix('.silent').exists, SOON)
-    waiting.wait_until(
-        lambda: time.time() - run['at'] > isolated.options['lease'] + 1, SOON)
-    assert not gate.with_suffix('.cancelled').exists()
+    waiting.wait_until(lambda: is_over(run['pid']), SOON)
+    ended = time.time()
     service_.resume()
 
-    waiting.wait_until(gate.with_suffix('.cancelled').exists, SOON)
+    assert ended - run['at'] < isolated.options['lease'] + 1
     isolated.ended(id_)
+    assert [r['attempt'] for r in isolated.runs()] == [1, 2]
     assert program.running
+    assert 'run ended with its lease' in isolated.logs()
+
+
+def test_no_process_of_a_frozen_worker_goes_on_beside_its_successor(
+        tmp_path, zookeeper, rabbitmq, postgresql):
+    schema.sync(postgresql.url)
+    group = Group(tmp_path, {'partition:b': {'executor': 'process'}},
+                  backend_url=zookeeper.url, transport_url=rabbitmq.url,
+                  dispatcher='messaging', connection=postgresql.url)
+    try:
+        group.start('scheduler')
+        for _ in range(2):
+            group.start('worker', '--partition', 'b')
+        gate = group.place / 'gate'
+        id_ = group.submit('endless', behaves={'0': 'tick'}, gate=str(gate))
+        [run] = waiting.wait_until(group.runs, SOON)
+        service_ = psutil.Process(run['pid']).parent()
+        # Renewed leases, not the first one, are at stake.
+        waiting.wait_until(lambda: gate.exists() and (
+            float(gate.read_text() or 0)
+            > run['at'] + group.options['lease'] + 1), SOON)
+        assert not is_over(run['pid'])
+
+        service_.suspend()
+        again = waiting.wait_until(
+            lambda: [r for r in group.runs() if r['attempt'] == 2], SOON)[0]
+        assert is_over(run['pid'])
+        service_.resume()
+
+        assert again['pid'] != run['pid']
+        assert float(gate.read_text()) < again['at']
+        group.ended(id_)
+    finally:
+        group.close()
 
 
 def test_the_processes_of_a_service_that_is_killed_end_with_it(isolated):

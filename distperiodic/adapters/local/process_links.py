@@ -8,8 +8,13 @@
       Hub ─── the run is current, or not ───► Link
 
 Each process connects once, to a socket that only this service's processes can
-use. Both ends are idle while the process runs no handler. A link that breaks
-costs no run: the result of a handler takes another way.
+use. Both ends are idle while the process runs no handler.
+
+A process ends at the time until which its run may go on. The service sends
+this time with each message, and moves it while it renews the lease of the run.
+So no handler goes on beside its successor if the service is suspended, or if
+its link breaks. A link that breaks costs no other run: the result of a handler
+takes another way.
 
 Both ends start a thread for each connection.
 """
@@ -17,10 +22,12 @@ Both ends start a thread for each connection.
 import contextlib
 import itertools
 import logging
+import math
 import multiprocessing
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 from multiprocessing import connection as connections
 from typing import Any
@@ -36,6 +43,9 @@ _EVERY = 0.5
 # Seconds without a message of the service after which a handler must assume
 # that the lease of its run has expired: the service may be suspended.
 _SILENT = 3.0
+
+#: Exit code of a process that ended because the lease of its run had ended.
+LEASE_ENDED = 111
 
 
 class Hub:
@@ -60,7 +70,7 @@ class Hub:
                 'executor = process cannot create a socket in '
                 f'{tempfile.gettempdir()}: {exc}; set the environment '
                 'variable TMPDIR to another directory') from None
-        self._contexts: dict[int, Context] = {}
+        self._contexts: dict[int, tuple[Context, Callable[[], float]]] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -68,17 +78,20 @@ class Hub:
                          name='distperiodic-links').start()
 
     @contextlib.contextmanager
-    def run(self, context: Context) -> Iterator[int]:
+    def run(self, context: Context, until: Callable[[], float]
+            ) -> Iterator[int]:
         """Link *context* to the run of its handler in a process.
 
         It then receives the progress of the handler, and the handler learns
         when the run is not current any more.
 
+        :param until: Returns the monotonic time until which the run may go on,
+            in seconds.
         :returns: The number by which both ends know the run.
         """
         number = next(self._numbers)
         with self._lock:
-            self._contexts[number] = context
+            self._contexts[number] = context, until
         try:
             yield number
         finally:
@@ -104,15 +117,16 @@ class Hub:
         with contextlib.suppress(EOFError, OSError), connection:
             while True:
                 with self._lock:
-                    context = self._contexts.get(number)
-                if connection.poll(None if context is None else _EVERY):
+                    found = self._contexts.get(number)
+                if connection.poll(None if found is None else _EVERY):
                     number, text = connection.recv()
                     with self._lock:
-                        context = self._contexts.get(number)
-                        if context is not None and text is not None:
-                            context.receive_progress(text)
-                if context is not None:
-                    connection.send((number, context.is_current()))
+                        found = self._contexts.get(number)
+                        if found is not None and text is not None:
+                            found[0].receive_progress(text)
+                if found is not None:
+                    context, until = found
+                    connection.send((number, context.is_current(), until()))
 
     def close(self) -> None:
         """Accept no further connections."""
@@ -125,13 +139,18 @@ class Hub:
 class _Run:
     """The run of a handler in this process."""
 
-    __slots__ = ('context', 'heard', 'number', 'text')
+    __slots__ = ('confirmed', 'context', 'heard', 'number', 'text', 'until')
 
-    def __init__(self, number: int, context: Context, heard: float):
+    def __init__(self, number: int, context: Context, heard: float,
+                 until: float):
         self.number = number
         self.context = context
         #: Monotonic time of the last message of the service, in seconds.
         self.heard = heard
+        #: Monotonic time until which the run may go on, in seconds.
+        self.until = until
+        #: Whether the service has said that the run may go on.
+        self.confirmed = threading.Event()
         #: JSON text of the last progress that was sent.
         self.text: str | None = None
 
@@ -139,27 +158,39 @@ class _Run:
 class Link:
     """A process's end of its link.
 
+    :param expired: Called when the time is over until which the run may go on.
     :raises OSError: The service cannot be reached.
     :raises EOFError: The service has ended.
     """
 
-    def __init__(self, address: str, key: bytes):
+    def __init__(self, address: str, key: bytes,
+                 expired: Callable[[], None]):
         self._connection = connections.Client(address, authkey=key)
+        self._expired = expired
+        # Wakes the thread when a run begins.
+        self._wake, self._waker = multiprocessing.Pipe(duplex=False)
         self._monotonic = SystemClock().monotonic
         self._lock = threading.Lock()
         self._run: _Run | None = None
         threading.Thread(target=self._listen, daemon=True,
                          name='distperiodic-link').start()
 
-    def begin(self, number: int, context: Context) -> None:
+    def begin(self, number: int, context: Context, until: float) -> None:
         """Send the progress of *context* until :meth:`end` is called.
 
         :param number: Number by which the service knows the run.
+        :param until: Monotonic time until which the run may go on unless the
+            service sends a later one, in seconds. If it is over, because the
+            process has only just started, this waits for the service.
         """
-        self._run = _Run(number, context, self._monotonic())
-        # The answer wakes the thread.
+        now = self._monotonic()
+        run = self._run = _Run(
+            number, context, now, until if until > now else now + _SILENT)
+        self._waker.send(None)
         with self._lock, contextlib.suppress(OSError):
             self._connection.send((number, None))
+        if until <= now and not run.confirmed.wait(_SILENT):
+            self._expired()
 
     def is_current(self) -> bool:
         """Return whether the service has lately confirmed that the run is
@@ -180,18 +211,42 @@ class Link:
             return run.context.take_unsaved() or run.text
 
     def _listen(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                run = self._run
-                if self._connection.poll(None if run is None else _EVERY):
-                    number, current = self._connection.recv()
-                    run = self._run
-                    if run is not None and run.number == number:
-                        run.heard = self._monotonic()
-                        if not current:
-                            run.context.cancelled = True
-                if run is not None:
-                    self._send_progress(run)
+        sources: list[Any] = [self._wake, self._connection]
+        while True:
+            run = self._run
+            timeout = None
+            if run is not None and run.until != math.inf:
+                timeout = max(0.0, run.until - self._monotonic())
+            ready = connections.wait(sources, timeout)
+            if self._wake in ready:
+                self._wake.recv()
+            if self._connection in ready:
+                try:
+                    self._receive()
+                except (EOFError, OSError):
+                    # The lease of the run cannot be extended any more.
+                    sources.remove(self._connection)
+            elif not ready and run is not None and run is self._run:
+                self._expired()
+                run.until = math.inf
+
+    def _receive(self) -> None:
+        """Handle a message of the service.
+
+        Progress is sent only after a message, so this thread never waits for a
+        service that does not read.
+        """
+        number, current, until = self._connection.recv()
+        run = self._run
+        if run is None or run.number != number:
+            return
+        run.heard = self._monotonic()
+        run.until = until
+        if until > run.heard:
+            run.confirmed.set()
+        if not current:
+            run.context.cancelled = True
+        self._send_progress(run)
 
     def _send_progress(self, run: _Run) -> None:
         with self._lock:

@@ -17,7 +17,9 @@ import functools
 import importlib
 import json
 import logging
+import math
 import multiprocessing
+import os
 import queue
 import signal
 import sys
@@ -30,7 +32,9 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
+from distperiodic import ports
 from distperiodic.adapters.local import process_links
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.context import Context
 from distperiodic.core.job import check_ended
 from distperiodic.core.workflow import StepInput
@@ -73,6 +77,9 @@ class Call(NamedTuple):
     step: StepInput | None
     #: Lease of the run. Empty means that there is no store.
     lease: str
+    #: Monotonic time until which the run may go on unless it is extended, in
+    #: seconds.
+    until: float
     #: Arguments of the handler after the context.
     arguments: tuple[Any, ...]
 
@@ -186,27 +193,32 @@ class Processes:
             'the processes of its partition end as soon as they start; see '
             'their errors in the output of this service')
 
-    def run(self, call: Call, context: Context, timeout: float | None
-            ) -> str | None:
+    def run(self, call: Call, context: Context, timeout: float | None,
+            until: Callable[[], float]) -> str | None:
         """Run a handler in a process.
 
         :param context: Context of the run in this process. It receives the
             progress of the handler. The handler learns when it is not current
             any more.
         :param timeout: Seconds after which its process is killed.
+        :param until: Returns the monotonic time until which the run may go on,
+            in seconds. Its process ends then.
         :returns: For a command, the JSON text of what it returned.
+        :raises LeaseEnded: Its process ended because that time was over.
         :raises Exception: The handler raised, took too long or ended its
             process, or a command returned what it must not.
         """
         from pebble import ProcessExpired
         try:
-            with self._hub.run(context) as number:
+            with self._hub.run(context, until) as number:
                 result = self._run_in_pool(call, number, timeout=timeout)
         except TimeoutError:
             raise TimeoutError(
                 f'timeout after {timeout:g} s; its process was killed'
             ) from None
         except ProcessExpired as exc:
+            if exc.exitcode == process_links.LEASE_ENDED:
+                raise ports.LeaseEnded from None
             raise ChildProcessError(
                 f'its process ended with exit code {exc.exitcode}') from None
         if isinstance(result, _Failed):
@@ -263,12 +275,18 @@ def _begin(recipe: Recipe) -> None:
     _namespace = recipe.namespace
     _tasks = _found(recipe.module, recipe.name)(conf)
     try:
-        _link = process_links.Link(recipe.address, recipe.key)
+        _link = process_links.Link(recipe.address, recipe.key, _end)
     except (OSError, EOFError) as exc:
         LOG.warning(
             'process without a link: reason=%s: %s; its handlers save their '
-            'progress only when they fail, and do not learn that they are '
-            'cancelled', type(exc).__name__, exc)
+            'progress only when they fail, do not learn that they are '
+            'cancelled, and end with the first lease of their run',
+            type(exc).__name__, exc)
+
+
+def _end() -> None:
+    """End this process: the lease of its run has ended."""
+    os._exit(process_links.LEASE_ENDED)
 
 
 def _run(call: Call, number: int) -> str | _Failed | None:
@@ -282,8 +300,14 @@ def _run(call: Call, number: int) -> str | _Failed | None:
         call.deadline, _is_current,
         _finisher(call) if call.lease else None, json.loads(call.progress),
         call.step)
+    timer = None
     if _link is not None:
-        _link.begin(number, context)
+        _link.begin(number, context, call.until)
+    elif call.until != math.inf:
+        timer = threading.Timer(
+            max(0.0, call.until - SystemClock().monotonic()), _end)
+        timer.daemon = True
+        timer.start()
     result: str | _Failed | None
     try:
         returned = _tasks.handler(call.job)(context, *call.arguments)
@@ -293,6 +317,8 @@ def _run(call: Call, number: int) -> str | _Failed | None:
         result = _Failed(type(exc).__name__, str(exc)[:10_000],
                          traceback.format_exc()[-20_000:], None)
     progress = context.take_unsaved() if _link is None else _link.end()
+    if timer is not None:
+        timer.cancel()
     if isinstance(result, _Failed):
         result = result._replace(progress=progress)
     return result

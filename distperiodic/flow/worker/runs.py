@@ -118,6 +118,13 @@ class Done(NamedTuple):
     result: str
 
 
+class Lost(NamedTuple):
+    """A run whose process ended because its lease had ended."""
+
+    #: Its index in the batch.
+    at: int
+
+
 class Refused(NamedTuple):
     """A run that did not begin."""
 
@@ -156,7 +163,7 @@ class BatchRun:
         self.left = len(batch.objects)
         #: Outcomes that were not reported yet: an index means done. Threads
         #: append without a lock.
-        self.outcomes: list[int | Done | Failed | Refused] = []
+        self.outcomes: list[int | Done | Failed | Lost | Refused] = []
         self.seconds = 0.0
         #: Monotonic time of the last report or, before it, of the first run,
         #: in seconds.
@@ -390,6 +397,7 @@ class Executor:
             progress: str | None = None
             result: str | None = None
             run: Run | None = None
+            lost = False
             try:
                 refusal = (Refusal.DRAINING if self._draining
                            else self._may_start(batch))
@@ -424,6 +432,13 @@ class Executor:
                         if step is not None:
                             result = workflow.result_text(returned)
                         returned = None
+            except ports.LeaseEnded:
+                lost = True
+                LOG.warning(
+                    'run ended with its lease: job=%s object=%r attempt=%d; '
+                    'its process was ended, since another worker may run the '
+                    'object', job.name, batch.objects[index],
+                    batch.attempts[index])
             except BaseException as exc:
                 # A handler may raise SystemExit or KeyboardInterrupt; the
                 # thread continues.
@@ -443,7 +458,8 @@ class Executor:
                     self._settle_timed_out(running)
                     return
             batch_run.outcomes.append(
-                Failed(index, error, traceback, progress) if error
+                Lost(index) if lost
+                else Failed(index, error, traceback, progress) if error
                 else index if result is None else Done(index, result))
             runs += 1
             if chunk:
@@ -494,6 +510,8 @@ class Executor:
             elif isinstance(item, Done):
                 done.append(item.at)
                 report.results[item.at] = item.result
+            elif isinstance(item, Lost):
+                report.lost.append(item.at)
             elif isinstance(item, Failed):
                 failed.append((item.at, item.error))
                 if item.traceback:
