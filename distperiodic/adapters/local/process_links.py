@@ -149,7 +149,7 @@ class _Run:
         self.heard = heard
         #: Monotonic time until which the run may go on, in seconds.
         self.until = until
-        #: Whether the service has said that the run may go on.
+        #: Set once the service has confirmed the run.
         self.confirmed = threading.Event()
         #: JSON text of the last progress that was sent.
         self.text: str | None = None
