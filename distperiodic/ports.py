@@ -222,6 +222,11 @@ class PartitionStore(Protocol):
     def is_in_force(self, active: Active) -> bool:
         """Return whether *active* is the active worker now."""
 
+    def workers(self, partition: str) -> set[str]:
+        """Return the workers that take part in the election: those that have
+        sent a heartbeat and not departed.
+        """
+
 
 class ClaimStore(Protocol):
     """Store of the claims, one row per (job, object), and of their leases.

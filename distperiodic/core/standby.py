@@ -110,6 +110,9 @@ class Election:
         #: Since when this worker could take over. None means that it cannot
         #: take over now.
         self._open_since: float | None = None
+        #: Monotonic time before which this worker does not take over, in
+        #: seconds.
+        self._postponed_until = 0.0
         self._leaving = False
 
     @property
@@ -174,6 +177,10 @@ class Election:
         self._releasing |= request is Request.RELEASE
         self._next_beat = now + self.interval
 
+    def postpone(self, now: float) -> None:
+        """Do not take over until the next heartbeat is due."""
+        self._postponed_until = now + self.interval
+
     def failed(self) -> None:
         """Record that the request was not answered."""
         self._pending = False
@@ -213,7 +220,8 @@ class Election:
             return False
         if self._open_since is None:
             self._open_since = now
-        return now - self._open_since >= self._patience(members)
+        return (now >= self._postponed_until
+                and now - self._open_since >= self._patience(members))
 
     def _is_open(self, now: float, members: Mapping[str, str] | None) -> bool:
         """Return whether the partition has no active worker, as far as this

@@ -290,3 +290,15 @@ def test_a_choice_expires_when_its_member_cannot_become_active(
     assert standing.promoted == ''
     assert world.partitions.beat(
         'p', B, Role.STANDBY, seconds=LONG).promoted == ''
+
+
+def test_the_workers_that_take_part_are_those_that_have_not_departed(world):
+    assert world.partitions.workers('p') == set()
+    world.acquire(A)
+    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+    world.partitions.beat('q', C, Role.STANDBY, seconds=LONG)
+    assert world.partitions.workers('p') == {A, B}
+
+    world.partitions.depart('p', A)
+
+    assert world.partitions.workers('p') == {B}

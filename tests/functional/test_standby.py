@@ -290,6 +290,30 @@ def test_a_worker_with_another_mode_does_not_run_beside_the_active_one(
     assert pids(cluster) == {first.pid}
 
 
+def test_a_worker_does_not_become_active_beside_one_with_another_mode(
+        cluster):
+    cluster.set(takes=3, spacing=4)
+    cluster.set_section('partition:default', mode='shared')
+    shared = cluster.start('worker')
+    waiting.wait_until(lambda: cluster.runs(), 30)
+    pid, = shared.children
+    cluster.set_section('partition:default', mode='standby')
+    first = Worker(cluster)
+    line, = waiting.wait_until(
+        lambda: first.program.logged('partition shared'), 20)
+    assert line['workers'] == shared.logged('worker')[0]['member']
+    assert pids(cluster) == {pid}
+
+    # It finishes its runs, while schedulers send nothing more to it.
+    shared.terminate()
+    shared.wait()
+
+    waiting.wait_until(lambda: first.active, 10)
+    wait_pids(cluster, time.time())
+    last = max(run.at for run in cluster.runs('end') if run.pid == pid)
+    assert last < min(r.at for r in cluster.runs() if r.pid == first.pid)
+
+
 def test_a_handler_that_only_its_worker_can_load_runs_there(
         cluster, tmp_path):
     """The worker needs no class on its command line."""

@@ -18,6 +18,7 @@ from distperiodic.core.standby import Standing
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker.standby import Standby
 from tests.logged import events
+from tests.logged import lines
 from tests.unit import world as worlds
 
 ME = Member('h:0', '00c0ffee00c0ffee', 1, slots=10)
@@ -33,6 +34,7 @@ class Row:
     def __init__(self):
         self.standing = Standing('', 0, 0.0, '')
         self.asked = []
+        self.taking_part = {ME.process}
 
     def beat(self, partition, worker, role, *, seconds):
         self.asked.append(role)
@@ -50,6 +52,9 @@ class Row:
 
     def depart(self, partition, worker):
         self.asked.append('depart')
+
+    def workers(self, partition):
+        return self.taking_part
 
     def is_in_force(self, active):
         return (active.worker, active.fence) == self.standing[:2]
@@ -292,3 +297,29 @@ def test_after_its_end_a_worker_sends_no_heartbeat(desk):
 
     assert desk.row.asked[asked:] == []
     assert desk.row.asked[-1] == 'depart'
+
+
+def test_a_worker_waits_for_those_that_run_the_partition_without_election(
+        desk, caplog):
+    desk.members = {ME.process: ME.identity, OTHER: 'h:1'}
+    desk.live(5)
+
+    assert desk.roles == [Role.STANDBY]
+    assert 'acquire' not in desk.row.asked
+    assert len(desk.row.asked) < 12
+    [line] = lines(caplog, 'partition shared')
+    assert line['workers'] == 'h:1'
+
+    del desk.members[OTHER]
+    desk.live(3)
+    assert desk.roles == [Role.STANDBY, Role.ACTIVE]
+
+
+def test_a_worker_that_was_active_and_departs_keeps_nobody_waiting(desk):
+    desk.members = {ME.process: ME.identity, OTHER: 'h:1'}
+    desk.row.standing = Standing(OTHER, 4, 100.0, '')
+    desk.live(2)
+    desk.row.standing = Standing('', 4, 0.0, '')
+    desk.live(2)
+
+    assert desk.roles == [Role.STANDBY, Role.ACTIVE]

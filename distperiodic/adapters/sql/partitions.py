@@ -71,6 +71,9 @@ class Statements:
             role=sa.bindparam('new_role'))
         self.known = sa.select(_worker.c.worker).where(its)
         self.depart = sa.delete(_worker).where(its)
+        self.workers = sa.select(_worker.c.worker).where(
+            _worker.c.space == sa.bindparam('of_space'),
+            _worker.c.partition == sa.bindparam('of_name'))
         #: Workers that can become active.
         self.candidates = sa.select(_worker.c.worker).where(
             _worker.c.space == sa.bindparam('of_space'),
@@ -169,6 +172,11 @@ class SqlPartitions:
             lambda connection: connection.execute(
                 self._sql.in_force, its | {'of_fence': active.fence}
             ).first()) is not None
+
+    def workers(self, partition: str) -> set[str]:
+        its = {'of_space': self._namespace, 'of_name': partition}
+        return self._database.read(lambda connection: set(
+            connection.execute(self._sql.workers, its).scalars()))
 
     def hold(self, connection: sa.Connection, active: Active) -> bool:
         """Return whether *active* is in force, and lock its row if it is.

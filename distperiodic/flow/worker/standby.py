@@ -9,6 +9,7 @@ it no longer is.
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core.member import Member
@@ -19,6 +20,15 @@ from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 
 LOG = logging.getLogger(__name__)
+
+
+class _Answer(NamedTuple):
+    """Answer of the store to a request."""
+
+    standing: Standing
+    #: Members of the group that take no part in the election, by identity.
+    #: Because of them the partition was not acquired.
+    sharing: tuple[str, ...] = ()
 
 
 class Standby:
@@ -52,6 +62,13 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._departed = False
+        #: Processes that were active. Replaced as a whole: the threads of the
+        #: store read it.
+        self._were_active: frozenset[str] = frozenset()
+        #: The members that have kept this worker from becoming active.
+        self._sharing: tuple[str, ...] = ()
+        #: Whether they were logged.
+        self._reported = False
         #: Whether the end of the lease was reported since the last answer.
         self._cut_off = False
         #: The active worker, if this one is. Replaced as a whole: the threads
@@ -105,7 +122,7 @@ class Standby:
         self._election.requested(request, now)
         self._store.submit(
             lambda store: self._perform(request, store),
-            lambda standing: self._answered(standing, now),
+            lambda answer: self._answered(answer, now),
             self._election.failed, urgent=True)
 
     def leave(self) -> None:
@@ -127,11 +144,11 @@ class Standby:
         self._store.submit(work, lambda _: None, urgent=True)
 
     def _perform(self, request: Request,
-                 store: ports.ClaimStore) -> Standing:
+                 store: ports.ClaimStore) -> _Answer:
         partitions, worker = store.partitions, self._me.process
         assert partitions is not None
         if request is Request.RELEASE:
-            return partitions.release(self._partition, worker)
+            return _Answer(partitions.release(self._partition, worker))
         if request is Request.ACQUIRE:
             # The store may have been away since the decision.
             standing = self._election.standing
@@ -140,13 +157,47 @@ class Standby:
                     not standing.worker or members is not None and (
                         standing.worker not in members
                         or standing.promoted == self._me.identity)):
-                return partitions.acquire(
-                    self._partition, worker, fence=standing.fence,
-                    seconds=self._lease)
-        return partitions.beat(self._partition, worker, self._role,
+                taking_part = self._were_active | partitions.workers(
+                    self._partition)
+                sharing = tuple(sorted(
+                    identity for process, identity in (members or {}).items()
+                    if process not in taking_part))
+                if not sharing:
+                    return _Answer(partitions.acquire(
+                        self._partition, worker, fence=standing.fence,
+                        seconds=self._lease))
+                return _Answer(self._beat(partitions), sharing)
+        return _Answer(self._beat(partitions))
+
+    def _beat(self, partitions: ports.PartitionStore) -> Standing:
+        return partitions.beat(self._partition, self._me.process, self._role,
                                seconds=self._lease)
 
-    def _answered(self, standing: Standing, requested_at: float) -> None:
+    def _wait_for(self, sharing: tuple[str, ...]) -> None:
+        """Wait until workers are gone that take no part in the election.
+
+        A worker may have joined just before its first heartbeat, so only those
+        that are still there at the next request are logged.
+        """
+        self._election.postpone(self._clock.monotonic())
+        if sharing != self._sharing:
+            self._sharing, self._reported = sharing, False
+        elif not self._reported:
+            self._reported = True
+            LOG.warning(
+                'partition shared: partition=%s member=%s workers=%s; these '
+                'workers run its jobs without mode = standby, so this one '
+                'does not become active beside them; stop them, or set the '
+                'same mode in [partition:%s] of all processes',
+                self._partition, self._me.identity, ','.join(sharing),
+                self._partition)
+
+    def _answered(self, answer: _Answer, requested_at: float) -> None:
+        standing = answer.standing
+        if standing.worker not in self._were_active:
+            self._were_active |= {standing.worker}
+        if answer.sharing:
+            self._wait_for(answer.sharing)
         held = self._election.holds
         self._cut_off = False
         self._election.answered(standing, requested_at)
