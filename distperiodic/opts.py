@@ -225,8 +225,10 @@ OPTS = [
         'workflows', default='',
         help='File of the workflows, in YAML or JSON: for each type of task '
              'a list of steps. The processes that submit tasks read it at '
-             'their first task. A task keeps the workflow with which it was '
-             'submitted, so a change of the file applies to new tasks only. '
+             'their first task. Schedulers and workers with commands read it '
+             'when they start, and log what is wrong with it. A task keeps '
+             'the workflow with which it was submitted, so a change of the '
+             'file applies to new tasks only. '
              'Empty: tasks of one step, and the workflows that the program '
              'itself passes, can be submitted.'),
     cfg.BoolOpt(

@@ -8,13 +8,16 @@ operator. No check changes a row.
 import contextlib
 from typing import TYPE_CHECKING
 
+from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
 from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
+from distperiodic.core import workflow
 from distperiodic.core.job import COMMAND_PREFIX
 
 if TYPE_CHECKING:
@@ -30,6 +33,35 @@ def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':
     assert case.store  # It answers, or this check is skipped.
     return contextlib.closing(TaskQueries(
         case.settings.connection, namespace=case.settings.group))
+
+
+@check('tasks', offline=True)
+def task_workflows(case: Case) -> Finding:
+    """The file of the workflows can be read, and --tasks has the commands of
+    its steps.
+    """
+    path = case.settings.workflows
+    if not path:
+        return skip('[distperiodic] workflows is empty')
+    from distperiodic.adapters.local.workflow_file import read_workflows
+    try:
+        workflows = read_workflows(path)
+    except exceptions.InvalidWorkflow as exc:
+        return fail(configured.one_line(exc),
+                    'correct the file, or [distperiodic] workflows')
+    types = configured.plural(len(workflows), 'type')
+    if case.tasks is None:
+        return ok(f'{path}: {types}')
+    unknown = [
+        f'{name} ({configured.listed(needed)})' for name, needed
+        in sorted(workflow.types_by_command(workflows).items())
+        if COMMAND_PREFIX + name not in case.tasks.commands]
+    if unknown:
+        return warn(
+            f'not in --tasks: {configured.listed(unknown)}',
+            'correct the file, add the command, or start schedulers and '
+            'workers with the class that has it')
+    return ok(f'{path}: {types}, and --tasks has all their commands')
 
 
 @check('tasks')

@@ -309,6 +309,17 @@ def single(name: str) -> Definition | None:
         return None
 
 
+def types_by_command(workflows: Mapping[str, Definition]
+                     ) -> dict[str, list[str]]:
+    """Return the types of task that need each command, by its name."""
+    found: dict[str, list[str]] = {}
+    for type_, definition in workflows.items():
+        for name in sorted({action.name for step in definition
+                            for action in step if action is not None}):
+            found.setdefault(name, []).append(type_)
+    return found
+
+
 def as_data(definition: Definition) -> list[dict[str, Any]]:
     """Return *definition* in the form that :func:`parse_workflows` reads."""
     return [{key: {**action._asdict(), 'delivery': action.delivery.value}

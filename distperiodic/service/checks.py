@@ -2,6 +2,7 @@
 """Checks of options, tables and jobs before a service starts."""
 
 import contextlib
+import logging
 import sys
 
 from oslo_config import cfg
@@ -12,7 +13,11 @@ from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.messaging import drivers
+from distperiodic.core import workflow
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.store import check_store
+
+LOG = logging.getLogger(__name__)
 
 
 def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
@@ -73,6 +78,43 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
     if settings.dispatcher == 'messaging' or kind == 'worker':
         drivers.probes(conf, settings.partitions)
     return settings
+
+
+def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
+                      kind: str) -> None:
+    """Log what is wrong with the file of the workflows.
+
+    A service does without this file, so it starts in any case: its jobs and
+    the tasks that were submitted need it no more.
+
+    :param kind: 'scheduler' or 'worker'.
+    """
+    if not (tasks.commands and settings.workflows):
+        return
+    # Load YAML only if there is a file.
+    from distperiodic.adapters.local.workflow_file import read_workflows
+    try:
+        workflows = read_workflows(settings.workflows)
+    except exceptions.InvalidWorkflow as exc:
+        LOG.warning(
+            'workflows unusable: error=%s; this service does without them, '
+            'but no task of their types can be submitted with this file; '
+            'correct it', exc)
+        return
+    if kind != 'scheduler':
+        # Other workers may have the other commands.
+        return
+    unknown = {name: types for name, types
+               in workflow.types_by_command(workflows).items()
+               if COMMAND_PREFIX + name not in tasks.commands}
+    if unknown:
+        LOG.warning(
+            'workflows with unknown commands: commands=%s types=%s; a step '
+            'with such a command waits until a scheduler has it; correct the '
+            'file, or start the schedulers with a class that has them',
+            ','.join(sorted(unknown)),
+            ','.join(sorted({one for types in unknown.values()
+                             for one in types})))
 
 
 def check_backend() -> None:

@@ -60,6 +60,7 @@ from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
+from distperiodic.service.checks import warn_of_workflows
 from distperiodic.service.control import BusControl
 from distperiodic.service.control import Controls
 from distperiodic.service.control import StoreControl
@@ -221,6 +222,7 @@ class Lifecycle(ServiceBase):
                 'store, so none runs here; set [distperiodic] connection',
                 ', '.join(sorted(self._tasks.commands)))
         self.load_handlers(self._settings)
+        warn_of_workflows(self._settings, self._tasks, self._kind)
         self._clock = SystemClock()
         self._last_turn = self._clock.monotonic()
         self._prepare()

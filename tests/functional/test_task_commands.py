@@ -296,6 +296,31 @@ def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):
     assert findings('doctor')['task_commands'][0] == 'skip'
 
 
+def test_doctor_reads_the_file_of_the_workflows(desk, monkeypatch):
+    monkeypatch.setitem(commands.ENVIRONMENT, 'RECORD', '/dev/null')
+    path = desk.place.config.parent / 'workflows.json'
+
+    def finding(*argv):
+        [found] = [row for row in desk.place.tell('doctor', *argv)[1]
+                   if row['check'] == 'task_workflows']
+        assert found['result'] in ('ok', 'skip') or found['remedy']
+        return found['result'], found['finding']
+    assert finding('--offline', '--tasks', MODULES)[0] == 'ok'
+
+    path.write_text('{"grow": [{"normal": {"module": "c", "command": "x"}}]}')
+    assert finding()[0] == 'ok'
+    result, text = finding('--tasks', MODULES)
+    assert result == 'warn'
+    assert 'c.x (grow)' in text
+
+    path.write_text('{"grow": [\n  {"normall": {}}]}')
+    result, text = finding('--offline')
+    assert result == 'fail'
+    assert f'{path}:2:15: ' in text
+    path.unlink()
+    assert finding()[0] == 'fail'
+
+
 def test_only_old_tasks_that_have_ended_are_pruned_with_their_claims(desk):
     done, cancelled = desk.submit('single'), desk.submit('single')
     desk.client.cancel(cancelled)
