@@ -443,9 +443,10 @@ def _committed(session: Any) -> None:
 
 
 def _rolled_back(session: Any, transaction: Any) -> None:
-    # After the rollback of a savepoint, a notice of a task that does not exist
-    # does no harm.
-    if not transaction.nested:
+    # A savepoint and a flush have a parent. After their rollback the tasks of
+    # the whole transaction may still be committed, and a notice of a task that
+    # does not exist does no harm.
+    if transaction.parent is None:
         session.info[_CALLS].clear()
 
 

@@ -917,6 +917,32 @@ def test_a_notice_follows_the_commit_of_a_session(board, scoped):
         engine.dispose()
 
 
+def test_a_flush_that_fails_in_a_savepoint_costs_no_notice(board):
+    class Row:
+        def __init__(self, name):
+            self.space, self.name, self.changes, self.goes_on = (
+                board.group, name, 0, 0)
+    orm.registry().map_imperatively(Row, tables.queue)
+    engine = database.make_engine(board.url, bounded=False)
+    key, notified = (board.url, board.group), []
+    notices.listen(key, notified.extend)
+    try:
+        with orm.Session(engine) as session:
+            session.add(Row('q'))
+            id_ = board.client.submit('two', session=session)
+            session.flush()
+            session.expunge_all()
+            with pytest.raises(Exception, match='(?i)unique|duplicate'):
+                with session.begin_nested():
+                    session.add(Row('q'))
+                    session.flush()
+            session.commit()
+        assert notified == [id_]
+    finally:
+        notices.unlisten(key, notified.extend)
+        engine.dispose()
+
+
 def test_a_page_of_tasks_begins_behind_the_page_before(board):
     ids = board.client.submit_many([{'type': 'two'}] * 7)
 

@@ -87,8 +87,8 @@ class TaskNotices:
                 monotonic=SystemClock().monotonic)
             carrier.open(_CONNECTING)
         except exceptions.DistperiodicError as exc:
-            self._drop(exc)
             with self._changed:
+                self._drop(exc)
                 # The next notice tries again.
                 self._thread = None
             return
