@@ -247,16 +247,9 @@ def _prune_some_failures(
     old = [_failure.c.job.in_(jobs), _failure.c.at < before]
     if kept is not None:
         old.append(~kept)
-    # Ids grow with time. So the search can end at the first row that is not
-    # old, instead of reading the whole table.
-    young = connection.scalar(
-        sa.select(_failure.c.id).where(_failure.c.at >= before)
-        .order_by(_failure.c.id).limit(1))
-    if young is not None:
-        old.append(_failure.c.id < young)
     ids = connection.execute(
         sa.select(_failure.c.id).where(*old)
-        .order_by(_failure.c.id).limit(_AT_A_TIME)).scalars().all()
+        .order_by(_failure.c.at, _failure.c.id).limit(_AT_A_TIME)).scalars().all()
     connection.execute(sa.delete(_failure).where(_failure.c.id.in_(ids)))
     return len(ids)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from alembic import config as alembic_config
 
 #: Version that this release works with: that of the newest migration.
-VERSION = '0012'
+VERSION = '0013'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'

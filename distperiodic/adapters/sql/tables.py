@@ -355,6 +355,7 @@ failure = sa.Table(
     #: Microseconds of the store's clock.
     sa.Column('at', sa.BigInteger, nullable=False),
     sa.Index('distperiodic_failure_object', 'job', 'object'),
+    sa.Index('distperiodic_failure_at', 'at', 'id'),
     **_OF_TABLES)
 
 #: Tasks: one-off work in steps.
