@@ -1,25 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of a task pool, written out; and dispensers for tests."""
 
-from oslo_config import cfg
 
-from distperiodic import opts
 from distperiodic.dispenser import TaskDispenser
-
-
-def configuration(url, **options):
-    """Options with the store *url*."""
-    conf = cfg.ConfigOpts()
-    opts.register_opts(conf)
-    conf([], default_config_files=[], default_config_dirs=[])
-    for name, value in {'connection': url, **options}.items():
-        conf.set_override(name, value, opts.GROUP)
-    return conf
+from tests.configured import configuration
 
 
 def dispenser(url, pool, **options):
     """A dispenser of the pool in the store *url*."""
-    return TaskDispenser(configuration(url, **options), pool)
+    return TaskDispenser(
+        configuration(connection=url, **options), pool)
 
 
 def order(item):

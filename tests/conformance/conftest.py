@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The buses that each test of a driver runs on.
+"""The buses and the databases that conformance tests run on.
 
 ``quorum`` is RabbitMQ with quorum queues, ``directory`` the example of the
 page "Write a bus".
@@ -10,6 +10,7 @@ import runpy
 import pytest
 
 from distperiodic.adapters.messaging import drivers
+from distperiodic.adapters.sql import schema
 from tests.ends import BROKERS
 
 EXAMPLE = 'doc/source/howto/write_a_bus.py'
@@ -27,3 +28,19 @@ def url(request, tmp_path, monkeypatch):
     example = runpy.run_path(EXAMPLE)['DirectoryBus']
     monkeypatch.setattr(drivers, 'driver_of', lambda url: example())
     return f'directory://{tmp_path}'
+
+
+@pytest.fixture(scope='session')
+def url_of_sqlite(tmp_path_factory):
+    return f'sqlite:///{tmp_path_factory.mktemp("database")}/d.sqlite'
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def database_url(request):
+    """A database with tables. Tests share it, each with its own group."""
+    if request.param == 'sqlite':
+        found = request.getfixturevalue('url_of_sqlite')
+    else:
+        found = request.getfixturevalue(request.param).url
+    schema.sync(found)
+    return found

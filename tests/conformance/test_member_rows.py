@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from distperiodic.adapters.sql import members
-from distperiodic.adapters.sql import schema
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
@@ -20,12 +19,9 @@ from tests.pruned import pruned
 World = collections.namedtuple('World', 'database admin events space')
 
 
-@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
-def world(request, tmp_path):
-    url = f'sqlite:///{tmp_path}/members.sqlite'
-    if request.param != 'sqlite':
-        url = request.getfixturevalue(request.param).url
-    schema.sync(url)
+@pytest.fixture
+def world(database_url):
+    url = database_url
     space = f'tests-{uuid.uuid4().hex[:8]}'
     made = World(
         connect(url), MemberAdmin(url, namespace=space, actor=auditing.Actor(

@@ -11,7 +11,6 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.standby import Active
@@ -81,24 +80,9 @@ class World:
             one.close()
 
 
-@pytest.fixture(scope='session')
-def url_of_sqlite(tmp_path_factory):
-    return f'sqlite:///{tmp_path_factory.mktemp("partitions")}/p.sqlite'
-
-
-@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
-def url(request):
-    if request.param == 'sqlite':
-        found = request.getfixturevalue('url_of_sqlite')
-    else:
-        found = request.getfixturevalue(request.param).url
-    schema.sync(found)
-    return found
-
-
 @pytest.fixture
-def world(url):
-    made = World(url)
+def world(database_url):
+    made = World(database_url)
     yield made
     made.close()
 
@@ -196,8 +180,8 @@ def test_each_heartbeat_is_recorded_with_its_role(world):
         'p', B, Role.STANDBY, seconds=LONG)[:2] == ('', 1)
 
 
-def test_partitions_of_one_group_and_of_two_are_apart(world, url):
-    other = World(url)
+def test_partitions_of_one_group_and_of_two_are_apart(world):
+    other = World(world.url)
     try:
         world.acquire(A)
         assert world.acquire(B, partition='q')[:2] == (B, 1)

@@ -10,10 +10,8 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 from sqlalchemy import orm
 
-from distperiodic import opts
 from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import members
@@ -25,6 +23,7 @@ from distperiodic.core.standby import Role
 from distperiodic.operator import pruning
 from distperiodic.operator.tasks import TaskStore
 from distperiodic.ports import Failure
+from tests.configured import configuration
 from tests.pruned import pruned
 
 DAY = 86400 * 1_000_000
@@ -39,12 +38,9 @@ class World:
         self.group = f'tests-{uuid.uuid4().hex[:8]}'
         self.store = SqlClaimStore(url, namespace=self.group)
         self.engine = database.make_engine(url)
-        conf = cfg.ConfigOpts()
-        conf([])
-        opts.register_opts(conf)
-        conf.set_override('connection', url, opts.GROUP)
-        conf.set_override('group', self.group, opts.GROUP)
-        self.client = tasks.Client(conf, workflows=WORKFLOWS)
+        self.client = tasks.Client(
+            configuration(connection=url, group=self.group),
+            workflows=WORKFLOWS)
 
     def close(self):
         self.client.close()
@@ -113,13 +109,9 @@ class World:
         self.execute(sa.delete(tables.task).where(tables.task.c.id == done))
 
 
-@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
-def world(request, tmp_path):
-    url = f'sqlite:///{tmp_path}/rows.sqlite'
-    if request.param != 'sqlite':
-        url = request.getfixturevalue(request.param).url
-    schema.sync(url)
-    made = World(url)
+@pytest.fixture
+def world(database_url):
+    made = World(database_url)
     yield made
     made.close()
 

@@ -17,7 +17,6 @@ import hypothesis
 import pytest
 import sqlalchemy as sa
 from hypothesis import strategies as st
-from oslo_config import cfg
 from sqlalchemy import orm
 
 from distperiodic import exceptions
@@ -26,7 +25,6 @@ from distperiodic import ports
 from distperiodic import tasks
 from distperiodic.adapters.local import notices
 from distperiodic.adapters.sql import database
-from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.steps import MOST_LOSSES
@@ -34,6 +32,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.context import Context
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
+from tests.configured import configuration
 
 LONG, OVER = 600.0, -1.0
 A, B = 'task:a.run', 'task:b.run'
@@ -66,12 +65,9 @@ class Board:
         self.group = f'tests-{uuid.uuid4().hex[:8]}'
         self.outcomes = collections.Counter()
         self.store = self.another_store()
-        conf = cfg.ConfigOpts()
-        conf([])
-        opts.register_opts(conf)
-        conf.set_override('connection', url, opts.GROUP)
-        conf.set_override('group', self.group, opts.GROUP)
-        self.client = tasks.Client(conf, workflows=WORKFLOWS)
+        self.client = tasks.Client(
+            configuration(connection=url, group=self.group),
+            workflows=WORKFLOWS)
 
     def another_store(self):
         return SqlClaimStore(self.url, namespace=self.group,
@@ -121,24 +117,9 @@ class Board:
         self.client.close()
 
 
-@pytest.fixture(scope='session')
-def url_of_sqlite(tmp_path_factory):
-    return f'sqlite:///{tmp_path_factory.mktemp("tasks")}/tasks.sqlite'
-
-
-@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
-def url(request):
-    if request.param == 'sqlite':
-        found = request.getfixturevalue('url_of_sqlite')
-    else:
-        found = request.getfixturevalue(request.param).url
-    schema.sync(found)
-    return found
-
-
 @pytest.fixture
-def board(url):
-    made = Board(url)
+def board(database_url):
+    made = Board(database_url)
     yield made
     made.close()
 

@@ -12,16 +12,15 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from distperiodic import exceptions
-from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.service import SchedulerService
 from distperiodic.service import WorkerService
 from tests import waiting
+from tests.configured import configuration
 from tests.functional import commands
 from tests.functional.cluster import Cluster
 
@@ -141,11 +140,8 @@ def test_a_connection_that_cannot_work_is_refused_at_start(
     SchedulerService, WorkerService])
 def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
     """Where the launcher hears of it, and not in a thread."""
-    conf = cfg.ConfigOpts()
-    conf([])
-    opts.register_opts(conf)
-    conf.set_override('connection', 'oracle://host/db', 'distperiodic')
-    conf.set_override('backend_url', f'file://{tmp_path}', 'distperiodic')
+    conf = configuration(connection='oracle://host/db',
+                         backend_url=f'file://{tmp_path}')
 
     with pytest.raises(exceptions.ConfigError, match="'oracle'"):
         kind(conf, periodic.PeriodicTasks(conf)).start()

@@ -11,14 +11,13 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from distperiodic import exceptions
-from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters.sql import schema
 from tests import waiting
+from tests.configured import configuration
 from tests.functional.cluster import Cluster
 
 
@@ -182,13 +181,9 @@ def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
 
 def service_of(tasks, tmp_path, url):
     """A scheduler service alone in this process, over a store."""
-    conf = cfg.ConfigOpts()
-    conf([])
-    opts.register_opts(conf)
-    for option, value in {
-            'connection': url, 'state_path': str(tmp_path),
-            'group': f'test-{uuid.uuid4().hex[:8]}'}.items():
-        conf.set_override(option, value, 'distperiodic')
+    conf = configuration(
+        connection=url, state_path=str(tmp_path),
+        group=f'test-{uuid.uuid4().hex[:8]}')
     return service.SchedulerService(conf, tasks(conf))
 
 

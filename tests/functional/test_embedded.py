@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from distperiodic import exceptions
-from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters.sql import schema
 from tests import waiting
+from tests.configured import configuration
 from tests.functional import commands
 from tests.functional import judged
 from tests.functional.cluster import Cluster
@@ -175,11 +175,7 @@ class Tasks(periodic.PeriodicTasks):
 @pytest.fixture
 def tasks(tmp_path):
     """The tasks of one service in this process."""
-    conf = cfg.ConfigOpts()
-    conf([])
-    opts.register_opts(conf)
-    conf.set_override('state_path', str(tmp_path), opts.GROUP)
-    return Tasks(conf)
+    return Tasks(configuration(state_path=str(tmp_path)))
 
 
 @pytest.fixture

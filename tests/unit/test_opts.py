@@ -11,17 +11,13 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.core import partition
 from distperiodic.core import times
+from tests.configured import configuration
 
 STORE = 'sqlite:////claims.sqlite'
 
 
 def settings(**options):
-    conf = cfg.ConfigOpts()
-    conf([])
-    opts.register_opts(conf)
-    for name, value in options.items():
-        conf.set_override(name, value, opts.GROUP)
-    return opts.settings(conf)
+    return opts.settings(configuration(**options))
 
 
 @pytest.mark.parametrize(('options', 'told'), [

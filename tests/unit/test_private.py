@@ -13,6 +13,7 @@ from distperiodic.adapters.local import private
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.cmd import shell
 from distperiodic.store import check_store
+from tests.configured import configuration
 
 
 def mode_of(path):
@@ -22,11 +23,7 @@ def mode_of(path):
 @pytest.fixture
 def settings(tmp_path):
     """Of a service that keeps its claims in a file."""
-    conf = cfg.ConfigOpts()
-    conf([], default_config_files=[])
-    opts.register_opts(conf)
-    conf.set_override('state_path', str(tmp_path / 'state'), opts.GROUP)
-    return opts.settings(conf)
+    return opts.settings(configuration(state_path=str(tmp_path / 'state')))
 
 
 def use_for_locks(settings):

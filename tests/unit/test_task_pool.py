@@ -8,13 +8,12 @@ import threading
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from oslo_config import cfg
 
 import distperiodic
-from distperiodic import opts
 from distperiodic.cmd import shell
 from distperiodic.core import task_pool
 from tests import dispensed
+from tests.configured import configuration
 
 TASKS = st.one_of(
     st.integers(-10**40, 10**40),
@@ -44,17 +43,8 @@ def test_the_longest_tasks_fit_their_column(task):
 # -- the door
 
 
-def configured(tmp_path, **options):
-    conf = cfg.ConfigOpts()
-    opts.register_opts(conf)
-    conf([], default_config_files=[], default_config_dirs=[])
-    for name, value in options.items():
-        conf.set_override(name, value, opts.GROUP)
-    return conf
-
-
 def test_without_configuration_the_pool_is_in_the_embedded_store(tmp_path):
-    conf = configured(tmp_path, state_path=str(tmp_path / 'state'))
+    conf = configuration(state_path=str(tmp_path / 'state'))
     one = distperiodic.TaskDispenser(conf, 'pool')
     assert not (tmp_path / 'state').exists()
 
@@ -70,7 +60,7 @@ def test_without_configuration_the_pool_is_in_the_embedded_store(tmp_path):
 @pytest.mark.parametrize('options', [
     {'connection': 'none'}, {'backend_url': 'file:///tmp/nobody'}])
 def test_a_pool_without_a_store_is_one_clear_line(tmp_path, options):
-    one = distperiodic.TaskDispenser(configured(tmp_path, **options), 'pool')
+    one = distperiodic.TaskDispenser(configuration(**options), 'pool')
 
     with pytest.raises(distperiodic.ConfigError) as refused:
         one.stats()
