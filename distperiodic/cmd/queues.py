@@ -7,31 +7,73 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import NamedTuple
 
 from cliff import command
 from cliff import lister
 from cliff import show
 
+from distperiodic import exceptions
 from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import of_tasks
+from distperiodic.cmd import ring as ring_cmd
+from distperiodic.core.task import queue_ring_key
 from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
     from distperiodic import tasks
+    from distperiodic.core.ring import Ring
 
 
-class QueueList(of_tasks.OfTasks, display.Table, lister.Lister):
-    """Show the ordered queues: which are halted, since when and why."""
+class _OfMembers(of_tasks.OfTasks):
+    """A part of a command that shows the members that serve queues."""
 
-    essential = ('Queue', 'State', 'Waiting', 'Head status', 'Why')
+    def servers(self, parsed: argparse.Namespace) -> '_Servers':
+        """Return the members that serve queues now.
+
+        Their group may be unknown: the facts of the store are shown anyway.
+        """
+        if not self.database(parsed).backend_url:
+            return _Servers(None, 'backend_url is empty, so any process with '
+                            'this store may serve a queue')
+        try:
+            group, settings = ring_cmd.group_of(self, parsed)
+        except exceptions.CoordinationUnavailable as exc:
+            return _Servers(None, configured.one_line(exc))
+        if not group.ring.members:
+            return _Servers(
+                None, f'group {settings.group!r} has no scheduler')
+        return _Servers(group.ring, '')
+
+
+class _Servers(NamedTuple):
+    """The members that serve queues."""
+
+    #: None means that they are unknown.
+    ring: 'Ring | None'
+    #: Reason why they are unknown. Empty means that they are known.
+    why: str
+
+    def of(self, queue: str) -> str:
+        """Return the identity of the member that serves *queue*."""
+        if self.ring is None:
+            return 'unknown'
+        return self.ring.owner_of(queue_ring_key(queue))
+
+
+class QueueList(_OfMembers, display.Table, lister.Lister):
+    """Show the ordered queues: which are halted, and who serves them."""
+
+    essential = ('Queue', 'State', 'Member', 'Waiting', 'Head status', 'Why')
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         people = parsed.formatter == 'table'
         with self.client(parsed) as client:
             found = client.queues()
+        servers = self.servers(parsed)
         halted = sum(queue.halted_at is not None for queue in found)
         if not found:
             self.sentence = 'No task was submitted to an ordered queue yet.'
@@ -39,19 +81,23 @@ class QueueList(of_tasks.OfTasks, display.Table, lister.Lister):
             self.sentence = (
                 f'{configured.plural(halted, "queue")} of {len(found):,} '
                 f'{"is" if halted == 1 else "are"} halted.')
-        rows = [_fields(queue, people) for queue in found]
+        if found and servers.why:
+            self.sentence = ' '.join(filter(None, [
+                self.sentence, f'The members are unknown: {servers.why}.']))
+        rows = [_fields(queue, servers, people) for queue in found]
         return tuple(_TITLES), [tuple(row) for row in rows]
 
 
-_TITLES = ('Queue', 'State', 'Waiting', 'Head', 'Head status', 'On failure',
-           'Halted at', 'Why', 'By task')
+_TITLES = ('Queue', 'State', 'Member', 'Waiting', 'Head', 'Head status',
+           'On failure', 'Halted at', 'Why', 'By task')
 
 
-def _fields(queue: 'tasks.Queue', people: bool) -> Sequence[Any]:
+def _fields(queue: 'tasks.Queue', servers: _Servers,
+            people: bool) -> Sequence[Any]:
     """Return the facts about a queue, in the order of the titles."""
     return (
         queue.name, 'open' if queue.halted_at is None else 'halted',
-        queue.waiting, queue.head or '',
+        servers.of(queue.name), queue.waiting, queue.head or '',
         '' if queue.head_status is None else queue.head_status.value,
         'go_on' if queue.goes_on else 'halt',
         of_tasks.instant(queue.halted_at, people), queue.halted_why or '',
@@ -67,8 +113,10 @@ class _OfQueue(of_tasks.OfTasks):
         return parser
 
 
-class QueueShow(_OfQueue, display.Display, show.ShowOne):
-    """Show an ordered queue, and its tasks in the order in which they run."""
+class QueueShow(_OfMembers, _OfQueue, display.Display, show.ShowOne):
+    """Show an ordered queue, the member that serves it, and its tasks in the
+    order in which they run.
+    """
 
     essential = ('Id', 'Type', 'Status')
 
@@ -90,8 +138,11 @@ class QueueShow(_OfQueue, display.Display, show.ShowOne):
             (task.id, task.type, task.status.value,
              of_tasks.instant(task.created_at, people),
              of_tasks.instant(task.due_at, people)) for task in tasks]
-        fields = dict(zip(map(str.lower, _TITLES), _fields(queue, people),
-                          strict=True))
+        servers = self.servers(parsed)
+        fields = dict(zip(map(str.lower, _TITLES),
+                          _fields(queue, servers, people), strict=True))
+        if servers.why:
+            fields['member'] += f': {servers.why}'
         if people:
             fields = {name: value for name, value in fields.items()
                       if value != ''}

@@ -19,8 +19,8 @@ from distperiodic.cmd.findings import warn
 #: causes a warning. Member jobs follow this host's clock, and all other jobs
 #: follow the store's clock.
 _SKEW = 1.0
-#: Number of rows of the history, or of the failures, above which pruning is
-#: advised.
+#: Number of rows of the history, or of the failures, from which old rows
+#: matter.
 _MANY = 1_000_000
 _DAY = 86400 * 1_000_000
 
@@ -141,18 +141,36 @@ def store_leases(case: Case) -> Finding:
 
 @check('store')
 def store_size(case: Case) -> Finding:
-    """The tables do not contain a large number of obsolete rows."""
+    """Few rows of the history and of failures are obsolete, because
+    schedulers delete old ones.
+    """
     sizes = case.store.sizes()
     rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
         f'{"+" * (number >= _MANY)}' for name, number in sizes.items())
     oldest = case.store.oldest_tick()
     age = 0 if oldest is None else (case.store.group.now() - oldest) // _DAY
-    for name, option in (('history', 'history'), ('failure', 'dead')):
-        if sizes[f'distperiodic_{name}'] >= _MANY:
-            return warn(f'rows: {rows}; {age} days of history',
-                        f'run daily: distperiodic db prune --{option} DAYS')
-    return ok(f'rows: {rows}; {age} days of history')
+    found = f'rows: {rows}; {age} days of history'
+    kept = case.settings.history_retention
+    ticks, failures = (sizes[f'distperiodic_{name}'] >= _MANY
+                       for name in ('history', 'failure'))
+    if (ticks or failures) and not kept:
+        return warn(
+            f'{found}; history_retention is 0, so schedulers delete none',
+            'set history_retention to a number of days; or run from time to '
+            'time: distperiodic db prune --history DAYS --dead DAYS')
+    if ticks and age > kept + 1:
+        return warn(
+            f'{found}, but history_retention is {kept:g} days',
+            'start a scheduler, which deletes the older rows; if one runs, '
+            'look in its log for errors of the store')
+    if failures:
+        return warn(
+            f'{found}; schedulers keep the failures of {kept:g} days, and '
+            'those of all objects that are still dead',
+            'remove the causes: distperiodic dead list; then delete the '
+            'records: distperiodic db prune --dead DAYS')
+    return ok(found)
 
 
 @check('store')

@@ -29,13 +29,19 @@ def new_id(now: int, queue: str | None) -> str:
     found = f'{now // 1000:012x}{uuid.uuid4().hex[:20]}'
     if queue is None:
         return found
-    digest = hashlib.sha256(queue.encode()).hexdigest()
-    return found[:-_RING_DIGITS] + digest[:_RING_DIGITS]
+    return found[:-_RING_DIGITS] + queue_ring_key(queue)
 
 
 def ring_key(task: str) -> str:
     """Return the key that the ring assigns to a member, for a task."""
     return task[-_RING_DIGITS:]
+
+
+def queue_ring_key(queue: str) -> str:
+    """Return the key that the ring assigns to a member, for the tasks of an
+    ordered queue.
+    """
+    return hashlib.sha256(queue.encode()).hexdigest()[:_RING_DIGITS]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

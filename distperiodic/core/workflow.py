@@ -18,10 +18,12 @@ The claim of a step decides whose result counts. So this module has no notion
 of time, workers or leases.
 """
 
+import contextlib
 import enum
 import json
 import re
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -265,7 +267,7 @@ def parse_workflows(source: object, where: str = 'workflows',
     :raises InvalidWorkflow: A definition is invalid. The message names the
         place, the value and the remedy.
     """
-    try:
+    with _refused(where, locate):
         if not isinstance(source, Mapping):
             raise _Invalid((), f'{_shown(source)} is not a dictionary; give '
                            'a list of steps for each type of task')
@@ -274,14 +276,8 @@ def parse_workflows(source: object, where: str = 'workflows',
             if problem := name_problem(name):
                 raise _Invalid((), f'the type of task is {problem}')
             found[name] = _definition((name,), steps)
+            _check_retries((name,), found[name])
         return found
-    except _Invalid as exc:
-        shown = ''.join(f'[{part}]' if isinstance(part, int) else
-                        f'.{part}' if at else str(part)
-                        for at, part in enumerate(exc.path))
-        raise InvalidWorkflow(
-            f'{where}{locate(exc.path)}: {shown}{": " if shown else ""}{exc}'
-        ) from None
 
 
 def parse_definition(steps: object) -> Definition:
@@ -290,7 +286,22 @@ def parse_definition(steps: object) -> Definition:
     :raises InvalidWorkflow: Another release wrote something that this one
         cannot read.
     """
-    return parse_workflows({'recorded': steps})['recorded']
+    with _refused('workflow of a task', lambda path: ''):
+        return _definition(('recorded',), steps)
+
+
+@contextlib.contextmanager
+def _refused(where: str, locate: Locate) -> Iterator[None]:
+    """Raise :class:`InvalidWorkflow` with the place of what is invalid."""
+    try:
+        yield
+    except _Invalid as exc:
+        shown = ''.join(f'[{part}]' if isinstance(part, int) else
+                        f'.{part}' if at else str(part)
+                        for at, part in enumerate(exc.path))
+        raise InvalidWorkflow(
+            f'{where}{locate(exc.path)}: {shown}{": " if shown else ""}{exc}'
+        ) from None
 
 
 def single(name: str) -> Definition | None:
@@ -373,6 +384,23 @@ def _action(path: Path, source: object) -> Action:
                        f'give one of {", ".join(Delivery)}')
     return Action(found['module'], found['command'], number, retry,
                   Delivery(delivery))
+
+
+def _check_retries(path: Path, definition: Definition) -> None:
+    """Check that no command has retries that it can never use.
+
+    Recorded workflows are not checked: an earlier release accepted them, and
+    their tasks go on.
+    """
+    for at, step in enumerate(definition):
+        for key, action in zip(_STEP_KEYS, step, strict=True):
+            if (action is not None and action.retry
+                    and action.delivery is Delivery.AT_MOST_ONCE):
+                raise _Invalid(
+                    (*path, at, key, 'retry'),
+                    f'{action.retry} retries contradict delivery '
+                    'at_most_once, which never repeats a command; remove '
+                    'retry or delivery')
 
 
 def _mapping(path: Path, source: object,

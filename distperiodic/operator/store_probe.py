@@ -126,12 +126,14 @@ class StoreProbe:
         return self.group.read(read)
 
     def oldest_tick(self) -> int | None:
-        """Return the oldest tick of the history, in microseconds.
+        """Return the oldest tick of the group's history, in microseconds.
 
         None means that the history is empty.
         """
         [[tick]] = self.group.rows(
-            sa.select(sa.func.min(tables.history.c.tick)))
+            sa.select(sa.func.min(tables.history.c.tick)).where(
+                tables.history.c.job.in_(sa.select(tables.job.c.id).where(
+                    tables.job.c.space == self.group.namespace))))
         return tick
 
 

@@ -20,6 +20,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.cmd import store_checks
 from distperiodic.operator import store_probe
+from tests.functional.places import DAY
 from tests.functional.places import SECOND
 from tests.functional.places import Place
 
@@ -262,15 +263,40 @@ def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
                      found['store_leases']['finding'])
 
 
-def test_tables_that_are_full_are_found(
+def test_large_tables_are_found_if_no_scheduler_deletes_old_rows(
         place_of_sqlite, examine, monkeypatch):
-    place_of_sqlite.run('poll', place_of_sqlite.now, 'a')
+    place = place_of_sqlite
     monkeypatch.setattr(store_checks, '_MANY', 2)
+    place.run('poll', place.now, 'a')
+    # A large history is no problem while it is as recent as it should be.
+    assert wrong(examine(place)) == {}
 
-    found = examine(place_of_sqlite)
+    place.run('poll', place.now - 40 * DAY, 'b')
+    found = examine(place)
 
     assert wrong(found) == {'store_size': 'warn'}
-    assert '--history' in found['store_size']['remedy']
+    assert 'history_retention is 30 days' in found['store_size']['finding']
+    assert 'start a scheduler' in found['store_size']['remedy']
+
+    with place.config.open('a') as file:
+        file.write('history_retention = 0\n')
+    found = examine(place)
+
+    assert wrong(found) == {'store_size': 'warn'}
+    assert 'history_retention is 0' in found['store_size']['finding']
+    assert 'db prune --history' in found['store_size']['remedy']
+
+
+def test_a_large_number_of_failures_is_found(
+        place_of_sqlite, examine, monkeypatch):
+    place = place_of_sqlite
+    monkeypatch.setattr(store_checks, '_MANY', 2)
+    place.run('poll', place.now, 'a', 'b', dead=['a', 'b'])
+
+    found = examine(place)
+
+    assert wrong(found) == {'store_size': 'warn'}
+    assert 'dead list' in found['store_size']['remedy']
 
 
 def test_jobs_that_the_tasks_do_not_know_are_found(

@@ -204,6 +204,9 @@ def test_a_task_that_failed_is_named_where_its_queue_halts(desk):
 
     _, [row] = desk.place.tell('queue', 'list')
 
+    assert row['member'] == 'unknown'
+    assert 'members are unknown: backend_url is empty' in desk.place.above(
+        'queue', 'list')
     assert (row['queue'], row['state'], row['waiting'], row['head']) == (
         'q', 'halted', 1, None)
     assert (row['on_failure'], row['by_task']) == ('halt', task)
@@ -213,6 +216,7 @@ def test_a_task_that_failed_is_named_where_its_queue_halts(desk):
     _, queue = desk.place.tell('queue', 'show', 'q')
     assert (queue['state'], queue['head'], queue['head_status']) == (
         'open', other, 'waiting')
+    assert queue['member'].startswith('unknown: backend_url is empty')
     assert [one['id'] for one in queue['tasks']] == [other]
     assert 'not halted' in desk.place.ask('queue', 'resume', 'q')
     desk.place.ask('queue', 'set', 'q', '--on-failure', 'go_on')
@@ -606,8 +610,14 @@ def test_a_module_without_a_live_worker_is_told(group):
                             group.config)
         return next(row for row in json.loads(told.stdout)
                     if row['check'] == 'task_modules')
+    def member(queue):
+        return json.loads(commands.run(
+            'queue', 'show', queue, '-f', 'json', '--config-file',
+            group.config).stdout)['member']
     task = group.submit('three')
+    group.client.submit('single', {}, queue='q')
     assert show(task)['reason'] == 'no scheduler'
+    assert re.fullmatch("unknown: group '.*' has no scheduler", member('q'))
     assert modules_of_doctor()['result'] == 'warn'
 
     group.start('scheduler')
@@ -615,6 +625,7 @@ def test_a_module_without_a_live_worker_is_told(group):
     waiting.wait_until(lambda: show(task)['reason'] == 'no worker',
                        timeout=60)
 
+    assert not member('q').startswith('unknown')
     assert "'b'" in show(task)['why']
     found = modules_of_doctor()
     assert found['result'] == 'warn'

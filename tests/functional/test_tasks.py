@@ -6,6 +6,7 @@ is told by the commands' own records.
 """
 
 import collections
+import json
 import os
 import re
 import signal
@@ -559,9 +560,15 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
             for run in group.runs():
                 if run['task'] in ids:
                     served[ids[run['task']]].add(run['pid'])
+        shown = {row['queue']: row['member'] for row in json.loads(
+            commands.run('queue', 'list', '-f', 'json', '--config-file',
+                         group.config).stdout)}
 
         assert [name for name in queues if len(served[name]) != 1] == []
         assert len(set.union(*served.values())) == 2
+        # The command names the member that ran them.
+        assert len(set(shown.values())) == 2
+        assert len({(shown[name], *served[name]) for name in queues}) == 2
     finally:
         group.close()
 

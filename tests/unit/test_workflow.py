@@ -175,6 +175,9 @@ STEP = {'normal': {'module': 'm', 'command': 'do'}}
      'x[0].normal.retry: '),
     ({'x': [{'normal': {**STEP['normal'], 'delivery': []}}]},
      'x[0].normal.delivery: '),
+    ({'x': [STEP, {**STEP, 'rollback': {
+        **STEP['normal'], 'retry': 1, 'delivery': 'at_most_once'}}]},
+     'x[1].rollback.retry: '),
     ({'x': [{**STEP, 'rollback': []}]}, 'x[0].rollback: '),
     ({'x': [STEP] * 1001}, 'x: '),
 ])
@@ -190,6 +193,8 @@ def test_an_invalid_workflow_is_refused_with_its_place(source, where):
 @pytest.mark.parametrize(('text', 'place'), [
     ('x:\n  - normal: {module: m, command: c, retry: -1}\n', ':2:44: '),
     ('x:\n  - normal: {module: m}\n', ':2:13: '),
+    ('x:\n- normal: {module: m, command: c, delivery: at_most_once,\n'
+     '           retry: 2}\n', ':3:19: '),
     ('x: [\n', ':2:1: '),
     ('x: []\nx: []\n', ':2:1: '),
     ('{"x": [\n\t{"normal": {"module": "m", "command": "", "x": 1}}]}',
@@ -212,6 +217,15 @@ def test_an_invalid_file_is_refused_with_line_and_column(
     assert '\n' not in str(caught.value)
 
 
+def test_a_recorded_workflow_may_have_retries_that_are_never_used():
+    recorded = [{'normal': {
+        **STEP['normal'], 'retry': 2, 'delivery': 'at_most_once'}}]
+
+    [step] = workflow.parse_definition(recorded)
+
+    assert step.normal.retry == 2
+
+
 @pytest.mark.parametrize('content', [b'\xff\xfe', None])
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path = tmp_path / 'f.yaml'
@@ -225,12 +239,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
 def test_a_file_of_yaml_and_of_json_are_read_alike(tmp_path):
     source = {'x': [STEP | {'rollback': {
         'module': 'm', 'command': 'undo', 'timeout': 5, 'retry': 3,
-        'delivery': 'at_most_once'}}]}
+        'delivery': 'at_least_once'}}]}
     (tmp_path / 'f.json').write_text(json.dumps(source, indent='\t'))
     (tmp_path / 'f.yaml').write_text(
         'x:\n- normal: {module: m, command: do}\n  rollback:\n'
         '    module: m\n    command: undo\n    timeout: 5\n    retry: 3\n'
-        '    delivery: at_most_once\n')
+        '    delivery: at_least_once\n')
 
     found = [read_workflows(str(tmp_path / name))
              for name in ('f.json', 'f.yaml')]
