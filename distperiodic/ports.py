@@ -198,18 +198,38 @@ class PartitionStore(Protocol):
         """
 
     def acquire(self, partition: str, worker: str, *, fence: int,
-                seconds: float) -> Standing:
+                seconds: float, members: Collection[str] | None) -> Standing:
         """Make *worker* active, unless another one is.
 
         This fails if the lease of another worker has not expired, or if the
-        partition was acquired since the caller has read *fence*. A choice of
-        an operator is then fulfilled, and is cleared.
+        partition was acquired since the caller has read *fence*. It also
+        fails if another process may share the partition: one of *members*
+        that has sent no heartbeat as a candidate, or a process whose last
+        :meth:`share` is not older than *seconds*. If it succeeds, a choice of
+        an operator is fulfilled, and is cleared.
 
+        :param members: Other processes in the group. None means that they are
+            unknown: then each process that has shared the partition and has
+            not departed may share it.
         :returns: The row of the partition, as it is now.
         """
 
-    def release(self, partition: str, worker: str) -> Standing:
-        """Make no worker active, if *worker* is.
+    def share(self, partition: str, worker: str, *, seconds: float,
+              starting: bool) -> Collection[str]:
+        """Record that *worker* runs jobs without ``mode = standby``, so that
+        no worker becomes active for *seconds*, unless one is active.
+
+        :param starting: Whether *worker* has run nothing yet. Then workers
+            that stand by prevent it, too, but an active worker whose lease
+            has expired does not, and loses the partition.
+        :returns: The processes that prevent it. Empty means that *worker* may
+            run jobs.
+        """
+
+    def release(self, partition: str, worker: str, *,
+                fence: int) -> Standing:
+        """Make no worker active, if *worker* has been since the take-over
+        with *fence*.
 
         :returns: The row of the partition, as it is now.
         """
@@ -221,11 +241,6 @@ class PartitionStore(Protocol):
 
     def is_in_force(self, active: Active) -> bool:
         """Return whether *active* is the active worker now."""
-
-    def workers(self, partition: str) -> set[str]:
-        """Return the workers that take part in the election: those that have
-        sent a heartbeat and not departed.
-        """
 
 
 class ClaimStore(Protocol):

@@ -152,6 +152,11 @@ def sign_of(jobs: Iterable[str]) -> int:
 
 
 @functools.lru_cache(maxsize=16384)
+def identity_of(process: str) -> str:
+    """Return the identity of the member that a process is."""
+    return process.rpartition('~')[0]
+
+
 def process_of(entry: str) -> str:
     """Return the name of the process that has *entry* in its group."""
     member = parse_entry(entry)

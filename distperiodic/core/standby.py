@@ -38,6 +38,8 @@ class Role(enum.StrEnum):
     ACTIVE = 'active'
     #: Active, but it starts nothing more: it waits for the end of its runs.
     STOPPING = 'stopping'
+    #: It has no ``mode = standby``: it runs jobs, and no worker is active.
+    SHARED = 'shared'
 
 
 class Active(NamedTuple):
@@ -62,6 +64,9 @@ class Standing(NamedTuple):
     #: Member that an operator has chosen as the next active one. Empty means
     #: none.
     promoted: str
+    #: Processes that may run jobs without ``mode = standby``. Because of them
+    #: the partition was not acquired.
+    shared: tuple[str, ...] = ()
 
 
 class Request(enum.Enum):

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
+from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
@@ -30,11 +31,11 @@ class Worker(NamedTuple):
     @property
     def identity(self) -> str:
         """Its member id."""
-        return self.process.rpartition('~')[0]
+        return identity_of(self.process)
 
 
 class Partition(NamedTuple):
-    """A partition with one active worker."""
+    """A partition that has had a worker with ``mode = standby``."""
 
     name: str
     #: Process of the active worker. Empty means none.
@@ -49,7 +50,7 @@ class Partition(NamedTuple):
     #: Member that an operator has chosen as the next active one, and who did.
     promoted: str
     promoted_by: str
-    #: Its workers, by their names.
+    #: Its workers, by their names, without those that only share it.
     workers: tuple[Worker, ...]
 
     def present(self, within: float) -> list[Worker]:
@@ -101,29 +102,42 @@ class PartitionAdmin:
         :raises ConfigError: there is no such partition, or *member* does not
             stand by in it.
         """
-        found = _one(self.group.read_snapshot(
-            lambda connection: _read(connection, self.group)),
-            self.group, name)
-        present = sorted({one.identity for one in found.present(within)
-                          if one.role is not Role.STOPPING})
-        if member not in present:
-            raise exceptions.ConfigError(
-                f'no worker {member!r} stands by in partition {name!r}; '
-                + (f'those that do are {", ".join(map(repr, present))}'
-                   if present else 'none does: start distperiodic worker '
-                   f'--partition {name}'))
-        if found.active.rpartition('~')[0] == member:
-            self._choose(name, None, None)
-        else:
-            self._choose(name, member, by[:tables.LONGEST_REASON])
-        return found
+        def work(connection: sa.Connection) -> Partition:
+            # Lock the row: otherwise *member* may become active before it is
+            # chosen, and the choice would remain.
+            self._update(connection, name, starts=_partition.c.starts + 1)
+            found = _one(_read(connection, self.group), self.group, name)
+            _check_candidate(found, member, within)
+            active = identity_of(found.active) == member
+            self._update(
+                connection, name, promoted=None if active else member,
+                promoted_by=None if active else by[:tables.LONGEST_REASON])
+            return found
+        return self._database.write(work)
 
-    def _choose(self, name: str, member: str | None, by: str | None) -> None:
-        self._database.write(lambda connection: connection.execute(
-            sa.update(_partition).where(
-                _partition.c.space == self.group.namespace,
-                _partition.c.name == name).values(
-                    promoted=member, promoted_by=by)))
+    def _update(self, connection: sa.Connection, name: str,
+                **values: Any) -> None:
+        connection.execute(sa.update(_partition).where(
+            _partition.c.space == self.group.namespace,
+            _partition.c.name == name).values(values))
+
+
+def _check_candidate(found: Partition, member: str, within: float) -> None:
+    present = found.present(within)
+    able = sorted({one.identity for one in present
+                   if one.role is not Role.STOPPING})
+    if member in able:
+        return
+    if any(one.identity == member for one in present):
+        raise exceptions.ConfigError(
+            f'worker {member!r} of partition {found.name!r} is stopping: it '
+            'finishes its runs and hands the partition over; choose it when '
+            'distperiodic partition show has it as standby')
+    raise exceptions.ConfigError(
+        f'no worker {member!r} stands by in partition {found.name!r}; '
+        + (f'those that do are {", ".join(map(repr, able))}'
+           if able else 'none does: start distperiodic worker '
+           f'--partition {found.name}'))
 
 
 def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
@@ -131,15 +145,16 @@ def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
     workers: dict[str, list[Worker]] = {}
     for row in connection.execute(sa.select(
             _worker, (now - _worker.c.seen).label('age')).where(
-                _worker.c.space == group.namespace
-            ).order_by(_worker.c.worker)):
+                _worker.c.space == group.namespace,
+                _worker.c.role != Role.SHARED).order_by(_worker.c.worker)):
         workers.setdefault(row.partition, []).append(Worker(
             row.worker, Role(row.role), row.since, max(0.0, row.age / 1e6)))
     return [_partition_of(row, tuple(workers.get(row.name, ())))
             for row in connection.execute(sa.select(
                 _partition, (_partition.c.until - now).label('left')).where(
                     _partition.c.space == group.namespace
-                ).order_by(_partition.c.name))]
+                ).order_by(_partition.c.name))
+            if row.fence or row.name in workers]
 
 
 def _partition_of(row: Any, workers: tuple[Worker, ...]) -> Partition:

@@ -25,12 +25,14 @@ from distperiodic.core import redaction
 from distperiodic.core.control import Outcome
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
+from distperiodic.core.member import identity_of
 from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.standby import Role
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
+from distperiodic.flow.worker.sharing import Sharing
 from distperiodic.flow.worker.standby import Standby
 from distperiodic.service import lifecycle
 
@@ -86,6 +88,7 @@ class WorkerService(lifecycle.Lifecycle):
                 and j.scope is not Scope.MEMBER}
         self._run_leases: RunLeases | None = None
         self._standby: Standby | None = None
+        self._sharing: Sharing | None = None
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
@@ -107,7 +110,7 @@ class WorkerService(lifecycle.Lifecycle):
                 shared=True, silence_timeout=settings.session_timeout,
                 partitions=settings.partitions, proceeds=True,
                 elected=self._standby)
-            report, may_start = self._put_report, self._run_leases.may_start
+            report, may_start = self._put_report, self._may_start_granted
         self._executor = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
@@ -170,6 +173,14 @@ class WorkerService(lifecycle.Lifecycle):
         if role is not Role.ACTIVE:
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
 
+    def _sharing_changed(self) -> None:
+        """Let the schedulers send work to this worker, or to another."""
+        assert self._sharing is not None
+        self._set_slots()
+        if self._sharing.prevented:
+            self._executor.return_unstarted(Refusal.NOT_ACTIVE)
+            self._executor.cancel()
+
     def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report; the pool's threads call this after each run."""
         self._inbox.put(events.Ran(report, to_entry))
@@ -191,6 +202,15 @@ class WorkerService(lifecycle.Lifecycle):
         The pool calls this before each run.
         """
         return self._trusted(batch.worker)
+
+    def _may_start_granted(self, batch: message.Batch) -> Refusal | None:
+        """Return the reason why a run that the store has granted must not
+        start. None means that it may start.
+        """
+        assert self._run_leases is not None
+        if self._sharing is not None and not self._sharing.trusted():
+            return Refusal.NOT_ACTIVE
+        return self._run_leases.may_start(batch)
 
     def _trusted(self, entry: str) -> Refusal | None:
         """Return None if this process is certain that it is still in its
@@ -255,6 +275,7 @@ class WorkerService(lifecycle.Lifecycle):
     def _set_slots(self) -> None:
         closed = (
             self._stopping.is_set() or self._controls.desired.drained
+            or self._sharing is not None and self._sharing.prevented
             or self._standby is not None
             and self._standby.role is not Role.ACTIVE)
         self._member.publish(
@@ -280,6 +301,8 @@ class WorkerService(lifecycle.Lifecycle):
                 self._run_leases.sweep()
             if self._standby is not None:
                 self._standby.sweep()
+            if self._sharing is not None:
+                self._sharing.sweep()
             if now >= next_heartbeat:
                 interval = self._settings.lease
                 if self._run_leases is not None:
@@ -294,21 +317,26 @@ class WorkerService(lifecycle.Lifecycle):
         settings = self._settings
         if self._store is None or self._standby is not None:
             return
-        from distperiodic.operator.partitions import PartitionQueries
+        from distperiodic.adapters.sql.store import SqlClaimStore
 
-        with contextlib.closing(PartitionQueries(
-                settings.connection,
-                namespace=settings.group)) as queries:
-            others = [worker.identity for one in queries.partitions()
-                      if one.name == self._topic
-                      for worker in one.present(settings.session_timeout)]
+        me, granted_at = self._member.me, self._clock.monotonic()
+        with contextlib.closing(SqlClaimStore(
+                settings.connection, namespace=settings.group)) as store:
+            others = store.partitions.share(
+                self._topic, me.process, seconds=settings.session_timeout,
+                starting=True)
         if others:
             # This worker would run jobs beside the active one.
             raise exceptions.ConfigError(
                 f'partition {self._topic!r} has mode = standby for '
-                f'{", ".join(others)}, but not for this worker; set the same '
-                f'mode in [{opts.PARTITION}{self._partition}] of all '
-                'processes, or stop the others first')
+                f'{", ".join(sorted(map(identity_of, others)))}, but not for '
+                'this worker; set the same mode in '
+                f'[{opts.PARTITION}{self._partition}] of all processes, or '
+                'stop the others first')
+        self._sharing = Sharing(
+            self._topic, me, granted_at=granted_at, store=self._store,
+            clock=self._clock, changed=self._sharing_changed,
+            lease=settings.session_timeout)
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         self._member.stop(timeout)
@@ -380,6 +408,8 @@ class WorkerService(lifecycle.Lifecycle):
         if self._standby is not None and not self._is_busy():
             # Other workers then need not wait for the end of the lease.
             self._inbox.put(events.Called(self._standby.depart))
+        if self._sharing is not None and not self._is_busy():
+            self._inbox.put(events.Called(self._sharing.depart))
         if self._store is not None and self._serving.is_set():
             if self._control is not None:
                 self._control.stopped()

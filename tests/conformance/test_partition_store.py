@@ -38,12 +38,17 @@ class World:
     def partitions(self):
         return self.store.partitions
 
-    def acquire(self, worker, fence=None, seconds=LONG, partition='p'):
+    def acquire(self, worker, fence=None, seconds=LONG, partition='p',
+                members=()):
         if fence is None:
             fence = self.partitions.beat(
                 partition, worker, Role.STANDBY, seconds=LONG).fence
         return self.partitions.acquire(
-            partition, worker, fence=fence, seconds=seconds)
+            partition, worker, fence=fence, seconds=seconds, members=members)
+
+    def share(self, worker, seconds=LONG, starting=True):
+        return self.partitions.share(
+            'p', worker, seconds=seconds, starting=starting)
 
     def change(self, **values):
         self.store.database.write(lambda connection: connection.execute(
@@ -139,7 +144,7 @@ def test_a_heartbeat_of_another_worker_renews_nothing(world):
 
 def test_a_released_partition_is_free_at_once(world):
     world.acquire(A)
-    assert world.partitions.release('p', A)[:2] == ('', 1)
+    assert world.partitions.release('p', A, fence=1)[:2] == ('', 1)
 
     assert world.acquire(B)[:2] == (B, 2)
 
@@ -147,14 +152,14 @@ def test_a_released_partition_is_free_at_once(world):
 def test_only_the_active_worker_releases(world):
     world.acquire(A)
 
-    assert world.partitions.release('p', B)[:2] == (A, 1)
+    assert world.partitions.release('p', B, fence=1)[:2] == (A, 1)
 
 
 def test_a_repeated_request_has_the_same_answer(world):
     world.acquire(A)
     assert world.acquire(A, fence=0)[:2] == (A, 1)
-    world.partitions.release('p', A)
-    assert world.partitions.release('p', A)[:2] == ('', 1)
+    world.partitions.release('p', A, fence=1)
+    assert world.partitions.release('p', A, fence=1)[:2] == ('', 1)
 
 
 def test_a_take_over_fulfils_the_choice_of_an_operator(world):
@@ -229,7 +234,7 @@ def test_one_of_many_that_ask_at_once_becomes_active(world):
     def ask(number):
         ready.wait()
         return stores[number].partitions.acquire(
-            'p', f'w:{number}~0', fence=1, seconds=LONG)
+            'p', f'w:{number}~0', fence=1, seconds=LONG, members=())
     with concurrent.futures.ThreadPoolExecutor(len(stores)) as threads:
         found = list(threads.map(ask, range(len(stores))))
 
@@ -246,7 +251,7 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         held.wait(10)
         return waiting.wait_until(
             lambda: other.partitions.acquire(
-                'p', B, fence=1, seconds=LONG).worker == B, 30)
+                'p', B, fence=1, seconds=LONG, members=()).worker == B, 30)
 
     def hold(connection):
         assert world.partitions.hold(connection, Active('p', A, 1))
@@ -276,13 +281,114 @@ def test_a_choice_expires_when_its_member_cannot_become_active(
         'p', B, Role.STANDBY, seconds=LONG).promoted == ''
 
 
-def test_the_workers_that_take_part_are_those_that_have_not_departed(world):
-    assert world.partitions.workers('p') == set()
+def test_a_late_release_does_not_end_a_later_tenure(world):
+    """Its packet was on its way while the worker became active again."""
     world.acquire(A)
-    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
-    world.partitions.beat('q', C, Role.STANDBY, seconds=LONG)
-    assert world.partitions.workers('p') == {A, B}
+    world.partitions.release('p', A, fence=1)
+    world.acquire(A)
 
+    assert world.partitions.release('p', A, fence=1)[:2] == (A, 2)
+
+
+def test_nobody_becomes_active_while_a_worker_shares_the_partition(world):
+    assert world.share(A) == set()
+    assert world.share(B) == set()
+
+    found = world.acquire(C)
+    assert (found.worker, found.fence, found.shared) == ('', 0, (A, B))
+    assert world.seen()[C][0] is Role.STANDBY
     world.partitions.depart('p', A)
+    world.partitions.depart('p', B)
+    assert world.acquire(C)[:2] == (C, 1)
 
-    assert world.partitions.workers('p') == {B}
+
+def test_nobody_shares_a_partition_that_has_an_active_worker(world):
+    world.acquire(A)
+
+    assert world.share(B) == {A}
+    assert world.share(B, starting=False) == {A}
+    assert B not in world.seen()
+
+
+def test_a_worker_that_shares_does_not_start_beside_one_that_stands_by(
+        world):
+    world.partitions.beat('p', A, Role.STANDBY, seconds=LONG)
+
+    assert world.share(B) == {A}
+    assert world.share(B, starting=False) == set(), 'it was there before'
+
+
+def test_a_worker_that_shares_keeps_its_partition_only_by_renewal(world):
+    world.share(A)
+    assert world.acquire(B, seconds=OVER)[:2] == (B, 1)
+
+    assert world.share(A, starting=False) == {B}
+
+
+def test_a_worker_that_shares_and_starts_voids_an_expired_lease(world):
+    """Whoever had it is not active again when it comes back."""
+    world.acquire(A, seconds=OVER)
+    assert world.share(B, seconds=OVER) == set()
+
+    found = world.partitions.beat('p', A, Role.ACTIVE, seconds=LONG)
+    assert found[:2] == ('', 2)
+
+
+def test_a_worker_that_does_not_start_voids_no_lease(world):
+    world.acquire(A, seconds=OVER)
+    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+    assert world.share(C) >= {B}
+    assert world.share(C, starting=False) == {A}
+
+    assert world.partitions.beat(
+        'p', A, Role.ACTIVE, seconds=LONG)[:2] == (A, 1)
+
+
+@pytest.mark.parametrize('known', [True, False])
+def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
+    """It is in the group, or the group is unknown. Its own lease does not
+    matter then: its runs may go on.
+    """
+    world.share(A)
+    members = [A] if known else None
+
+    assert world.acquire(B, seconds=OVER, members=members).shared == (A,)
+    world.partitions.depart('p', A)
+    found = world.acquire(B, seconds=OVER, members=members)
+    assert (found.worker == B) is not known
+
+
+def test_a_member_that_has_sent_no_heartbeat_may_share_the_partition(world):
+    world.partitions.beat('p', A, Role.STANDBY, seconds=LONG)
+    world.partitions.beat('q', B, Role.STANDBY, seconds=LONG)
+
+    assert world.acquire(C, members=[A, B]).shared == (B,)
+    assert world.acquire(C, members=[A])[:2] == (C, 1)
+
+
+def test_of_one_that_shares_and_one_that_stands_by_one_starts_at_once(world):
+    """They start at the same moment, again and again."""
+    one, other = world.another(), world.another()
+    ready = threading.Barrier(2)
+
+    def share(number):
+        ready.wait()
+        return not one.partitions.share(
+            f'p{number}', A, seconds=LONG, starting=True)
+
+    def acquire(number):
+        ready.wait()
+        return other.partitions.acquire(
+            f'p{number}', B, fence=0, seconds=LONG, members=()).worker == B
+    shared = 0
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        for number in range(40):
+            world.partitions.beat(
+                f'p{number}', C, Role.STANDBY, seconds=LONG)
+            world.partitions.depart(f'p{number}', C)
+            found = (threads.submit(share, number),
+                     threads.submit(acquire, number))
+            won = [future.result(60) for future in found]
+            assert won.count(True) == 1
+            shared += won[0]
+    print(f'{shared} of 40 shared')

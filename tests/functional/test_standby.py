@@ -15,7 +15,9 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
 from distperiodic.core.standby import Role
+from distperiodic.operator.group_reader import connect
 from distperiodic.operator.partitions import PartitionAdmin
 from distperiodic.operator.partitions import PartitionQueries
 from tests import programs
@@ -312,6 +314,86 @@ def test_a_worker_does_not_become_active_beside_one_with_another_mode(
     wait_pids(cluster, time.time())
     last = max(run.at for run in cluster.runs('end') if run.pid == pid)
     assert last < min(r.at for r in cluster.runs() if r.pid == first.pid)
+
+
+@contextlib.contextmanager
+def both_ways(cluster):
+    """Proxies to the store and to ZooKeeper, for what is started within."""
+    direct = cluster.options['connection']
+    store, zookeeper = sa.make_url(direct), sa.make_url(cluster.backend_url)
+    with (proxy.Proxy((store.host, store.port)) as to_store,
+          proxy.Proxy((zookeeper.host, zookeeper.port)) as to_zookeeper):
+        cluster.set(
+            connection=store.set(
+                host=proxy.HOST, port=to_store.port
+            ).render_as_string(False),
+            backend_url=f'zookeeper://{proxy.HOST}:{to_zookeeper.port}')
+        yield to_store, to_zookeeper
+
+
+def recorded(cluster):
+    """The identities of all workers that have a row."""
+    with contextlib.closing(connect(cluster.options['connection'])) as found:
+        return {row.worker.rpartition('~')[0] for row in found.read(
+            lambda connection: connection.execute(
+                sa.select(tables.partition_worker.c.worker).where(
+                    tables.partition_worker.c.space == cluster.group)
+            ).all())}
+
+
+def test_a_worker_with_another_mode_that_is_not_in_its_group_yet_counts(
+        cluster):
+    """It has started, and the store knows of it."""
+    direct = cluster.options['connection']
+    with both_ways(cluster) as (_, to_zookeeper):
+        cluster.set_section('partition:default', mode='shared')
+        with to_zookeeper.being('drop'):
+            shared = cluster.start('worker')
+            waiting.wait_until(lambda: shared.logged('worker'), 30)
+            member = shared.logged('worker')[0]['member']
+            waiting.wait_until(lambda: member in recorded(cluster), 30)
+            cluster.set(connection=direct, backend_url=cluster.backend_url)
+            cluster.set_section('partition:default', mode='standby')
+            waits = Worker(cluster)
+            line = waiting.wait_until(
+                lambda: waits.program.logged('partition shared'), 20)[0]
+            assert line['workers'] == member
+            # For longer than its heartbeat counts.
+            begun = time.time()
+            waiting.wait_until(
+                lambda: time.time() > begun + 2 * SESSION, 3 * SESSION)
+        cluster.wait_complete(2, after=time.time(), timeout=60)
+
+    assert pids(cluster) == set(shared.children)
+    assert not waits.active
+
+
+def test_a_worker_with_another_mode_that_lost_both_signs_of_life_waits(
+        cluster):
+    """When it is back, it starts nothing until the active one is gone."""
+    direct = cluster.options['connection']
+    with both_ways(cluster) as (to_store, to_zookeeper):
+        cluster.set_section('partition:default', mode='shared')
+        shared = cluster.start('worker')
+        waiting.wait_until(lambda: cluster.runs(), 30)
+        own, = shared.children
+        cluster.set(connection=direct, backend_url=cluster.backend_url)
+        cluster.set_section('partition:default', mode='standby')
+        waits = Worker(cluster)
+        waiting.wait_until(
+            lambda: waits.program.logged('partition shared'), 20)
+        with to_store.being('drop'), to_zookeeper.being('drop'):
+            waiting.wait_until(lambda: waits.active, 5 * SESSION)
+            active = time.time()
+        waiting.wait_until(
+            lambda: shared.logged('partition not shared'), 60)
+        cluster.wait_complete(2, after=time.time(), timeout=60)
+        assert pids(cluster, active) == {waits.pid}
+
+        waits.program.terminate()
+        waits.program.wait()
+        assert wait_pids(cluster, time.time(), 60) == {own}
+    assert turns(cluster) == 2
 
 
 def test_a_handler_that_only_its_worker_can_load_runs_there(

@@ -40,21 +40,23 @@ class Row:
         self.asked.append(role)
         return self.standing
 
-    def acquire(self, partition, worker, *, fence, seconds):
+    def acquire(self, partition, worker, *, fence, seconds, members):
         self.asked.append('acquire')
+        self.members = members
+        shared = tuple(set(members or ()) - self.taking_part)
+        if shared:
+            return self.standing._replace(shared=shared)
         self.standing = Standing(worker, fence + 1, seconds, '')
         return self.standing
 
-    def release(self, partition, worker):
+    def release(self, partition, worker, *, fence):
+        assert fence == self.standing.fence
         self.asked.append('release')
         self.standing = Standing('', self.standing.fence, 0.0, '')
         return self.standing
 
     def depart(self, partition, worker):
         self.asked.append('depart')
-
-    def workers(self, partition):
-        return self.taking_part
 
     def is_in_force(self, active):
         return (active.worker, active.fence) == self.standing[:2]
@@ -201,6 +203,33 @@ def test_to_release_the_partition_is_not_to_lose_it(desk):
     assert desk.losses == 0
 
 
+@pytest.mark.parametrize('worker', ['', OTHER])
+def test_a_worker_notices_two_changes_of_the_row_at_one_look(desk, worker):
+    """Another one has taken over and released it, or a third one has it."""
+    desk.live(1)
+    desk.busy = True
+    desk.row.standing = Standing(worker, 3, 0.0, '')
+    desk.live(2)
+
+    assert desk.losses == 1
+    assert Role.STANDBY in desk.roles[2:]
+
+
+def test_the_store_learns_who_is_in_the_group(desk):
+    desk.row.taking_part.add(OTHER)
+    desk.members = {ME.process: ME.identity, OTHER: 'h:1'}
+    desk.live(1)
+    assert desk.row.members == {ME.process, OTHER}
+
+
+def test_the_store_learns_that_the_group_is_unknown(desk):
+    desk.members = None
+    desk.row.standing = Standing('', 1, 0.0, ME.identity)
+    desk.live(1)
+    assert desk.row.asked.count('acquire') == 1
+    assert desk.row.members is None
+
+
 def test_a_worker_that_was_frozen_starts_nothing_before_it_has_asked(desk):
     desk.live(1)
     batch = desk.accept('a')
@@ -305,7 +334,6 @@ def test_a_worker_waits_for_those_that_run_the_partition_without_election(
     desk.live(5)
 
     assert desk.roles == [Role.STANDBY]
-    assert 'acquire' not in desk.row.asked
     assert len(desk.row.asked) < 12
     [line] = lines(caplog, 'partition shared')
     assert line['workers'] == 'h:1'

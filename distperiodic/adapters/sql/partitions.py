@@ -3,11 +3,13 @@
 
 A partition is one row. Each change of its active worker is an UPDATE with the
 condition that the row is as the caller has read it; the answer is read back
-from the row. A transaction that starts runs changes the row first. So it
-cannot commit at the same time as a take-over: one of the two waits for the
-other, or is aborted and repeated.
+from the row. A transaction that starts runs, or lets a worker share the
+partition, changes the row first. So it cannot commit at the same time as a
+take-over: one of the two waits for the other, or is aborted and repeated.
 """
 
+from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +17,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
@@ -54,15 +57,25 @@ class Statements:
             this, free, _partition.c.fence == fence).values(
                 worker=by, fence=_partition.c.fence + 1, since=now,
                 until=lease, promoted=None, promoted_by=None)
+        vacant: dict[str, Any] = {'worker': None, 'since': now, 'until': 0}
+        #: Release a partition, unless this worker has acquired it again.
         self.release = sa.update(_partition).where(
-            this, _partition.c.worker == by).values(
-                worker=None, since=now, until=0)
+            this, _partition.c.worker == by,
+            _partition.c.fence == fence).values(vacant)
+        self.give_up = sa.update(_partition).where(
+            this, _partition.c.worker == by).values(vacant)
+        #: Take the partition from a worker whose lease has expired.
+        self.void = sa.update(_partition).where(
+            this, _partition.c.worker.is_not(None),
+            _partition.c.until <= lease_now).values(
+                vacant | {'fence': _partition.c.fence + 1})
         in_force = sa.and_(
             this, _partition.c.worker == by, _partition.c.fence == fence,
             _partition.c.until > lease_now)
+        locked = {'starts': _partition.c.starts + 1}
         #: Change the row, and so lock it, if the worker is active.
-        self.hold = sa.update(_partition).where(in_force).values(
-            starts=_partition.c.starts + 1)
+        self.hold = sa.update(_partition).where(in_force).values(locked)
+        self.lock = sa.update(_partition).where(this).values(locked)
         self.in_force = sa.select(_partition.c.fence).where(in_force)
         self.seen = sa.update(_worker).where(its).values(
             seen=lease_now, since=sa.case(
@@ -71,16 +84,19 @@ class Statements:
             role=sa.bindparam('new_role'))
         self.known = sa.select(_worker.c.worker).where(its)
         self.depart = sa.delete(_worker).where(its)
-        self.workers = sa.select(_worker.c.worker).where(
-            _worker.c.space == sa.bindparam('of_space'),
-            _worker.c.partition == sa.bindparam('of_name'))
+        present = _worker.c.seen > lease_now - sa.bindparam(
+            'microseconds', type_=sa.BigInteger)
+        #: Workers with their roles, and whether they have sent a heartbeat.
+        self.workers = sa.select(
+            _worker.c.worker, _worker.c.role,
+            sa.case((present, 1), else_=0).label('present')).where(
+                _worker.c.space == sa.bindparam('of_space'),
+                _worker.c.partition == sa.bindparam('of_name'))
         #: Workers that can become active.
         self.candidates = sa.select(_worker.c.worker).where(
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'),
-            _worker.c.role != Role.STOPPING,
-            _worker.c.seen > lease_now - sa.bindparam(
-                'microseconds', type_=sa.BigInteger))
+            _worker.c.role.not_in([Role.STOPPING, Role.SHARED]), present)
         self.withdraw = sa.update(_partition).where(
             this, _partition.c.promoted == sa.bindparam('of_member')).values(
                 promoted=None, promoted_by=None)
@@ -88,6 +104,20 @@ class Statements:
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'),
             _worker.c.seen < lease_now - _REMEMBERED)
+
+
+def _sharing(workers: Sequence[Any],
+             members: Collection[str] | None) -> tuple[str, ...]:
+    """Return the processes that may share a partition.
+
+    :param workers: Rows of :attr:`Statements.workers`.
+    :param members: Other processes in the group. None means unknown.
+    """
+    recorded = {row.worker for row in workers if row.role is Role.SHARED
+                and (row.present or members is None)}
+    candidates = {row.worker for row in workers
+                  if row.role is not Role.SHARED}
+    return tuple(sorted(recorded | (set(members or ()) - candidates)))
 
 
 def _statements(dialect: Dialect) -> Statements:
@@ -126,7 +156,7 @@ class SqlPartitions:
                 return standing
             # A choice expires with the heartbeat of the chosen member.
             if standing.promoted in {
-                    one.rpartition('~')[0] for one in connection.execute(
+                    identity_of(one) for one in connection.execute(
                         self._sql.candidates, its | {
                             'microseconds': round(seconds * 1e6)}).scalars()}:
                 return standing
@@ -136,24 +166,58 @@ class SqlPartitions:
         return self._database.write(work)
 
     def acquire(self, partition: str, worker: str, *, fence: int,
-                seconds: float) -> Standing:
+                seconds: float, members: Collection[str] | None) -> Standing:
         its = self._of(partition, worker)
+        lease = its | {'microseconds': round(seconds * 1e6)}
 
         def work(connection: sa.Connection) -> Standing:
-            connection.execute(self._sql.acquire, its | {
-                'of_fence': fence, 'microseconds': round(seconds * 1e6)})
-            connection.execute(self._sql.forget, its)
+            connection.execute(self._sql.lock, its)
+            # In a statement of its own: it sees what was committed while
+            # this transaction waited for the row.
+            shared = _sharing(
+                connection.execute(self._sql.workers, lease).all(), members)
+            if not shared:
+                connection.execute(
+                    self._sql.acquire, lease | {'of_fence': fence})
+                connection.execute(self._sql.forget, its)
             standing = self._read(connection, its)
             self._seen(connection, its, Role.ACTIVE
                        if standing.worker == worker else Role.STANDBY)
-            return standing
+            return standing._replace(shared=shared)
         return self._database.write(work)
 
-    def release(self, partition: str, worker: str) -> Standing:
+    def share(self, partition: str, worker: str, *, seconds: float,
+              starting: bool) -> set[str]:
+        its = self._of(partition, worker)
+        lease = its | {'microseconds': round(seconds * 1e6)}
+
+        def work(connection: sa.Connection) -> set[str]:
+            self._read(connection, its)
+            connection.execute(self._sql.lock, its)
+            standing = self._read(connection, its)
+            prevent = {standing.worker} - {''}
+            if starting:
+                if standing.left <= 0:
+                    prevent = set()
+                prevent |= {
+                    row.worker for row in connection.execute(
+                        self._sql.workers, lease)
+                    if row.present and row.role is not Role.SHARED}
+            if prevent:
+                return prevent
+            if starting:
+                connection.execute(self._sql.void, its)
+                connection.execute(self._sql.forget, its)
+            self._seen(connection, its, Role.SHARED)
+            return set()
+        return self._database.write(work)
+
+    def release(self, partition: str, worker: str, *,
+                fence: int) -> Standing:
         its = self._of(partition, worker)
 
         def work(connection: sa.Connection) -> Standing:
-            connection.execute(self._sql.release, its)
+            connection.execute(self._sql.release, its | {'of_fence': fence})
             self._seen(connection, its, Role.STANDBY)
             return self._read(connection, its)
         return self._database.write(work)
@@ -162,7 +226,7 @@ class SqlPartitions:
         its = self._of(partition, worker)
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(self._sql.release, its)
+            connection.execute(self._sql.give_up, its)
             connection.execute(self._sql.depart, its)
         self._database.write(work)
 
@@ -172,11 +236,6 @@ class SqlPartitions:
             lambda connection: connection.execute(
                 self._sql.in_force, its | {'of_fence': active.fence}
             ).first()) is not None
-
-    def workers(self, partition: str) -> set[str]:
-        its = {'of_space': self._namespace, 'of_name': partition}
-        return self._database.read(lambda connection: set(
-            connection.execute(self._sql.workers, its).scalars()))
 
     def hold(self, connection: sa.Connection, active: Active) -> bool:
         """Return whether *active* is in force, and lock its row if it is.

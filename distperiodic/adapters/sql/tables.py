@@ -60,6 +60,7 @@ SKIPPED_CODES = {
 _SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
 ROLE_CODES = {
     Role.STARTING: 1, Role.STANDBY: 2, Role.ACTIVE: 3, Role.STOPPING: 4,
+    Role.SHARED: 5,
 }
 _ROLES = {code: role for role, code in ROLE_CODES.items()}
 
@@ -509,7 +510,7 @@ pool_task = sa.Table(
     sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)
 
-#: Partitions with ``mode = standby``.
+#: Partitions, with the active worker of those with ``mode = standby``.
 partition = sa.Table(
     'distperiodic_partition', metadata,
     sa.Column('space', Exact(100), primary_key=True),
@@ -524,14 +525,14 @@ partition = sa.Table(
     #: When the lease of the worker expires, in microseconds of the clock of
     #: leases.
     sa.Column('until', sa.BigInteger, nullable=False),
-    #: Number of transactions that have started runs.
+    #: Number of transactions that have locked the row.
     sa.Column('starts', sa.BigInteger, nullable=False),
     #: Member that is to be active next. None means that none was chosen.
     sa.Column('promoted', Exact(LONGEST_HOLDER)),
     sa.Column('promoted_by', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
-#: Workers of partitions with ``mode = standby``.
+#: Workers of partitions.
 partition_worker = sa.Table(
     'distperiodic_partition_worker', metadata,
     sa.Column('space', Exact(100), primary_key=True),

@@ -9,10 +9,10 @@ it no longer is.
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core.member import Member
+from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Election
 from distperiodic.core.standby import Request
@@ -20,15 +20,6 @@ from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 
 LOG = logging.getLogger(__name__)
-
-
-class _Answer(NamedTuple):
-    """Answer of the store to a request."""
-
-    standing: Standing
-    #: Members of the group that take no part in the election, by identity.
-    #: Because of them the partition was not acquired.
-    sharing: tuple[str, ...] = ()
 
 
 class Standby:
@@ -65,8 +56,8 @@ class Standby:
         #: Processes that were active. Replaced as a whole: the threads of the
         #: store read it.
         self._were_active: frozenset[str] = frozenset()
-        #: The members that have kept this worker from becoming active.
-        self._sharing: tuple[str, ...] = ()
+        #: The processes that have kept this worker from becoming active.
+        self._shared: tuple[str, ...] = ()
         #: Whether they were logged.
         self._reported = False
         #: Whether the end of the lease was reported since the last answer.
@@ -143,12 +134,12 @@ class Standby:
         # After a heartbeat that is still in the queue.
         self._store.submit(work, lambda _: None, urgent=True)
 
-    def _perform(self, request: Request,
-                 store: ports.ClaimStore) -> _Answer:
+    def _perform(self, request: Request, store: ports.ClaimStore) -> Standing:
         partitions, worker = store.partitions, self._me.process
         assert partitions is not None
         if request is Request.RELEASE:
-            return _Answer(partitions.release(self._partition, worker))
+            return partitions.release(
+                self._partition, worker, fence=self._election.fence)
         if request is Request.ACQUIRE:
             # The store may have been away since the decision.
             standing = self._election.standing
@@ -157,31 +148,22 @@ class Standby:
                     not standing.worker or members is not None and (
                         standing.worker not in members
                         or standing.promoted == self._me.identity)):
-                taking_part = self._were_active | partitions.workers(
-                    self._partition)
-                sharing = tuple(sorted(
-                    identity for process, identity in (members or {}).items()
-                    if process not in taking_part))
-                if not sharing:
-                    return _Answer(partitions.acquire(
-                        self._partition, worker, fence=standing.fence,
-                        seconds=self._lease))
-                return _Answer(self._beat(partitions), sharing)
-        return _Answer(self._beat(partitions))
-
-    def _beat(self, partitions: ports.PartitionStore) -> Standing:
-        return partitions.beat(self._partition, self._me.process, self._role,
+                return partitions.acquire(
+                    self._partition, worker, fence=standing.fence,
+                    seconds=self._lease, members=None if members is None
+                    else members.keys() - self._were_active)
+        return partitions.beat(self._partition, worker, self._role,
                                seconds=self._lease)
 
-    def _wait_for(self, sharing: tuple[str, ...]) -> None:
+    def _wait_for(self, shared: tuple[str, ...]) -> None:
         """Wait until workers are gone that take no part in the election.
 
         A worker may have joined just before its first heartbeat, so only those
         that are still there at the next request are logged.
         """
         self._election.postpone(self._clock.monotonic())
-        if sharing != self._sharing:
-            self._sharing, self._reported = sharing, False
+        if shared != self._shared:
+            self._shared, self._reported = shared, False
         elif not self._reported:
             self._reported = True
             LOG.warning(
@@ -189,19 +171,19 @@ class Standby:
                 'workers run its jobs without mode = standby, so this one '
                 'does not become active beside them; stop them, or set the '
                 'same mode in [partition:%s] of all processes',
-                self._partition, self._me.identity, ','.join(sharing),
-                self._partition)
+                self._partition, self._me.identity,
+                ','.join(map(identity_of, shared)), self._partition)
 
-    def _answered(self, answer: _Answer, requested_at: float) -> None:
-        standing = answer.standing
+    def _answered(self, standing: Standing, requested_at: float) -> None:
         if standing.worker not in self._were_active:
             self._were_active |= {standing.worker}
-        if answer.sharing:
-            self._wait_for(answer.sharing)
-        held = self._election.holds
+        if standing.shared:
+            self._wait_for(standing.shared)
+        held, fence = self._election.holds, self._election.fence
         self._cut_off = False
         self._election.answered(standing, requested_at)
-        lost = held and standing.worker not in ('', self._me.process)
+        # The one that has taken over may have released it again.
+        lost = held and standing.fence != fence
         if lost:
             LOG.warning(
                 'partition lost: partition=%s member=%s; another worker has '
