@@ -49,8 +49,8 @@ OPTS = [
              'etcd3+http:// work as well; the processes then poll the members '
              'every coordinator_heartbeat_interval. All data is in the '
              'namespace "distperiodic"; with zookeeper and redis, append '
-             '?namespace=NAME to the hosts to use another one. A URL with a '
-             'path, or with an option that the driver does not know, is '
+             '?namespace=NAME to the hosts to use another one. A path after '
+             'the hosts, and an option that the driver does not know, are '
              'refused. Empty: this process runs alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',

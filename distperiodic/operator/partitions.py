@@ -22,7 +22,7 @@ class Worker(NamedTuple):
     #: Name of its process.
     process: str
     role: Role
-    #: Since when it has this role, in microseconds.
+    #: Instant since which it has this role, in microseconds.
     since: int
     #: Seconds since its last heartbeat.
     age: float
@@ -41,26 +41,25 @@ class Partition(NamedTuple):
     active: str
     #: Number of take-overs.
     fence: int
-    #: When the worker became active, or the last one released the partition,
-    #: in microseconds.
+    #: When the active worker became active, in microseconds. If no worker is
+    #: active: when the last one released the partition.
     since: int
     #: Seconds until the lease of the active worker expires.
     left: float
-    #: Member that an operator has chosen as the next active one, and who did.
+    #: Member that an operator has chosen as the next active one, and the
+    #: operator.
     promoted: str
     promoted_by: str
-    #: Its workers, by their names.
+    #: The workers of the partition, in order of name.
     workers: tuple[Worker, ...]
 
     def present(self, within: float) -> list[Worker]:
-        """Return the workers whose last heartbeat was at most *within*
-        seconds ago.
-        """
+        """Return the workers with a heartbeat in the last *within* seconds."""
         return [one for one in self.workers if one.age <= within]
 
 
 class PartitionQueries:
-    """Queries of the partitions of one group, which only read."""
+    """Read-only queries on the partitions of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
@@ -98,8 +97,8 @@ class PartitionAdmin:
         :param within: Seconds since the last heartbeat of a worker after which
             it cannot be chosen.
         :returns: The partition as it was before.
-        :raises ConfigError: there is no such partition, or *member* does not
-            stand by in it.
+        :raises ConfigError: there is no such partition, or *member* is not one
+            of its workers, is stopping, or has sent no heartbeat for *within*.
         """
         found = _one(self.group.read_snapshot(
             lambda connection: _read(connection, self.group)),
@@ -109,9 +108,10 @@ class PartitionAdmin:
         if member not in present:
             raise exceptions.ConfigError(
                 f'no worker {member!r} stands by in partition {name!r}; '
-                + (f'those that do are {", ".join(map(repr, present))}'
-                   if present else 'none does: start distperiodic worker '
-                   f'--partition {name}'))
+                + (f'the workers that stand by are '
+                   f'{", ".join(map(repr, present))}' if present else
+                   'no worker does: start distperiodic worker --partition '
+                   f'{name}'))
         if found.active.rpartition('~')[0] == member:
             self._choose(name, None, None)
         else:
@@ -158,5 +158,5 @@ def _one(partitions: list[Partition], group: GroupReader,
         f'group {group.namespace!r} has no partition {name!r} with mode = '
         'standby in this database; '
         + (f'it has {known}' if known else
-           'it has none until a worker of one has run; check [distperiodic] '
-           'group'))
+           'a partition appears when its first worker has run; check '
+           '[distperiodic] group'))
