@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Active workers of partitions, and heartbeats of those that stand by.
+"""Active worker of each partition, and heartbeats of all its workers.
 
-A partition is one row. Each change of its active worker is an UPDATE with the
-condition that the row is as the caller has read it; the answer is read back
-from the row. A transaction that starts runs changes the row first. So it
-cannot commit at the same time as a take-over: one of the two waits for the
-other, or is aborted and repeated.
+A partition has one row. A take-over is an UPDATE of this row, on the condition
+that the fence has not changed since the caller read it. The result is then
+read back from the row. A transaction that starts runs changes the row first,
+so it cannot commit at the same time as a take-over: one of the two waits for
+the other, or is aborted and repeated.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from distperiodic.core.standby import Standing
 _partition = tables.partition
 _worker = tables.partition_worker
 
-# Microseconds after its last heartbeat for which a worker is remembered.
+# Microseconds after its last heartbeat until the row of a worker is deleted.
 _REMEMBERED = 86_400_000_000
 
 
 class Statements:
-    """The statements, for one kind of database."""
+    """SQL statements about partitions, for one kind of database."""
 
     def __init__(self, dialect: Dialect):
         now, lease_now = dialect.now, dialect.lease_now
@@ -49,7 +49,7 @@ class Statements:
         free = sa.or_(_partition.c.worker.is_(None),
                       _partition.c.until <= lease_now)
         #: Acquire a free partition, unless another worker has acquired it
-        #: since the caller has read the row.
+        #: since the caller read the row.
         self.acquire = sa.update(_partition).where(
             this, free, _partition.c.fence == fence).values(
                 worker=by, fence=_partition.c.fence + 1, since=now,
@@ -60,7 +60,7 @@ class Statements:
         in_force = sa.and_(
             this, _partition.c.worker == by, _partition.c.fence == fence,
             _partition.c.until > lease_now)
-        #: Change the row, and so lock it, if the worker is active.
+        #: If the worker is active, change the row. This locks it.
         self.hold = sa.update(_partition).where(in_force).values(
             starts=_partition.c.starts + 1)
         self.in_force = sa.select(_partition.c.fence).where(in_force)
@@ -74,7 +74,7 @@ class Statements:
         self.workers = sa.select(_worker.c.worker).where(
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'))
-        #: Workers that can become active.
+        #: Select the workers that can become active.
         self.candidates = sa.select(_worker.c.worker).where(
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'),
@@ -124,7 +124,8 @@ class SqlPartitions:
             standing = self._read(connection, its)
             if not standing.promoted:
                 return standing
-            # A choice expires with the heartbeat of the chosen member.
+            # Withdraw the choice of an operator if the chosen member has sent
+            # no heartbeat for too long.
             if standing.promoted in {
                     one.rpartition('~')[0] for one in connection.execute(
                         self._sql.candidates, its | {
@@ -179,9 +180,9 @@ class SqlPartitions:
             connection.execute(self._sql.workers, its).scalars()))
 
     def hold(self, connection: sa.Connection, active: Active) -> bool:
-        """Return whether *active* is in force, and lock its row if it is.
+        """Return whether *active* is the active worker; if so, lock its row.
 
-        Call it first in a transaction that starts runs.
+        Call this at the beginning of a transaction that starts runs.
         """
         its = self._of(active.partition, active.worker) | {
             'of_fence': active.fence}
