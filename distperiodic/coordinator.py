@@ -48,7 +48,7 @@ class Coordinator:
         global one. The options are read when this process connects, so *conf*
         need not be loaded earlier.
     :param replicas: Number of points on the ring. The default is the option
-        ``hash_ring_replicas_count``, which can change at SIGHUP.
+        ``hash_ring_replicas_count``, which a reload at SIGHUP may change.
     :param session_timeout: Seconds until the session of a silent process
         expires. The default is the option of the same name.
     :param heartbeat_interval: Seconds between two heartbeats. The default is
@@ -142,8 +142,8 @@ class Coordinator:
     def start(self, timeout: float | None = None) -> None:
         """Connect, join the group, and wait for a trusted view.
 
-        :param timeout: Seconds until the wait ends. The default is 1.5 times
-            the session timeout, plus 2.
+        :param timeout: Maximum number of seconds to wait. The default is 1.5
+            times the session timeout, plus 2.
         :raises ConfigError: An option cannot be used.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
@@ -171,8 +171,8 @@ class Coordinator:
                 raise
 
     def _start(self, timeout: float | None) -> None:
-        # After a fork, do not close the client of the parent: that would end
-        # the session of the parent.
+        # After a fork, do not close the client of the parent: closing it would
+        # end the session of the parent.
         identity = self.member_id
         points = 0
         if not self._observe:
@@ -211,8 +211,8 @@ class Coordinator:
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups until :meth:`start` is called again.
 
-        :param timeout: Maximum seconds that this takes, even if the service is
-            unreachable.
+        :param timeout: Maximum duration of the call in seconds, even if the
+            service is unreachable.
         """
         self._stopped = True
         self._leave(timeout)
@@ -310,7 +310,8 @@ class Coordinator:
             self._connect()
         membership = self._membership
         if membership is None:
-            # A late call from another thread must not start it again.
+            # A late call from another thread must not restart this
+            # coordinator.
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} was stopped; it belongs to no '
                 'group until start() is called again')
@@ -357,8 +358,8 @@ class HashRing(Coordinator):
     def ring_view(self) -> View:
         """Return the view of the ring's own group, if it can be trusted now.
 
-        :raises ViewUnknown: The view cannot be trusted: objects that it
-            assigns to this process may have another owner by now.
+        :raises ViewUnknown: The view cannot be trusted: the objects that it
+            assigns to this process may already have another owner.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
         """
@@ -369,8 +370,8 @@ class HashRing(Coordinator):
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} has not heard from '
                 f'{redaction.redact(self.backend_url)} for too long, so '
-                'objects may have other owners; it continues by itself when '
-                'the service answers')
+                'objects may have other owners; the member continues by '
+                'itself when the service answers')
         return view
 
     def get_subset(
@@ -439,11 +440,11 @@ class HashRing(Coordinator):
     def get_arcs(self) -> tuple[Arc, ...]:
         """Return the arcs of the ring that this process owns.
 
-        A catalogue in a database selects its objects by them: ``WHERE
-        position BETWEEN low AND high``, with an OR over all arcs.
+        A catalogue in a database can select its objects by these arcs:
+        ``WHERE position BETWEEN low AND high``, with an OR over all arcs.
 
-        :returns: Arcs that are disjoint and in order. Without a *backend_url*
-            it is one arc with all positions; an observer has none.
+        :returns: Disjoint arcs in ascending order. Without a *backend_url* the
+            result is one arc with all positions. An observer has no arcs.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
         :raises CoordinationUnavailable: The coordination service did not
             answer.

@@ -5,9 +5,9 @@ Each worker, a person or a program, has a bucket. The tasks in it are its own
 until it finishes them, gives them back, or makes no call for
 ``bucket_timeout`` seconds. A task is in one bucket at most.
 
-Each call is one transaction in the store, and no lock is held between calls. A
-caller that dies at any moment leaves the pool as it was before its call, or as
-it is after it.
+Each call is one transaction in the store, and no lock is held between calls.
+If a caller dies during a call, the call has either changed nothing or is
+complete.
 """
 
 import logging
@@ -43,16 +43,16 @@ _DAY = 86400.0
 class TaskDispenser:
     """A pool of tasks in the store, and the buckets of its workers.
 
-    Any number of processes may use one pool at the same time. An instance may
-    be shared by threads, and be created before a fork. It connects at first
-    use; an embedded store is created then.
+    Any number of processes may use one pool at the same time. Threads may
+    share an instance, and an instance may be created before a fork. Its first
+    call connects to the store, and creates an embedded store.
 
-    A task is a str or an int, and comes back as the type that was put in: 1
-    and '1' are different tasks. Of two tasks with the same score the lower one
-    comes first, and ints come before strs.
+    A task is a str or an int, and keeps its type: 1 and '1' are different
+    tasks. Of two tasks with the same score the lower one comes first, and ints
+    come before strs.
 
-    :param conf: Configuration of the service. It is read at first use.
-    :param pool: Name of the pool. Groups have pools of their own.
+    :param conf: Configuration of the service. It is read at the first call.
+    :param pool: Name of the pool. Each group has its own pools.
     :raises InvalidPoolRequest: *pool* is empty, not a str, or too long.
     """
 
@@ -67,20 +67,20 @@ class TaskDispenser:
                            as_of: datetime | None = None) -> Recreated:
         """Make the pool hold *tasks*. The first call creates the pool.
 
-        A task in a bucket stays there and is not put into the pool, named or
-        not; if it is named, its score changes. A task in the pool that is not
-        named is removed. A task that is done stays done, even if it is named:
-        the caller may have read its tasks before it was done.
+        A task in a bucket stays in its bucket. If *tasks* contains it, its
+        score changes. A task in the pool that *tasks* does not contain is
+        removed. A done task stays done, even if *tasks* contains it: the
+        caller may have read its list before the task was done.
 
-        To offer done tasks again as new work, pass *as_of*: a task that was
-        done before that instant, and is named, is put into the pool. Call
-        :meth:`now` before the tasks are read, and pass the result.
+        To offer done tasks again as new work, pass *as_of*. A task that was
+        done before that instant, and that *tasks* contains, is put into the
+        pool. To get the instant, call :meth:`now` before you read the list.
 
-        A done task that is not named any more is forgotten after
+        A done task that *tasks* no longer contains is forgotten after
         ``done_retention`` days.
 
-        :param tasks: Score of each task, a finite number. A higher score is
-            assigned earlier.
+        :param tasks: Score of each task, a finite number. Tasks with a higher
+            score are assigned first.
         :param as_of: When the caller began to read *tasks*, by the store's
             clock. None means that all done tasks stay done.
         :raises InvalidPoolRequest: a task or a score cannot be used.
@@ -99,13 +99,13 @@ class TaskDispenser:
     def assign_tasks(self, limit: int, worker: str) -> list[Task]:
         """Make the worker's bucket hold *limit* tasks, and return them.
 
-        Tasks that are already in the bucket count. If there are fewer, the
-        best ones of the pool are added. If there are more, those with the
-        lowest scores go back to the pool. The result is shorter than *limit*
-        if the pool has no more tasks, or if other calls are changing those
-        that remain.
+        If the bucket has fewer tasks, the tasks of the pool with the highest
+        scores are added. If the bucket has more, the tasks with the lowest
+        scores go back to the pool. The result is shorter than *limit* if the
+        pool has no more tasks, or if other calls are just changing the
+        remaining ones.
 
-        :param limit: Number of tasks, above 0.
+        :param limit: Number of tasks, at least 1.
         :param worker: Name of the worker.
         :returns: the tasks in the bucket, the highest score first.
         :raises InvalidPoolRequest: an argument cannot be used.
@@ -133,18 +133,19 @@ class TaskDispenser:
             return store.held(worker) == set(keys)
 
     def tasks_done(self, worker: str, tasks: Collection[Task]) -> bool:
-        """End those of *tasks* that are in the worker's bucket.
+        """Mark those *tasks* as done that are in the worker's bucket.
 
         The other tasks in the bucket stay there.
 
         :param worker: Name of the worker.
         :param tasks: Tasks that the worker has finished.
-        :returns: True if all of them were in the bucket. False means that
-            the others were not ended: another worker may have them.
+        :returns: True if all *tasks* were in the bucket. False means that some
+            were not, and were not marked: another worker may have them.
         :raises InvalidPoolRequest: an argument cannot be used.
         :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: whether the tasks were ended is unknown; if
-            a further call returns False, check_tasks() shows what is left.
+        :raises StoreUnavailable: whether the tasks were marked is unknown; if
+            a second call returns False, check_tasks() shows which of them are
+            still in the bucket.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
@@ -153,13 +154,13 @@ class TaskDispenser:
         return self._answer(found, 'done', worker, keys)
 
     def give_back(self, worker: str, tasks: Collection[Task]) -> bool:
-        """Put those of *tasks* back into the pool that are in the bucket.
+        """Put those *tasks* back into the pool that are in the bucket.
 
-        They keep their scores.
+        The tasks keep their scores.
 
         :param worker: Name of the worker.
         :param tasks: Tasks that the worker does not want.
-        :returns: True if all of them were in the bucket.
+        :returns: True if all *tasks* were in the bucket.
         :raises InvalidPoolRequest: an argument cannot be used.
         :raises PoolNotFound: the pool does not exist.
         :raises StoreUnavailable: whether the tasks were given back is unknown;
@@ -172,7 +173,7 @@ class TaskDispenser:
         return self._answer(found, 'given back', worker, keys)
 
     def stats(self) -> Stats:
-        """Return the numbers of tasks in the pool and in the buckets.
+        """Return the number of tasks that are free, in buckets, and done.
 
         :raises PoolNotFound: the pool does not exist.
         :raises StoreUnavailable: the store did not answer.
@@ -189,7 +190,7 @@ class TaskDispenser:
             return schedule.datetime_of(store.now())
 
     def close(self) -> None:
-        """Close the connections. A later call opens another."""
+        """Close the connections. The next call opens a new one."""
         self._connections.close()
 
     def _answer(self, complete: bool, what: str, worker: str,
@@ -199,8 +200,8 @@ class TaskDispenser:
                               for key in keys[:_SHOWN])
             LOG.warning(
                 'tasks not in the bucket: pool=%s worker=%s call=%s tasks=%s; '
-                'those in the bucket are %s, the others may belong to another '
-                'worker, and nothing else was changed', self.pool, worker,
+                'those in the bucket are %s; the others were not changed, and '
+                'may belong to another worker', self.pool, worker,
                 what, shown + ', ...' * (len(keys) > _SHOWN), what)
         return complete
 

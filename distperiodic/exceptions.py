@@ -83,13 +83,15 @@ class BusUnavailable(DistperiodicError):
 
 
 class NoConsumer(BusUnavailable):
-    """The broker has no queue of that name, so a retry now would fail."""
+    """The broker has no queue of that name, so an immediate retry would fail.
+    """
 
 
 class StoreUnavailable(DistperiodicError):
     """The database did not answer, or could not execute the call.
 
-    Whether the call changed anything is unknown. The caller may repeat it.
+    It is unknown whether the call changed anything. The caller may repeat the
+    call.
     """
 
 
@@ -119,11 +121,12 @@ class InvalidWorkflow(ConfigError, ValueError):
 
 
 class InvalidTask(DistperiodicError, ValueError):
-    """A task that cannot be submitted as given, or a move it cannot make."""
+    """A task cannot be submitted as given, or its status forbids the request.
+    """
 
 
 class UnknownTask(DistperiodicError, LookupError):
-    """No task, or no queue, has this name."""
+    """No task has this id, or no queue has this name."""
 
 
 class RunReplaced(DistperiodicError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loading of classes of tasks by name, from the command line or an option.
 
-Nothing is imported before it is needed: the commands that load no class must
-start fast.
+This module imports others only when it needs them, because commands that load
+no class must start fast.
 """
 
 import importlib
@@ -30,11 +30,11 @@ def load_handler(conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
                  topic: str,
                  given: 'periodic.PeriodicTasks | None' = None
                  ) -> 'periodic.PeriodicTasks | None':
-    """Return CLASS(conf) of the option ``handler`` of a partition.
+    """Build the class that the option ``handler`` of a partition names.
 
     :param topic: Topic of the jobs of the partition.
-    :param given: Tasks that the program has built already. They are returned
-        if they are of that class.
+    :param given: Instance that the program has already built. If it is of
+        that class, it is returned.
     :returns: None if the option is not set.
     :raises ConfigError: The class cannot be loaded, or has no job of *topic*.
     """
@@ -123,7 +123,7 @@ def load_tasks(path: str, conf: 'cfg.ConfigOpts',
                option: str = '--tasks',
                given: 'periodic.PeriodicTasks | None' = None
                ) -> 'periodic.PeriodicTasks':
-    """Return CLASS(conf), with its jobs.
+    """Build the class that *path* names, as CLASS(conf).
 
     :param option: Option that gives *path*, for error messages.
     :param given: As in :func:`load_handler`.
@@ -167,7 +167,7 @@ def _not_importable(path: str, option: str,
 
 
 def _place(exc: BaseException) -> str:
-    """Return where a program raised *exc*, as in 'tasks.py:41'."""
+    """Return the file and line that raised *exc*, such as 'tasks.py:41'."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f'{os.path.basename(exc.filename)}:{exc.lineno}'
     every = traceback.extract_tb(exc.__traceback__)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All options of this library, registered lazily and read into plain values.
 
-Public constructors take a ``conf``. This module never uses the global one.
+Public constructors take a ``conf``. This module never uses the global
+configuration.
 
 The file is long because most of it is the table of the options.
 """
@@ -41,119 +42,122 @@ OPTS = [
     cfg.StrOpt(
         'backend_url', secret=True, default='',
         help='Coordination service through which the processes find each '
-             'other, as a tooz URL. In production '
-             'zookeeper://USER:PASSWORD@HOST1:2181,HOST2:2181 (changes are '
-             'pushed, in milliseconds); for the processes of one host '
-             'file:///DIRECTORY. redis:// and etcd3+http:// work too, by '
-             'polling every coordinator_heartbeat_interval. All data is in '
-             'the namespace "distperiodic"; for zookeeper and redis '
-             '?namespace=NAME after the hosts selects another one. A path '
-             'and options that the driver does not know are refused. Empty: '
-             'this process runs alone and owns every object.'),
+             'other, as a tooz URL. For production: '
+             'zookeeper://USER:PASSWORD@HOST1:2181,HOST2:2181. ZooKeeper '
+             'pushes each change of the members within milliseconds. For the '
+             'processes of one host: file:///DIRECTORY. redis:// and '
+             'etcd3+http:// work as well; the processes then poll the members '
+             'every coordinator_heartbeat_interval. All data is in the '
+             'namespace "distperiodic"; with zookeeper and redis, append '
+             '?namespace=NAME to the hosts to use another one. A path after '
+             'the hosts, and an option that the driver does not know, are '
+             'refused. Empty: this process runs alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',
-        help='Name of the group that the processes of one service join. It '
-             'is also part of the names of its queues. Two services that '
+        help='Name of the group that the processes of one service join. The '
+             'names of the service\'s queues contain it. Two services that '
              'share a coordination service or a broker need different '
              'groups: otherwise each takes over a part of the other\'s '
              'objects.'),
     cfg.StrOpt(
         'member_id',
         help='Name of this process on the ring. A process that restarts '
-             'under the same name gets the same objects again, so a restart '
-             'moves none. It must be unique among live processes: a second '
-             'process with the same name is refused. Unset: the host name '
-             'and the lowest free number on this host, reserved by a lock in '
-             'state_path.'),
+             'under the same name owns the same objects as before. The name '
+             'must be unique among live processes: a second process with the '
+             'same name is refused. Unset: the host name and the lowest free '
+             'number on this host, which a lock in state_path reserves.'),
     cfg.IntOpt(
         'hash_ring_replicas_count', default=40, min=1, max=10000,
         mutable=True,
-        help='Number of points of this process on the ring. The other '
-             'processes read it from its membership entry, so members may '
-             'differ. Share of the objects = points of the process / points '
-             'of all processes. Higher: more even shares (with 100 members '
-             'the largest share is 1.5 times the mean with 40 points, 1.2 '
-             'times with 512) and a slower rebuild of the ring (70 ms for '
-             '40,000 points). A change moves only the objects that must '
-             'move.'),
+        help='Number of points of this process on the ring. Each process '
+             'publishes its number in its membership entry, so members may '
+             'have different numbers. Share of the objects = points of the '
+             'process / points of all processes. Higher: more even shares '
+             '(with 100 members the largest share is 1.5 times the mean with '
+             '40 points, 1.2 times with 512) and a slower rebuild of the ring '
+             '(70 ms for 40,000 points). A change moves only the objects of '
+             'the points that are added or removed.'),
     cfg.FloatOpt(
         'coordinator_heartbeat_interval', default=1.0, min=0.05, max=3600.0,
         help='Seconds between heartbeats, and between polls of the members, '
              'for drivers that cannot push (file, redis, etcd). At most '
-             'session_timeout / 5 is used. Lower: joins and leaves are seen '
-             'sooner, at the cost of more requests. ZooKeeper pushes changes '
-             'and ignores this option.'),
+             'session_timeout / 5 is used. Lower: members notice joins and '
+             'leaves sooner, at the cost of more requests. With ZooKeeper, '
+             'which pushes changes, the option has no effect.'),
     cfg.FloatOpt(
         'session_timeout', default=10.0, min=1.0, max=86400.0,
         help='Seconds without a heartbeat after which the other members take '
              'over the objects of a process. A dead process is replaced at '
-             'most 1 s later than that. A process that is cut off starts no '
-             'work after 2/3 of it. Lower: faster take-overs, but also '
-             'unnecessary ones during long pauses (garbage collection, VM '
-             'migration). A ZooKeeper server grants only 2 to 20 times its '
-             'tickTime; "distperiodic doctor" shows the granted value. With '
-             'a connection it is at most lease. If it is not set, it is '
-             'adapted to late_claim_after, sweep_interval and lease if these '
-             'are set and need another value.'),
+             'most 1 s after that time. A process that cannot reach the '
+             'coordination service starts no more work after 2/3 of '
+             'session_timeout. Lower: faster take-overs, but also unnecessary '
+             'ones during long pauses (garbage collection, VM migration). A '
+             'ZooKeeper server grants only 2 to 20 times its tickTime; '
+             '"distperiodic doctor" shows the granted value. With a '
+             'connection, the value must be at most lease. Unset: the '
+             'default, adapted to late_claim_after, sweep_interval and lease '
+             'if these are set and need another value.'),
     cfg.StrOpt(
         'dispatcher', default='local',
         choices=[
             ('local', 'run the work in this process\'s own pool'),
-            ('messaging', 'send it to worker processes over transport_url')],
+            ('messaging', 'send the work to worker processes over '
+                          'transport_url')],
         help='Where to run the objects that this process owns.'),
     cfg.IntOpt(
         'dispatch_batch_size', default=500, min=1, max=5000,
         help='Maximum number of objects of one job and tick in one message. '
-             'A confirmed message costs about as much as 500 ids in it. '
+             'The fixed cost of a confirmed message is about that of 500 ids. '
              'Higher: more objects per second. Lower: fewer runs are '
-             'repeated after a message is lost. No worker is sent more '
-             'objects than it can accept.'),
+             'repeated after a message is lost. A scheduler never sends a '
+             'worker more objects than the worker can accept.'),
     cfg.StrOpt(
         'connection', secret=True, default='',
         help='Database that holds the claims, as an SQLAlchemy URL such as '
              'postgresql://USER:PASSWORD@HOST/DATABASE. All schedulers and '
-             'workers of the group need the same one: postgresql, mysql (or '
-             'MariaDB), or sqlite:////FILE for the processes of one host. '
-             '"distperiodic db sync" creates its tables. Each tick of an '
-             'object is then started under exactly one claim, despite any '
-             'crash. Empty: [database] connection of the same file, if the '
-             'service has a database of its own. If that is empty too and '
+             'workers of the group must use the same database: postgresql, '
+             'mysql (or MariaDB), or sqlite:////FILE for the processes of one '
+             'host. "distperiodic db sync" creates its tables. With a '
+             'database, each tick of an object starts under exactly one '
+             'claim, even if processes crash. Empty: the value of [database] '
+             'connection, if the configuration has one. If both are empty and '
              'there is no backend_url, the service creates the file '
-             'GROUP.sqlite in state_path. With a backend_url there is then '
-             'no store, and only the ring divides the work. "none": no store '
-             'in any case; the claims of a process are lost with it.'),
+             'GROUP.sqlite in state_path. If both are empty and there is a '
+             'backend_url, there is no store, and only the ring divides the '
+             'work. "none": no store in any case; when a process ends, its '
+             'claims are lost.'),
     cfg.FloatOpt(
         'late_claim_after', default=5.0, min=0.1, max=86400.0,
-        help='Seconds after a tick, but at most half a period, after which '
-             'other members claim an object that its owner has not claimed. '
-             'Lower: less lateness when members disagree or die, at the cost '
-             'of more statements. At most session_timeout; if it is not set, '
-             'half of session_timeout if that is less than the default. '
-             'For a job with misfire=\'skip\' it takes effect only if the '
-             'grace of the job is longer. Without a connection it has no '
-             'effect.'),
+        help='Seconds from a tick until other members claim an object that '
+             'its owner has not claimed. At most half of the job\'s period is '
+             'used. Lower: shorter delays when members disagree or die, at '
+             'the cost of more statements. The value must be at most '
+             'session_timeout. Unset: the default, or half of session_timeout '
+             'if that is less. For a job with misfire=\'skip\' the option has '
+             'an effect only if the grace of the job is longer. Without a '
+             'connection it has no effect.'),
     cfg.FloatOpt(
         'sweep_interval', default=1.0, min=0.1, max=60.0,
         help='Seconds between two searches for expired leases: retries that '
              'are due, and the work of processes that died. Every scheduler '
              'searches, with one short statement on a small table. Lower: '
-             'retries start more punctually. Less than lease / 3 and at most '
-             'session_timeout / 2; if it is not set, a tenth of the smaller '
-             'of lease and session_timeout if that is less than the default. '
-             'Without a connection it has no effect.'),
+             'retries start more punctually. The value must be less than '
+             'lease / 3 and at most session_timeout / 2. Unset: the default, '
+             'or a tenth of the smaller one of lease and session_timeout if '
+             'that is less. Without a connection the option has no effect.'),
     cfg.FloatOpt(
         'history_retention', default=30.0, min=0.0, max=36500.0,
         help='Days for which the history of ticks is kept. Once a minute '
              'every scheduler deletes older rows in small steps. Higher: '
              '"distperiodic audit" and "distperiodic history" reach further '
              'back, and the table is larger: it has one row per job, tick '
-             'and process. The same time applies to the records of runs that '
-             'failed for good, unless the object is still dead; to what '
-             'operators did; and to members that have not reported since, '
-             'unless they are drained or an option of theirs is set. Claims '
-             'of objects stay until "distperiodic db prune" deletes them. 0: '
-             'schedulers keep all of these. Without a connection it has no '
-             'effect.'),
+             'and process. The option also applies to the records of runs '
+             'that failed for good, unless the object is still dead; to the '
+             'records of operators\' actions; and to members that no longer '
+             'report, unless they are drained or an operator has set an '
+             'option of theirs. Claims of objects stay until "distperiodic db '
+             'prune" deletes them. 0: schedulers delete none of these. '
+             'Without a connection the option has no effect.'),
     cfg.FloatOpt(
         'task_retention', default=30.0, min=0.0, max=36500.0,
         help='Days for which a task is kept after its end. Once a minute '
@@ -162,75 +166,77 @@ OPTS = [
              'does the task that halted an ordered queue until the queue is '
              'resumed. The key of a deleted task can be used again. Ordered '
              'queues without tasks are deleted as well, unless they are '
-             'halted or go on after failures. Higher: "distperiodic task '
-             'show" reaches further back, and the table is larger. 0: '
-             'schedulers delete no tasks; "distperiodic db prune" does. '
-             'Without a connection it has no effect.'),
+             'halted or set to go on after a failure. Higher: "distperiodic '
+             'task show" reaches further back, and the table is larger. 0: '
+             'only "distperiodic db prune" deletes tasks. Without a '
+             'connection the option has no effect.'),
     cfg.FloatOpt(
         'bucket_timeout', default=3600.0, min=0.1, max=31536000.0,
-        help='Seconds without a call of its worker after which the tasks in '
-             'a bucket of a task dispenser go back to the pool. Each call '
-             'for the worker starts the time again. Lower: the tasks of a '
-             'worker that is gone are offered sooner. It must be longer than '
-             'the longest time that a worker works without a call: '
-             'otherwise its tasks go to others, and tasks_done() returns '
-             'False. The value of the process that called last applies.'),
+        help='Seconds without a call of a worker after which the tasks in '
+             'its bucket of a task dispenser go back to the pool. Each call '
+             'of the worker restarts this time. Lower: the tasks of a '
+             'worker that is gone are offered sooner. The value must be '
+             'longer than the longest time that a worker works without a '
+             'call: otherwise other workers get its tasks, and tasks_done() '
+             'returns False. The value of the process that called last '
+             'applies.'),
     cfg.FloatOpt(
         'done_retention', default=1.0, min=0.0, max=36500.0,
         help='Days for which a task dispenser remembers a task that is done, '
-             'so that it is not offered again. A task that '
+             'so that it does not offer the task again. A task that '
              'recreate_task_pool() still names is remembered for longer. '
              'Higher: recreate_task_pool() may be called with older data, '
              'and the table of tasks is larger.'),
     cfg.FloatOpt(
         'lease', default=60.0, min=1.0, max=604800.0,
-        help='Seconds for which work stays with a worker that sends no '
-             'heartbeat for it. A worker sends one every lease / 3. Work of '
-             'a worker that left its group is reclaimed at once. With a '
-             'connection, runs that had started are reclaimed only if their '
-             'lease was also not renewed for session_timeout. Lower: '
-             'faster recovery from a lost report, at the cost of more '
-             'messages. It must be longer than the longest pause of a '
-             'worker. With a connection it is at least session_timeout, and '
-             'must be the same in all processes of the group. If it is not '
-             'set, it is the largest of the default, twice session_timeout, '
-             'twice send_timeout and, with a connection, six times '
-             'sweep_interval.'),
+        help='Seconds until work is reclaimed from a worker that sends no '
+             'heartbeat for this work. A worker sends a heartbeat every '
+             'lease / 3. Work of a worker that has left its group is '
+             'reclaimed at once. With a connection, runs that have started '
+             'are reclaimed only if their lease has also not been renewed '
+             'for session_timeout. Lower: faster recovery from a lost '
+             'report, at the cost of more messages. The value must be longer '
+             'than the longest pause of a worker. With a connection, it must '
+             'be at least session_timeout, and the same in all processes of '
+             'the group. Unset: the largest of the default, twice '
+             'session_timeout, twice send_timeout and, with a connection, '
+             'six times sweep_interval.'),
     cfg.FloatOpt(
         'send_timeout', default=5.0, min=0.5, max=3600.0,
         help='Seconds until a message that the broker has not confirmed '
-             'counts as not sent; its work is then sent again. Less than '
-             'lease. If it is not set, it is half of lease or of '
-             'session_timeout if that is less than the default.'),
+             'counts as not sent; its work is then sent again. The value '
+             'must be less than lease. Unset: the default, or half of the '
+             'smaller one of lease and session_timeout if that is less.'),
     cfg.IntOpt(
         'pool_size', default=10, min=1, max=1000,
         help='Number of threads that run handlers in this process. A '
-             'scheduler has this number for each partition whose jobs it '
+             'scheduler starts this number for each partition whose jobs it '
              'runs itself. A worker publishes this number, and the '
-             'schedulers send it no more objects than it can run soon. '
+             'schedulers send the worker no more objects than it can run '
+             'soon. '
              'Higher: more handlers can wait for I/O at the same time. '
              'Handlers that compute gain nothing beyond the number of '
              'cores.'),
     cfg.StrOpt(
         'state_path', default='',
-        help='Directory, such as /var/lib/my-service, for the locks that '
-             'number the processes of this host (see member_id), and for the '
-             'claims of a service that has neither backend_url nor '
-             'connection. It is created if it is missing. A directory of '
-             'another user, a directory that every user may write to, and a '
-             'symbolic link are refused. Empty: a directory of this user in '
-             'the temporary directory of the system, which may be cleared '
-             'when the host boots.'),
+        help='Directory, such as /var/lib/my-service. It holds the locks '
+             'that reserve a number for each process of this host (see '
+             'member_id), and the claims of a service that has neither '
+             'backend_url nor connection. A missing directory is created. A '
+             'directory of another user, a directory that every user may '
+             'write to, and a symbolic link are refused. Empty: a directory '
+             'of this user in the temporary directory of the system, which '
+             'may be cleared when the host boots.'),
     cfg.StrOpt(
         'workflows', default='',
         help='File of the workflows, in YAML or JSON: for each type of task '
-             'a list of steps. The processes that submit tasks read it at '
-             'their first task. Schedulers and workers with commands read it '
-             'when they start, and log what is wrong with it. A task keeps '
-             'the workflow with which it was submitted, so a change of the '
-             'file applies to new tasks only. '
-             'Empty: tasks of one step, and the workflows that the program '
-             'itself passes, can be submitted.'),
+             'a list of steps. A process that submits tasks reads the file '
+             'when it submits its first task. Schedulers and workers with '
+             'commands read the file when they start, and log its errors. A '
+             'task keeps the workflow with which it was submitted, so a '
+             'change of the file applies to new tasks only. Empty: a program '
+             'can submit only tasks of one step and tasks of the workflows '
+             'that it passes itself.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, which a RabbitMQ cluster '
@@ -240,10 +246,12 @@ OPTS = [
     cfg.MultiStrOpt(
         'signing_key', secret=True, default=[],
         help='Keys that sign the messages (HMAC-SHA-256). The first key '
-             'signs, and all keys are accepted. To replace a key, put the '
-             'new one first, then remove the old one. Set a key if others '
-             'can write to the broker: without a store, a message alone '
-             'makes a worker start work. Unset: messages are not signed.'),
+             'signs, and signatures of all keys are accepted. To replace a '
+             'key, add the new key as the second one in all processes, then '
+             'put it first in all processes, then remove the old key. Set a '
+             'key if others can write to the broker: without a store, a '
+             'message alone makes a worker start work. Unset: messages are '
+             'not signed.'),
 ]
 
 #: Options of one partition, in a section of its own.
@@ -256,68 +264,71 @@ PARTITION_OPTS: list[cfg.Opt] = [
              'jobs. The max_in_flight of a job applies as well. Jobs that '
              'run on every member do not count. Higher: more load on the '
              'systems that the handlers use. Lower: due work waits longer. '
-             'Set it to the same value in all processes of the group. '
-             'Without a connection the schedulers divide it among '
-             'themselves. Unset: only the slots of the workers limit the '
-             'partition, see pool_size.'),
+             'Set the same value in all processes of the group. Without a '
+             'connection the schedulers divide the number among themselves. '
+             'Unset: only the slots of the workers limit the partition, see '
+             'pool_size.'),
     cfg.StrOpt(
         'executor',
         choices=[
             ('thread', 'threads of the service'),
             ('process', 'processes of their own, pool_size of them')],
-        help='Where the handlers of the partition run in its service. A '
-             'thread that exceeds its timeout cannot be stopped: its result '
-             'does not count, but it goes on. A process is killed, and '
-             'another one replaces it. A process is spawned, not forked: it '
-             'imports the class of the tasks and builds it as CLASS(conf) '
-             'from the configuration files. Processes need the package '
-             'pebble, which distperiodic[process] installs. Unset: thread.'),
+        help='Where the handlers of the partition run. A thread whose handler '
+             'exceeds the timeout of its job cannot be stopped: the handler '
+             'continues, but its result does not count. A process in this '
+             'case is killed and replaced. Processes are spawned, not forked: '
+             'each imports the class of the tasks and builds it as '
+             'CLASS(conf) from the configuration files. The value process '
+             'needs the package pebble, which distperiodic[process] installs. '
+             'Unset: thread.'),
     cfg.StrOpt(
         'transport_url', secret=True,
         help='Broker that carries the work of the partition to its workers '
              'and their reports back, in the form of [DEFAULT] '
-             'transport_url. Set it to the same broker for the schedulers '
-             'and for the workers of the partition. If this broker is away, '
-             'the work of the partition waits, and that of other partitions '
-             'does not. It has an effect with dispatcher = messaging. Unset: '
-             '[DEFAULT] transport_url.'),
+             'transport_url. Set the same broker for the schedulers and for '
+             'the workers of the partition. While this broker is unreachable, '
+             'only the work of this partition waits. The option has an effect '
+             'only with dispatcher = messaging. Unset: [DEFAULT] '
+             'transport_url.'),
     cfg.StrOpt(
         'topic',
-        help='Topic of the jobs of the partition. Only one section may '
-             'describe a topic, unless their options are the same. Unset: '
+        help='Topic of the jobs of the partition. Two sections may have the '
+             'same topic only if all their other options are equal. Unset: '
              'NAME.'),
     cfg.IntOpt(
         'pool_size', min=1, max=1000,
         help='Number of threads, or of processes, that run the handlers of '
              'the partition in one scheduler or worker. Each partition has '
-             'its own, so a slow one does not delay the others. Unset: '
-             '[distperiodic] pool_size.'),
+             'its own pool, so a slow partition does not delay the others. '
+             'Unset: [distperiodic] pool_size.'),
     cfg.StrOpt(
         'mode',
         choices=[
             ('shared', 'all workers of the partition run its jobs'),
             ('standby', 'one worker is active; the others wait to take over')],
         help='Which workers of the partition run its jobs. With standby, '
-             'another worker takes over only if the active one has left its '
-             'group and has sent no heartbeat to the store for '
-             'session_timeout: at most 1 s after both. It needs dispatcher = '
-             'messaging, a backend_url and a connection. Set it to the same '
-             'value in all processes of the group. Unset: shared.'),
+             'another worker takes over only if the active worker has left '
+             'its group and has sent no heartbeat to the store for '
+             'session_timeout. The take-over follows at most 1 s after both '
+             'conditions hold. The value standby needs dispatcher = '
+             'messaging, a backend_url and a connection. Set the same value '
+             'in all processes of the group. Unset: shared.'),
     cfg.StrOpt(
         'preferred',
         help='With mode = standby, the host or the member that takes over if '
-             'several workers can. It does not take the partition from an '
+             'several workers can. The preferred worker does not replace an '
              'active worker; "distperiodic partition promote" does. Unset: '
-             'the first worker that asks the store.'),
+             'the first worker that asks the store takes over.'),
     cfg.StrOpt(
         'handler',
         help='Class of the tasks whose handlers run the jobs of the '
              'partition, as MODULE:CLASS or as the name of an entry point of '
-             'the group distperiodic.handlers. Only the workers of the '
-             'partition import it, and schedulers that run the jobs '
-             'themselves. It is built as CLASS(conf), and declares the jobs '
-             'with the names that they have in the class of the schedulers. '
-             'Unset: the class that the service is started with.'),
+             'the group distperiodic.handlers. Only the processes that run '
+             'the jobs import the class: the workers of the partition, or '
+             'schedulers that run the jobs themselves. The class is built as '
+             'CLASS(conf). It must declare the jobs under the same names as '
+             'the class of the schedulers. Unset: the class with which the '
+             'service is started.'),
 ]
 
 
@@ -351,7 +362,7 @@ class Settings:
     workflows: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
-    #: Partitions by topic. Only those with an option that is set.
+    #: Partitions by topic. A partition without a set option is left out.
     partitions: Partitions
     #: True if the store is a file that the service creates itself.
     embedded: bool
@@ -393,21 +404,21 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 
 def _connection(conf: cfg.ConfigOpts, own: str) -> str:
-    """Return the URL of the store. Empty means that there is none.
+    """Return the URL of the store. Empty means that there is no store.
 
     :param own: Value of the option ``connection`` of this library.
     """
     if own:
         return '' if own == NO_STORE else own
-    # Use the option object of oslo.db. The service may register it as well,
-    # and a command must read the same value from the same file.
+    # Use the option object of oslo.db, because the service may register this
+    # option as well. A command must read the same value from the same file.
     conf.register_opts([opt for opt in options.database_opts
                         if opt.name == 'connection'], group='database')
     return conf.database.connection or ''
 
 
 def _embedded(found: Settings) -> Settings:
-    """Return settings with a store in a file, for a process that is alone.
+    """Return settings with an embedded store, for a process that runs alone.
 
     :raises ConfigError: The group or the state path cannot be part of the URL
         of the file.
@@ -539,9 +550,9 @@ def _shown(value: Any) -> str:
 
 
 def _check_standby(found: Settings) -> None:
-    """Check that partitions with one active worker can work.
+    """Check the options that partitions with ``mode = standby`` need.
 
-    :raises ConfigError: An option that they need is not set.
+    :raises ConfigError: One of these options is not set.
     """
     missing = [text for text, ok in (
         ('dispatcher = messaging', found.dispatcher == 'messaging'),
@@ -556,18 +567,18 @@ def _check_standby(found: Settings) -> None:
 
 
 def _check_known(path: str) -> None:
-    """Check for unknown options in the sections of partitions, and for
-    options with two values.
+    """Reject unknown options and repeated options in partition sections.
 
-    A misspelt limit would have no effect, nor would the first of two values.
+    oslo.config would ignore a misspelt option, and all values of an option but
+    the last.
 
-    :raises ConfigError: There is such an option.
+    :raises ConfigError: A section has such an option.
     """
     read: dict[str, dict[str, list[str]]] = {}
     try:
         cfg.ConfigParser(path, read).parse()
     except (cfg.Error, OSError):
-        # The file was readable before, so it is being changed now.
+        # The file was readable a moment ago, so it is being changed now.
         return
     known = [opt.dest for opt in PARTITION_OPTS]
     for section in filter(is_of_partition, read):
@@ -597,8 +608,8 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
 def reloaded(conf: cfg.ConfigOpts, name: str) -> Any:
     """Return the value of a mutable option after a reload of its file.
 
-    None means that the new value is illegal. This is logged instead of raised,
-    because it must not end a running process.
+    None means that the new value is illegal. The error is logged instead of
+    raised, because it must not end a running process.
     """
     try:
         return value(conf, name)
@@ -623,15 +634,17 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         values['state_path'] or os.path.join(
             tempfile.gettempdir(), f'distperiodic-{os.getuid()}'))
     store = bool(values['connection'])
-    # A value that is set counts as given, even if it equals the default.
+    # A value that the operator has set counts as given, even if it equals the
+    # default.
     given = {name: values[name] for name in _TIMES if _is_set(conf, name)}
     values |= times.fit(_TIMES, given, store=store)
     times.check(values, given, store=store)
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
-        # A process that is alone uses an embedded store. The checks above ran
-        # as if there were no store, because no other process shares its times.
+        # A process that runs alone uses an embedded store. The checks above
+        # still assume that there is no store, because no other process depends
+        # on the times of this one.
         found = _embedded(found)
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(

@@ -487,7 +487,8 @@ class PeriodicTasks:
             )
 
     def _take_due(self, job: Job) -> tuple[Instant, ...]:
-        """Return the ticks of *job* to run now, and settle all due ticks."""
+        """Return the ticks of *job* to run now, and mark due ticks as decided.
+        """
         now = self.clock.now()
         newest = job.schedule.at_or_before(now)
         newest = now if newest is None else newest
@@ -496,9 +497,9 @@ class PeriodicTasks:
             self._last_ticks[job.name] = newest
             return (now,) if job.run_immediately else ()
         if job.schedule.after(now) < last:
-            # The clock was set back by more than a period. Waiting until it
-            # reaches the last tick again could stop the task for hours. After
-            # a smaller step back, the task waits.
+            # The clock was set back by more than a period. If the task waited
+            # until the clock reaches the last tick again, it could stop for
+            # hours. After a smaller step back, the task does wait.
             LOG.warning(
                 'clock set back: job=%s last_tick=%s; the job continues at '
                 'its next tick by the new time, and ticks may run a second '
@@ -511,7 +512,8 @@ class PeriodicTasks:
         if newest <= last:
             return ()
         self._last_ticks[job.name] = newest
-        # Use the plan for objects with their own schedule: it has no phase.
+        # Use the plan of objects with their own schedule, because this plan
+        # has no phase.
         due = job.plan(own=job.schedule).verdict(
             Row(job.name, 0, last, ALWAYS), now)
         if due.given_up:
@@ -675,7 +677,7 @@ def _is_method(value: Any) -> bool:
 
 
 def _check_runs_at_once(function: Any, where: str) -> None:
-    """Reject coroutine and generator functions: a call does not run them.
+    """Reject coroutine and generator functions: calling them runs no code.
 
     :raises InvalidJob: *function* is one of them.
     """
@@ -693,7 +695,10 @@ def _check_runs_at_once(function: Any, where: str) -> None:
 
 
 def _defined_at(function: Any) -> str:
-    """Return where *function* begins, with its decorators: 'nodes.py:41'."""
+    """Return the file and line of *function*, such as 'nodes.py:41'.
+
+    The line is that of the first decorator, if there is one.
+    """
     code = getattr(inspect.unwrap(_plain(function)), '__code__', None)
     if code is None:
         return 'unknown place'

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports: the interfaces through which the flow uses everything outside it.
+"""Ports: the interfaces between the flow and everything outside the flow.
 
-Each port is a contract. Adapters implement it, the conformance suite of the
-port tests every adapter, and the flow depends on nothing else.
+Each port is a contract. Adapters implement a port, and the conformance suite
+of the port tests every adapter. The flow depends only on ports.
 
-All ports are in one file, so that the contract can be read as a whole.
+All ports are in one file, so that a reader finds the whole contract there.
 """
 
 from collections.abc import Callable
@@ -75,8 +75,8 @@ class Listed(NamedTuple):
     object: str
     #: Text of the object's own schedule. Empty means the schedule of its job.
     rule: str
-    #: Watermark of a new object: the newest tick before it was listed. If the
-    #: store has a later watermark, that one stays.
+    #: Watermark of a new object: the newest tick before the object was listed.
+    #: If the store already has a later watermark, the later one stays.
     settled: int
 
 
@@ -90,15 +90,19 @@ class JobStatus(NamedTuple):
     #: Instant since which that schedule is in force, or
     #: :data:`~distperiodic.core.due.ALWAYS`.
     since: int
-    #: Instant since which schedulers have attended the job without a gap.
-    #: None means that no attendance is known.
+    #: Instant since which schedulers have called :meth:`ClaimStore.attend` for
+    #: the job without a gap. None means that no such call is recorded.
     attended: int | None
-    #: Instant up to which all due ticks are known to be claimed or settled.
+    #: Instant up to which all due ticks are known to be claimed, skipped or
+    #: given up.
     checked: int
 
 
 class Proceed(NamedTuple):
-    """Request for the runs of steps that become ready in the same move."""
+    """Request to grant the runs of steps that become ready.
+
+    They become ready in the transaction that carries this request.
+    """
 
     #: Jobs of the commands that may be granted.
     jobs: Collection[str]
@@ -108,7 +112,7 @@ class Proceed(NamedTuple):
     holder: str
     #: Seconds until the leases expire.
     seconds: float
-    #: As in :meth:`ClaimStore.start`: if this worker is not active any more,
+    #: As in :meth:`ClaimStore.start`: if this worker is no longer active,
     #: nothing is granted.
     active: Active | None = None
 
@@ -117,7 +121,7 @@ class Advanced(NamedTuple):
     """Tasks whose steps have ended, by outcome."""
 
     done: set[str]
-    #: Failed; they wait for their next run.
+    #: Tasks whose step has failed and waits for a retry.
     retried: set[str]
     failed: set[str]
     #: Leases of the runs that were granted, with the input of each run.
@@ -127,19 +131,19 @@ class Advanced(NamedTuple):
 class StepStore(Protocol):
     """Store of the steps of tasks.
 
-    A step that is ready is claimed once. Its claim is in the claim store: the
-    object is the task, and the job is the command. So start, renewal, retry
-    and take-over are those of any claim.
+    A ready step is claimed once. Its claim is in the claim store, with the
+    task as its object and the command as its job. Start, renewal, retry and
+    take-over therefore work as for every other claim.
 
     :raises StoreUnavailable: As in :class:`ClaimStore`.
     """
 
     def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
              into: str, holder: str, seconds: float) -> list[Lease]:
-        """Claim steps that are ready, in the order of their priority and age.
+        """Claim ready steps, in the order of their priority and age.
 
         :param jobs: Maximum number of steps of each command, by job.
-        :param tasks: Claim steps of these tasks only. None means of any.
+        :param tasks: Tasks whose steps may be claimed. None means all tasks.
         :param into: Prefix of the names of the new leases, ``<into>.0``...
         :param holder: Holder of the new leases.
         :param seconds: Seconds until the leases expire.
@@ -147,10 +151,12 @@ class StepStore(Protocol):
         """
 
     def wake(self) -> bool:
-        """Make delayed steps ready that are due, and let the next task run in
-        each queue whose last task has ended.
+        """Make due delayed steps ready, and advance the ordered queues.
 
-        :returns: Whether there may be more to do.
+        A queue whose current task has ended continues with its next task,
+        unless the queue is halted.
+
+        :returns: True if there may be more to do.
         """
 
     def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
@@ -160,31 +166,32 @@ class StepStore(Protocol):
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
                 lease: str, into: str, pause: Callable[[int], float],
                 proceed: Proceed | None = None) -> Advanced:
-        """End runs in *lease*, and move their tasks, in one transaction.
+        """End runs in *lease* and advance their tasks, in one transaction.
 
-        A failed step is tried again as often as its workflow says. Then its
-        task is rolled back.
+        A failed step is retried as often as its workflow allows. After its
+        last attempt, its task is rolled back.
 
         The same transaction may claim the next steps of these tasks, and the
         first steps of the tasks that follow them in their queues.
 
-        :param done: Tasks whose command is done, with the JSON text of what
-            it returned, or None.
-        :param failed: Errors of the tasks whose command failed.
+        :param done: Tasks whose command has succeeded, each with the JSON text
+            of the command's result, or None.
+        :param failed: Tasks whose command has failed, each with its error.
         :param into: Name of the new lease for steps that wait for a retry.
-        :param pause: Returns the seconds until the retry of an attempt.
-        :param proceed: Grants the runs of steps that become ready. None
-            grants none.
-        :returns: The tasks whose ends counted.
+        :param pause: Function from the number of an attempt to the seconds
+            until its retry.
+        :param proceed: Request to grant the runs of steps that become ready.
+            None means that no run is granted.
+        :returns: The tasks whose result or error was recorded.
         """
 
 
 class PartitionStore(Protocol):
-    """Store of the active worker of each partition, of which there is at most
-    one; see :mod:`distperiodic.core.standby`.
+    """Store that records the active worker of each partition.
 
-    Workers are named by their processes. Each method may be repeated if its
-    answer was lost.
+    A partition has at most one active worker; see
+    :mod:`distperiodic.core.standby`. The name of a worker is the name of its
+    process. A caller that lost the answer of a method may call it again.
 
     :raises StoreUnavailable: As in :class:`ClaimStore`.
     """
@@ -194,69 +201,73 @@ class PartitionStore(Protocol):
         """Record a heartbeat of *worker*; if it is active, renew its lease.
 
         :param seconds: Seconds from now until the lease expires.
-        :returns: The row of the partition, as it is now.
+        :returns: The row of the partition after the call.
         """
 
     def acquire(self, partition: str, worker: str, *, fence: int,
                 seconds: float, members: Collection[str] | None) -> Standing:
-        """Make *worker* active, unless another one is.
+        """Make *worker* active, unless another worker is active.
 
-        This fails if the lease of another worker has not expired, or if the
-        partition was acquired since the caller has read *fence*. It also
-        fails if another process may share the partition: one of *members*
-        that has sent no heartbeat as a candidate, or a process whose last
-        :meth:`share` is not older than *seconds*. If it succeeds, a choice of
-        an operator is fulfilled, and is cleared.
+        The call changes nothing if the lease of another worker has not
+        expired, or if any worker has acquired the partition since the caller
+        read *fence*. It also changes nothing if another process may share the
+        partition: one of *members* that has sent no heartbeat as a candidate,
+        or a process whose last :meth:`share` is at most *seconds* old. If
+        *worker* becomes active, the next active worker that an operator has
+        chosen is cleared.
 
         :param members: Other processes in the group. None means that they are
             unknown: then each process that has shared the partition and has
             not departed may share it.
-        :returns: The row of the partition, as it is now.
+        :returns: The row of the partition after the call.
         """
 
     def share(self, partition: str, worker: str, *, seconds: float,
               starting: bool) -> Collection[str]:
-        """Record that *worker* runs jobs without ``mode = standby``, so that
-        no worker becomes active for *seconds*, unless one is active.
+        """Record that *worker* runs jobs without ``mode = standby``.
 
-        :param starting: Whether *worker* has run nothing yet. Then workers
-            that stand by prevent it, too, but an active worker whose lease
-            has expired does not, and loses the partition.
+        No worker can become active for *seconds* after this call. The call
+        changes nothing if another worker is active.
+
+        :param starting: Whether *worker* has run nothing yet. If so, workers
+            that stand by also prevent the call. If not, an active worker whose
+            lease has expired does not prevent it, and loses the partition.
         :returns: The processes that prevent it. Empty means that *worker* may
             run jobs.
         """
 
     def release(self, partition: str, worker: str, *,
                 fence: int) -> Standing:
-        """Make no worker active, if *worker* has been since the take-over
-        with *fence*.
+        """Release the partition if *worker* is its active worker, and has been
+        since the take-over with *fence*.
 
-        :returns: The row of the partition, as it is now.
+        The partition has no active worker afterwards.
+
+        :returns: The row of the partition after the call.
         """
 
     def depart(self, partition: str, worker: str) -> None:
-        """Release the partition, if *worker* is active, and delete the
-        record of the heartbeats of *worker*.
+        """Release the partition as above, and delete the worker's heartbeat.
         """
 
     def is_in_force(self, active: Active) -> bool:
-        """Return whether *active* is the active worker now."""
+        """Return whether *active* is still the active worker."""
 
 
 class ClaimStore(Protocol):
     """Store of the claims, one row per (job, object), and of their leases.
 
-    Every move is one conditional write of many rows. Losing a race is a
-    result, not an error: the objects that another process won are left out of
-    the result. An adapter reads the winners back from the rows. It never
-    trusts the row count of a database driver.
+    Every transition is one conditional write of many rows. A lost race is not
+    an error: objects that another process has changed first are left out of
+    the result. An adapter reads the rows to find the objects that its write
+    has changed. It never trusts the row count of a database driver.
 
     The caller names each lease that it creates, and never uses a name twice.
-    So a caller that lost the answer of a call can repeat the call: the store
-    finds the lease and returns the same answer.
+    If the answer of a call is lost, the caller can repeat the call: the store
+    finds the lease by its name and returns the same answer.
 
-    :raises StoreUnavailable: Raised by any method. Whether the call changed
-        anything is unknown. The caller may repeat it.
+    :raises StoreUnavailable: Raised by any method. It is unknown whether the
+        call changed anything. The caller may repeat the call.
     """
 
     @property
@@ -265,7 +276,8 @@ class ClaimStore(Protocol):
 
     @property
     def partitions(self) -> PartitionStore | None:
-        """Active workers. None means that no process shares this store."""
+        """Active workers. None means that processes do not share this store.
+        """
 
     def close(self) -> None:
         """Close all connections. The next call connects again."""
@@ -280,21 +292,24 @@ class ClaimStore(Protocol):
         """Put *schedules* in force.
 
         A schedule that differs from the one in force takes effect now. If the
-        job is new to the store, or has no schedule there yet, the schedule is
-        in force since :data:`~distperiodic.core.due.ALWAYS`.
+        store has no schedule of the job yet, the given one is in force since
+        :data:`~distperiodic.core.due.ALWAYS`.
 
         :param schedules: Text of each schedule, by the name of its job.
         """
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, JobStatus]:
-        """Record that a scheduler attends *jobs*, and return their status.
+        """Record that a scheduler attends to *jobs*, and return their status.
 
-        :param jobs: Seconds without any scheduler after which the attendance
-            counts as interrupted, by job. The next call then begins a new
-            attendance.
-        :param checked: Instant up to which all due ticks are known to be
-            claimed or settled, by job. The recorded instant never moves back.
+        Schedulers repeat this call regularly for each job that they know.
+
+        :param jobs: For each job, the number of seconds without a call from
+            any scheduler that counts as a gap. The first call after a gap
+            resets :attr:`JobStatus.attended` to the present.
+        :param checked: For each job, the instant up to which all due ticks are
+            known to be claimed, skipped or given up. The recorded instant
+            never moves back.
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
@@ -304,8 +319,9 @@ class ClaimStore(Protocol):
 
         Only differences are written:
 
-        - A new object, or one that was delisted, counts from *at* on. Its
-          watermark is the given one, or the recorded one if that is later.
+        - The schedule of a new object, or of one that was delisted, applies
+          from *at* on. Its watermark is the later one of the given watermark
+          and the recorded one.
         - An object whose own schedule changed follows the new schedule from
           *at* on.
         - If the store has not recorded the schedule of an object yet, it
@@ -315,13 +331,14 @@ class ClaimStore(Protocol):
           listed after *at*, it stays listed.
 
         :param at: Instant for which the catalogue was read.
-        :param later: Instants of later readings that list all of *listed* as
-            well, in ascending order. An object that another process delisted
-            after *at* counts from the first of them that is not before its
-            delisting, or else from the last.
-        :returns: Objects that could not be recorded, because a handler that
-            ends its run in a session has locked their rows, or because they
-            count from an instant after *at*. Compare them again later.
+        :param later: Instants of later catalogue reads that also list all of
+            *listed*, in ascending order. They matter for an object that
+            another process delisted after *at*: its schedule applies from the
+            first of these instants that is not before the delisting, or else
+            from the last one.
+        :returns: Objects that could not be recorded. Either a handler that
+            ends its run in a session has locked their rows, or their schedule
+            applies from an instant after *at*. Pass them to a later call.
         """
 
     def rows(self, job: str, low: int, high: int, *,
@@ -335,7 +352,7 @@ class ClaimStore(Protocol):
         :param high: Last position, inclusive.
         :param before: Return only objects with their own schedule, and objects
             whose watermark is earlier than this tick. Objects without a
-            recorded schedule are then left out. None means all.
+            recorded schedule are then left out. None returns all objects.
         :param limit: Maximum number of rows.
         :returns: Rows in the order of their positions.
         """
@@ -358,31 +375,32 @@ class ClaimStore(Protocol):
         """Claim all *objects* whose watermark is before *tick*.
 
         If an earlier tick of an object is claimed but not started, *supersede*
-        decides: True voids the old claim and claims the object for *tick*;
+        decides. True voids the old claim and claims the object for *tick*.
         False reports the object as waiting and does not claim it. If an
         earlier tick runs or waits for a retry, the object is reported as busy
         and not claimed.
 
         Nothing is claimed after *until* by the store's clock. In a store that
-        members share, nothing is claimed more than
-        :data:`~distperiodic.core.claim.EARLIEST` before *due_at*.
+        members share, nothing is claimed earlier than
+        :data:`~distperiodic.core.claim.EARLIEST` microseconds before *due_at*.
 
         :param tick: Microseconds since the epoch.
-        :param lease: Name of the lease for the claims that are won. They wait
-            in it to be started. If nothing is won, no lease is created.
+        :param lease: Name of the new lease, in which the acquired claims wait
+            for their start. If no claim is acquired, no lease is created.
         :param holder: Holder of the lease.
         :param seconds: Seconds until the lease expires.
         :param include_new: True lists and claims objects that are not listed
-            yet; they count from *tick* on, with the schedule *rule*. False
-            reports them as unlisted.
+            yet; their schedule *rule* applies from *tick* on. False reports
+            these objects as unlisted.
         :param previous_tick: The tick before this one. An object with an
             earlier watermark is reported as behind and not claimed. None
             disables the check.
         :param max_attempts: Maximum number of attempts per tick. A run that
-            is lost on its last attempt is dead. If an object has used all of
-            them without success, its next ticks start at the last attempt,
-            until one of its runs is done. If *tick* supersedes an earlier
-            claim, it continues with the attempts of that claim.
+            is lost on its last attempt is dead. After an object has used all
+            attempts of a tick without success, each later tick starts with
+            the last attempt, until a run of the object succeeds. If *tick*
+            supersedes an earlier claim, the attempts of that claim count for
+            *tick* as well.
         :param rule: Text of the schedule that *tick* belongs to. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.
@@ -402,32 +420,37 @@ class ClaimStore(Protocol):
 
         :param into: Name of the new lease for the granted runs. If another
             process holds a lease with this name, nothing is granted.
-        :param active: Grant nothing unless this is the active worker of the
-            partition at the commit. None disables the check.
+        :param active: Worker that must still be the active worker of its
+            partition when the transaction commits; otherwise nothing is
+            granted. None disables the check.
         :returns: The granted claims, in the order of *objects*.
         """
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
                lease: str) -> set[str]:
-        """End runs in *lease* as done, and return the objects that counted."""
+        """End runs in *lease* as done, and return the objects of these runs.
+
+        An object whose run is not in *lease* is left out of the result.
+        """
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure],
              *, lease: str, into: str | None,
              seconds: float = 0.0) -> set[str]:
-        """Record failed runs in *lease*: they wait for a retry or are dead.
+        """Record that runs in *lease* have failed.
 
-        :param into: Name of the new lease for runs that wait for a retry.
+        :param into: Name of the new lease, in which the runs wait for a retry.
             None means that the runs are dead and are kept for an operator.
         :param seconds: Seconds until the retry is due.
-        :returns: Objects whose failure counted. A failure does not count if
-            the run was already ended in the handler's own transaction.
+        :returns: Objects whose failure was recorded. A failure is not recorded
+            if the handler has already ended the run in its own transaction.
         """
 
     def save_progress(self, job: str, progress: Mapping[str, str], *,
                       lease: str) -> None:
-        """Save the progress of runs in *lease*, until the next tick's claim.
+        """Save the progress of runs in *lease*.
 
-        Objects that do not run in that lease are ignored.
+        The progress is kept until the object is claimed for its next tick.
+        Objects that do not run in *lease* are ignored.
 
         :param progress: JSON text of the progress, by object.
         """
@@ -449,17 +472,18 @@ class ClaimStore(Protocol):
         :param into: Name of the new lease, in which the claims wait.
         :param holder: Holder of the new lease.
         :param seconds: Seconds until the new lease expires.
-        :param count_attempt: True means that the granted runs may have run:
-            their number of attempts increases, and a run whose handler is
-            ending it in a transaction of its own is left out.
+        :param count_attempt: True means that the granted runs may have
+            started. Their number of attempts then increases, and a run that
+            its handler is just ending in the handler's own transaction is left
+            out.
         :returns: The new claims.
         """
 
     def renew(self, leases: Sequence[str], *, holder: str,
               seconds: float) -> set[str]:
-        """Renew *leases*, and return those that *holder* still holds.
+        """Renew *leases*, and return the leases that *holder* still holds.
 
-        *holder* has lost every lease that is not returned.
+        *holder* has lost every lease that is not in the result.
 
         :param seconds: Seconds from now until the leases expire.
         """
@@ -470,9 +494,9 @@ class ClaimStore(Protocol):
         """Take over leases of *jobs* that expired or whose holder is gone.
 
         The leases that expired first are taken over first. Claims that ran or
-        waited for a retry get their next attempt. The lease of claims that
-        wait for a retry expires when the retry is due, and has no holder: the
-        first caller takes it over.
+        waited for a retry begin their next attempt. The lease of claims that
+        wait for a retry has no holder and expires when the retry is due. The
+        first caller after that takes this lease over.
 
         :param into: Prefix of the new names, ``<into>.0``, ``<into>.1``...
         :param holder: New holder of the leases.
@@ -480,10 +504,10 @@ class ClaimStore(Protocol):
         :param gone: Holders that are known to have left.
         :param limit: Maximum number of leases.
         :param silence_timeout: Seconds that must pass since the last renewal
-            before the lease of a gone holder is taken over. The holder may
-            still be alive, and only cut off from the other members. The store
-            assumes that every lease is
-            renewed for *seconds*.
+            before the lease of a gone holder is taken over, because the holder
+            may be alive and only cut off from the other members. To compute
+            the time of the last renewal, the store assumes that each renewal
+            extended the lease by *seconds*.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
@@ -498,14 +522,15 @@ class ClaimStore(Protocol):
 
         :param ending: Skipped, superseded, cancelled or dead.
         :param reason: Reason in words, for the history.
-        :returns: Number of claims that counted.
+        :returns: Number of claims that this call ended.
         """
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         """Return the current number of runs per job, across all workers.
 
-        Runs of lost workers count until another process takes them over. All
-        jobs are counted at one moment. A job without runs may be left out.
+        Runs of lost workers count until another process takes them over. The
+        numbers of all jobs are from the same moment. A job without runs may be
+        left out.
         """
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
@@ -514,10 +539,11 @@ class ClaimStore(Protocol):
              schedule: str = '', due_at: int | None = None) -> int:
         """Record that *objects* do not run for *tick*, without a claim.
 
-        No process can claim them for this tick afterwards. Objects that are
-        already claimed or skipped for this tick or a later one are left out,
-        and so are objects that are not listed. In a store that members share,
-        nothing is skipped while the tick is too early to be claimed.
+        No process can claim these objects for this tick afterwards. Objects
+        that are already claimed or skipped for this tick or a later one are
+        left out, and so are objects that are not listed. In a store that
+        members share, nothing is skipped while it is too early to claim the
+        tick.
 
         :param holder: Member that decided.
         :param by: Kind of decision.
@@ -527,7 +553,7 @@ class ClaimStore(Protocol):
             as skipped together with *tick*. None means that there are none.
         :param schedule: As in :meth:`claim`.
         :param due_at: As in :meth:`claim`.
-        :returns: Number of objects that counted.
+        :returns: Number of objects whose skip was recorded.
         """
 
 
@@ -547,27 +573,28 @@ class StoreQueue(Protocol):
                urgent: bool = False) -> None:
         """Queue *call*, and pass its result to *then* in the flow's thread.
 
-        Calls run in order. A call is repeated while the store is unreachable,
-        so it must be idempotent.
+        Calls run in order. The queue repeats a call while the store is
+        unreachable, so each call must be idempotent.
 
         :param failed: Called instead of *then* if *call* can never succeed.
         :param urgent: True runs *call* without waiting for earlier calls.
-            Renewals of leases need this: the leases could expire while they
-            wait.
+            Renewals of leases need this: a lease could expire while its
+            renewal waits.
         """
 
 
 class CatalogueReader(Protocol):
-    """Reader that runs catalogue methods where they may block."""
+    """Reader that runs catalogue methods in a thread that may block."""
 
     def read(self, job: Job, tick: int, ticket: int,
              arcs: Sequence[Arc]) -> None:
         """Start to read the objects of *job*, and return at once.
 
-        The flow receives the answer with the same *ticket*, or not at all.
+        The flow receives the result later, with the same *ticket*. A result
+        may also be lost.
 
         :param arcs: Arcs of the ring that this member owns, for a catalogue
-            method that reads only their objects.
+            method that reads only the objects on these arcs.
         """
 
 
@@ -586,30 +613,31 @@ class ReportBus(Protocol):
     """Message bus from a worker to the schedulers."""
 
     def report(self, report: message.Report, to_entry: str) -> None:
-        """Send *report* to the scheduler with that entry; never block."""
+        """Send *report* to the scheduler with this entry; never block."""
 
 
-#: Maximum bytes of a message: the longest one that distperiodic sends, encoded
-#: twice in JSON, with ids whose characters are all outside the 16-bit range of
-#: Unicode. A carrier discards longer ones before it decodes them.
+#: Maximum size of a message in bytes. The limit is that of the longest message
+#: that distperiodic sends: JSON that is encoded in JSON a second time, with
+#: ids whose characters are all outside the 16-bit range of Unicode. A carrier
+#: discards longer messages before it decodes them.
 LONGEST_MESSAGE = 20 * 2 ** 20
 
 
 class Inbox(NamedTuple):
-    """Queue of one process, and the receivers of what arrives in it."""
+    """Queue of one process, and the callbacks for the messages in it."""
 
     #: The two parts of the name of the queue, ``<topic>.<identity>``. Only
     #: this process has a queue of this name.
     topic: str
     identity: str
-    #: Called with the payload of each message, in a thread of the carrier. It
-    #: does not block and does not raise.
+    #: Called with the payload of each message, in a thread of the carrier. The
+    #: callback does not block and does not raise.
     on_message: Callable[[Any], None]
-    #: Called with the origin and the reason for each message that has no
-    #: payload.
+    #: Called for each message without a usable payload, with the origin of
+    #: the message and the reason.
     on_garbage: Callable[[str, str], None]
-    #: Names to which messages for all processes of a kind are sent, and which
-    #: this process receives as well.
+    #: Broadcast names: the process also receives the messages that are sent
+    #: to these names.
     hears: Sequence[str] = ()
 
     @property
@@ -621,38 +649,38 @@ class Inbox(NamedTuple):
 class Carrier(Protocol):
     """Connection of one process to a broker, which carries its messages.
 
-    A carrier sends and, with an inbox, receives. Once open, it reconnects by
-    itself, and logs one line when the broker goes away and one when the broker
-    answers again. The texts of its errors contain no password.
+    A carrier sends and, with an inbox, receives. An open carrier reconnects by
+    itself. It logs one line when the broker stops answering, and one line when
+    the broker answers again. The texts of its errors contain no password.
     """
 
     def open(self, timeout: float) -> None:
         """Connect, and start to receive if there is an inbox.
 
-        A carrier without an inbox connects with its first message.
+        A carrier without an inbox connects when it sends its first message.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         :raises ConfigError: The URL can never work.
         :raises BusUnavailable: The broker did not accept the connection. The
-            carrier is then closed.
+            carrier is closed afterwards.
         """
 
     def ended(self, timeout: float) -> bool:
-        """Wait until a failed open() has released everything.
+        """Wait until a failed open() has released its thread and connection.
 
-        :param timeout: Maximum seconds that this takes.
-        :returns: Whether it has.
+        :param timeout: Maximum duration of the call, in seconds.
+        :returns: True if everything was released in time.
         """
 
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
-        """Send *payload* to a queue, or to all that hear that name.
+        """Send *payload* to one queue, or to all that receive a broadcast.
 
-        Return when the broker has accepted the message. Threads may share a
-        carrier. May block while a broker accepts no messages.
+        The call returns when the broker has accepted the message. It may block
+        while a broker accepts no messages. Threads may share a carrier.
 
         :param payload: JSON object of at most :data:`LONGEST_MESSAGE` bytes.
-        :raises NoConsumer: There is no such queue, and no process hears that
-            name.
+        :raises NoConsumer: There is no such queue, and no process receives
+            messages for that broadcast name.
         :raises BusUnavailable: The message could not be sent for another
             reason. A retry may succeed.
         """
@@ -660,9 +688,9 @@ class Carrier(Protocol):
     def close(self, timeout: float) -> None:
         """Stop receiving, delete the queue of the inbox, and disconnect.
 
-        Steps that take longer continue in the background.
+        After *timeout* the rest continues in the background.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         """
 
 
@@ -678,7 +706,7 @@ class BrokerHost(NamedTuple):
 
 
 class QueueState(NamedTuple):
-    """The numbers of messages and consumers of a queue."""
+    """The number of messages and the number of consumers of a queue."""
 
     messages: int
     consumers: int
@@ -703,7 +731,7 @@ class BrokerProbe(Protocol):
 
     @property
     def space(self) -> str:
-        """The part of the broker that the URL selects, for people."""
+        """Name of the part of the broker that the URL selects, for people."""
 
     @property
     def tls(self) -> bool:
@@ -711,15 +739,15 @@ class BrokerProbe(Protocol):
 
     @property
     def tls_remedy(self) -> str:
-        """Instruction that turns on the encryption."""
+        """Instruction for turning on encryption."""
 
     def open_to_all(self, host: BrokerHost) -> Weakness | None:
-        """Return a weakness if the URL holds no secret of its own."""
+        """Return a weakness if the login of the URL is not secret."""
 
     def check(self, host: BrokerHost) -> None:
         """Log in to *host*.
 
-        :raises BusUnavailable: The login failed; the message says why.
+        :raises BusUnavailable: The login failed; the message gives the reason.
         """
 
     def find(self) -> BrokerHost:
@@ -733,7 +761,8 @@ class BrokerProbe(Protocol):
 
     def queues(self, host: BrokerHost,
                names: list[str]) -> dict[str, QueueState | None]:
-        """Return the queues of *names*; None means that it does not exist."""
+        """Return the state of each queue. None means that it does not exist.
+        """
 
     def delete(self, host: BrokerHost, names: list[str]) -> None:
         """Delete queues and their messages; ignore missing queues."""
@@ -742,17 +771,19 @@ class BrokerProbe(Protocol):
 class BusDriver(Protocol):
     """Kind of message bus: a plug-in in the namespace ``distperiodic.bus``.
 
-    The name of its entry point is the scheme of its URLs. The class takes no
-    arguments, and loading it opens no connection.
+    The name of the plug-in's entry point is the scheme of its URLs. The class
+    is built without arguments. Loading it opens no connection.
     """
 
     def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
                 replicated: bool, monotonic: Callable[[], float]) -> Carrier:
-        """Return a carrier, which is not open yet.
+        """Return a carrier that is not open yet.
 
-        :param conf: Configuration of the service; not changed.
+        :param conf: Configuration of the service. The method does not change
+            it.
         :param url: URL of the broker, with its password.
-        :param inbox: Queue to receive from. None means only to send.
+        :param inbox: Queue to receive from. None means that the carrier only
+            sends.
         :param replicated: Value of the option ``quorum_queues``, for brokers
             whose clients choose how queues are stored.
         :param monotonic: Returns seconds since an arbitrary start.

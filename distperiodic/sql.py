@@ -39,8 +39,8 @@ def in_arcs(column: Any,
             arcs: Sequence[ring.Arc]) -> sa.ColumnElement[bool]:
     """Return a predicate: the position in *column* lies on one of *arcs*.
 
-    The predicate is an OR of ranges. All databases can use an index on the
-    column for it.
+    The predicate is an OR of ranges, for which all databases can use an index
+    on the column.
 
     :param column: Column of type ``BigInteger``, filled by
         :func:`position_of`.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of a configuration: the check before its first use, and its
-connections.
+"""Connections to the configured store, and the check before their first use.
 """
 
 import collections
@@ -33,8 +32,8 @@ class Connections(Generic[T]):
 
     def __init__(self, connect: Callable[[], T]):
         self._connect = connect
-        # Connections that no call uses at the moment, by process. A forked
-        # child must neither use nor close those of its parent.
+        # Idle connections by process. A forked child must neither use nor
+        # close the connections of its parent.
         self._idle: dict[int, collections.deque[T]] = {}
 
     @contextlib.contextmanager
@@ -51,7 +50,7 @@ class Connections(Generic[T]):
             idle.append(connection)
 
     def close(self) -> None:
-        """Close the idle connections. A later call opens another."""
+        """Close the idle connections. The next call opens a new one."""
         idle = self._idle_here()
         while idle:
             idle.pop().close()
@@ -77,7 +76,8 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     except exceptions.SchemaError as exc:
         text = str(exc)
         if text.endswith('distperiodic db sync'):
-            # Without these files "db sync" would create the tables elsewhere.
+            # Name the files of this configuration: without them "db sync"
+            # would create the tables in another database.
             text += ''.join(f' --config-file {path}'
                             for path in opts.files(conf))
         if not conf[opts.GROUP].connection:

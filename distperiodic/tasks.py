@@ -13,7 +13,7 @@ A class declares commands, and a client submits tasks that run them::
     task = client.submit('create_instance', {'Host': 'h7'})
     client.wait(task, timeout=600)
 
-The schedulers and workers that serve the class run its commands, too.
+The schedulers and workers that serve the class also run its commands.
 """
 
 import datetime
@@ -61,16 +61,17 @@ __all__ = [
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which close() waits for the broker.
+# Maximum seconds for which close() waits for the broker.
 _CLOSING = 2.0
-# Seconds between two reads of a task that is waited for: at first, and at
-# most.
+# Seconds between two reads of a task in wait(): the first value, and the
+# maximum.
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
-# Key of a session's calls after its commit.
+# Key in the info of a session. Its value lists the calls to make after the
+# commit.
 _CALLS = 'distperiodic_after_commit'
-# Arguments of submit() beside the type, with their defaults.
+# Arguments of submit() other than the type, with their defaults.
 _ARGUMENTS: dict[str, Any] = {
     'parameters': None, 'key': None, 'queue': None, 'at': None, 'priority': 0}
 
@@ -104,15 +105,15 @@ class Client:
                session: Any = None) -> str:
         """Submit a task, and return its id.
 
-        The task is written as a whole, in one transaction. Then the
-        schedulers are notified. If a notice is lost, they find the task at
-        their next sweep.
+        The task is written as a whole, in one transaction. After the commit
+        the client notifies the schedulers. If the notice is lost, they find
+        the task at their next sweep.
 
         :param type: Type of a workflow, or ``module.command`` for a task of
             one step.
         :param parameters: Values that the steps share: a dictionary that JSON
             can represent, of at most 1,000,000 characters as JSON.
-        :param key: The caller's own name of the task. If a task with this key
+        :param key: The caller's own name for the task. If a task with this key
             exists, nothing is written, and the id of that task is returned.
         :param queue: Ordered queue. Its tasks run one at a time, in the order
             in which they were submitted, whatever their priorities.
@@ -120,9 +121,9 @@ class Client:
             tasks behind this one wait as well.
         :param priority: Tasks with a higher priority are claimed first.
         :param session: SQLAlchemy session or connection to the database that
-            holds the tasks. The task then exists if and only if the caller
-            commits its transaction.
-        :raises InvalidWorkflow: There is no such type.
+            holds the tasks. With a session, the task exists if and only if the
+            caller commits the session's transaction.
+        :raises InvalidWorkflow: The type is unknown.
         :raises InvalidTask: An argument cannot be used, or the key belongs to
             a task that was submitted with another type, queue or parameters.
         :raises ConfigError: There is no store.
@@ -140,7 +141,8 @@ class Client:
         :param tasks: For each task a dictionary with ``type`` and other
             arguments of :meth:`submit`.
         :param session: As in :meth:`submit`.
-        :raises InvalidTask: As in :meth:`submit`. Nothing is written then.
+        :raises InvalidTask: As in :meth:`submit`. No task is written in this
+            case.
         """
         new = []
         for index, task in enumerate(tasks):
@@ -159,7 +161,8 @@ class Client:
 
     def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
         if session is not None:
-            # No other connection is used: it could wait for the caller's.
+            # Do not use another connection: it could wait for a lock of the
+            # caller's transaction.
             ids = self._task_store().submit_in(session, tasks)
             _after_commit(session, lambda: self._notify(ids))
             return ids
@@ -203,7 +206,7 @@ class Client:
     def _definition(self, type_: Any) -> workflow.Definition:
         """Return the workflow of a type of task.
 
-        :raises InvalidWorkflow: There is none.
+        :raises InvalidWorkflow: The type is unknown.
         """
         for known in (self._given, self._of_file):
             if isinstance(type_, str) and type_ in known:
@@ -215,7 +218,8 @@ class Client:
             raise exceptions.InvalidWorkflow(
                 f'type is {_shown(type_)}; '
                 + (f'the types are {names}' if names else
-                   '[distperiodic] workflows names no file with types')
+                   'no types are known, so set [distperiodic] workflows to a '
+                   'file that defines them')
                 + '; or give MODULE.COMMAND for a task of one step')
         return single
 
@@ -272,11 +276,11 @@ class Client:
         :param type: Only tasks of this type.
         :param queue: Only tasks of this ordered queue.
         :param limit: Maximum number of tasks.
-        :param after: Only tasks behind the task with this id: the last one of
-            the page before.
+        :param after: Id of a task, usually the last one of the previous page.
+            Only tasks that were submitted after it are returned.
         :raises UnknownTask: No task has the id *after*.
-        :raises InvalidTask: There is no such status, or *limit* is not a
-            number from 1.
+        :raises InvalidTask: *status* is unknown, or *limit* is not a positive
+            whole number.
         """
         if status is not None and status not in tuple(Status):
             raise exceptions.InvalidTask(
@@ -295,8 +299,8 @@ class Client:
         """Wait until a task has ended or is stuck, and return it.
 
         :param id_: Id of the task.
-        :param timeout: Maximum number of seconds. None means no limit. The
-            task is then returned as it is.
+        :param timeout: Maximum number of seconds to wait. If the task has not
+            ended by then, it is returned as it is. None means no limit.
         :raises UnknownTask: No task of this group has that id.
         """
         end = None if timeout is None else self._clock.monotonic() + timeout
@@ -320,8 +324,8 @@ class Client:
 
         A task that waits is cancelled at once. A task that runs is rolled
         back after its current step, or at once if that step waits for a
-        retry. If a rollback is stuck, it is given up, and the steps before it
-        are rolled back.
+        retry. If the rollback of a step is stuck, it is given up, and the
+        rollback continues with the steps before.
 
         :param id_: Id of the task.
         :param why: Reason, for readers of the task.
@@ -334,16 +338,19 @@ class Client:
         return status
 
     def retry(self, id_: str, back: bool | None = None) -> Status:
-        """Let a task go on that is stuck, has failed or was cancelled.
+        """Continue a task that is stuck, has failed or was cancelled.
+
+        A task that has failed or was cancelled starts again from its first
+        step.
 
         :param id_: Id of the task.
-        :param back: For a stuck task: False runs the stuck step and the steps
-            after it, True rolls it and the steps before it back. None means
-            the direction in which it is stuck. A task that has failed or was
-            cancelled starts again from its first step.
+        :param back: Direction of a stuck task. False runs the stuck step and
+            the steps after it. True rolls back the stuck step and the steps
+            before it. None keeps the direction in which the task is stuck.
         :returns: The new status.
         :raises UnknownTask: No task of this group has that id.
-        :raises InvalidTask: The task is in none of these conditions.
+        :raises InvalidTask: The task is not stuck, has not failed, and was not
+            cancelled.
         """
         with self._connections.lend() as store:
             status = store.retry(_id(id_), back)
@@ -366,9 +373,10 @@ class Client:
                 for row in rows]
 
     def resume_queue(self, name: str) -> bool:
-        """Let a halted queue go on. Return whether it was halted.
+        """Resume a halted queue.
 
         :param name: Name of the queue.
+        :returns: True if the queue was halted.
         :raises UnknownTask: There is no queue with this name.
         """
         with self._connections.lend() as store:
@@ -379,23 +387,24 @@ class Client:
         return resumed
 
     def halt_queue(self, name: str, why: str = '') -> bool:
-        """Halt a queue after the task that runs. Return whether it was not
-        halted.
+        """Halt a queue after its current task.
 
         :param name: Name of the queue.
         :param why: Reason, for readers of the queue.
+        :returns: True if this call halted the queue. False if the queue was
+            already halted.
         :raises UnknownTask: There is no queue with this name.
         """
         with self._connections.lend() as store:
             return store.halt(name, f'{_me()}: {why}'.strip(': '))
 
     def set_queue(self, name: str, *, on_failure: str) -> None:
-        """Set what a queue does when a task fails. It is created if new.
+        """Set what a queue does when a task fails; create a missing queue.
 
         :param name: Name of the queue.
-        :param on_failure: ``'halt'`` (default): it halts until it is resumed;
-            ``'go_on'``: its next task runs.
-        :raises InvalidTask: There is no such choice, or the name cannot be
+        :param on_failure: ``'halt'`` halts the queue until it is resumed. A
+            new queue does this. ``'go_on'`` runs the next task.
+        :raises InvalidTask: *on_failure* is unknown, or the name cannot be
             used.
         """
         if on_failure not in ('halt', 'go_on'):
@@ -409,8 +418,9 @@ class Client:
             store.set_goes_on(name, on_failure == 'go_on')
 
     def close(self) -> None:
-        """Send waiting notices, and close the connections. The next call
-        opens others.
+        """Send waiting notices, and close the connections.
+
+        The next call opens new connections.
         """
         sender: TaskNotices | None = vars(self).pop('_notices', None)
         if sender is not None:
@@ -434,7 +444,7 @@ def _after_commit(session: Any, call: Callable[[], None]) -> None:
 
 
 def _committed(session: Any) -> None:
-    # SQLAlchemy also reports the release of a savepoint.
+    # SQLAlchemy reports the release of a savepoint as a commit, too.
     if session.get_nested_transaction() is None:
         calls = list(session.info[_CALLS])
         session.info[_CALLS].clear()
@@ -443,9 +453,9 @@ def _committed(session: Any) -> None:
 
 
 def _rolled_back(session: Any, transaction: Any) -> None:
-    # A savepoint and a flush have a parent. After their rollback the tasks of
-    # the whole transaction may still be committed, and a notice of a task that
-    # does not exist does no harm.
+    # The transaction of a savepoint or of a flush has a parent. After its
+    # rollback the parent may still commit tasks, so their notices are kept. A
+    # notice of a task that does not exist does no harm.
     if transaction.parent is None:
         session.info[_CALLS].clear()
 

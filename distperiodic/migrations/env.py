@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alembic's environment: run migrations over the connection it is given."""
+"""Alembic environment that runs the migrations on a given connection."""
 
 from alembic import context
 

@@ -58,8 +58,8 @@ class Ticked(NamedTuple):
     #: maximum over all claimed objects.
     mean: int
     latest: int
-    #: A reason for which objects were skipped. An empty text means that no
-    #: object was skipped.
+    #: Reason for which some of the objects were skipped. An empty text means
+    #: that no object was skipped.
     reason: str
 
     @property
@@ -79,11 +79,11 @@ class Dead(NamedTuple):
     attempt: int
     #: The worker of the last run. An empty text means that no run was granted.
     worker: str
-    #: The instant of the failure in microseconds, and the error. None and an
-    #: empty text mean that the record of the failure was pruned.
+    #: The instant of the failure in microseconds, and the error. They are None
+    #: and an empty text if the record of the failure was pruned.
     at: int | None
     error: str
-    #: Empty if none was recorded, or if tracebacks were not requested.
+    #: Empty if no traceback was recorded or requested.
     traceback: str
 
 
@@ -97,7 +97,7 @@ class Failing(NamedTuple):
 
 
 class Run(NamedTuple):
-    """An object that is running; times in microseconds."""
+    """A run in progress; times in microseconds."""
 
     job: str
     object: str
@@ -105,12 +105,12 @@ class Run(NamedTuple):
     #: worker is not recorded.
     worker: str
     tick: int
-    #: Time since the run was granted. None means that an earlier release,
-    #: which did not record this time, granted it.
+    #: Time since the run was granted. None means that an earlier release
+    #: granted the run and did not record the time.
     age: int | None
     attempt: int
     #: The run's last progress report, as JSON. None means that the run has
-    #: reported none.
+    #: not reported any progress.
     progress: str | None
     #: Instant at which the lease of the run expires.
     until: int
@@ -120,11 +120,11 @@ class Listing(NamedTuple):
     """The number of objects of a job that follow one schedule."""
 
     job: str
-    #: Text of the job's schedule in force. An empty text means that it is not
-    #: recorded yet.
+    #: Text of the job's schedule in force. An empty text means that no
+    #: schedule is recorded yet.
     schedule: str
-    #: The instant from which it is in force, or core.due.ALWAYS. None means
-    #: that it is not recorded yet.
+    #: The instant since which the schedule is in force, or core.due.ALWAYS.
+    #: None means that no schedule is recorded yet.
     schedule_since: int | None
     paused: bool
     #: Text of the objects' own schedule. An empty text means that they follow
@@ -134,7 +134,7 @@ class Listing(NamedTuple):
 
 
 class Unserved(NamedTuple):
-    """An object, and the instant at which a run of it last succeeded."""
+    """An object, and the instant of its last successful run."""
 
     object: str
     tick: int
@@ -166,8 +166,10 @@ class Activity:
             .group_by(_history.c.member))}
 
     def failing(self) -> list[Failing]:
-        """Return jobs with objects that failed for good and have not
-        succeeded since. Only the newest failures are examined.
+        """Return the jobs with objects that failed for good.
+
+        An object counts if it has not succeeded since its failure. Only the
+        newest failures are read.
         """
         names = self.group.names()
         newest = (
@@ -193,15 +195,16 @@ class Activity:
         """Return runs in progress, the longest-running first.
 
         :param job: Name of the job. None means all jobs.
-        :param older_than: Seconds; leave out runs that were granted more
-            recently. A run whose grant has no time counts as old.
+        :param older_than: Minimum number of seconds since the grant of a run.
+            A run whose grant has no recorded time is included.
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)
 
         def work(connection: sa.Connection) -> list[Run]:
             runs: list[Run] = []
-            # Claims are not indexed by lease, but a lease names its objects.
+            # There is no index of claims by lease, but the row of a lease
+            # lists its objects.
             for lease in connection.execute(
                     sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
                               (_lease.c.until - self.group.dialect.lease_now
@@ -352,12 +355,12 @@ class Activity:
                 for row in found]
 
     def unknown_jobs(self, known: Iterable[str]) -> dict[str, int]:
-        """Return jobs that have objects but are not *known*, and the number
-        of open claims of each.
+        """Return the jobs of the store that are not *known* and have objects.
 
-        A scheduler ignores the claims of an unknown job, since other
-        schedulers may know it. If the job was renamed, no scheduler knows the
-        old name, and the claims wait forever.
+        Each job is returned with the number of its open claims. A scheduler
+        ignores the claims of an unknown job, since other schedulers may know
+        it. If the job was renamed, no scheduler knows the old name, and the
+        claims wait forever.
         """
         return {row.name: int(row.open) for row in self.group.rows(
             sa.select(_job.c.name, sa.func.coalesce(

@@ -43,8 +43,8 @@ class Triggered(NamedTuple):
 
     tick: int
     objects: int
-    #: Number of objects that were not claimed, since a claim of an earlier
-    #: tick is still open.
+    #: Number of objects that were not claimed because their claim for an
+    #: earlier tick is still open.
     busy: int
 
 
@@ -60,7 +60,7 @@ class StoreAdmin:
     def requeue(self, *, job: str | None, key: str | None) -> int:
         """Requeue dead claims.
 
-        Each object runs again for the tick in which it died, from its first
+        Each object runs again for the tick of its dead claim, from the first
         attempt. An object that was claimed for a later tick is left out.
 
         :param job: Name of the job. None means all jobs.
@@ -101,8 +101,9 @@ class StoreAdmin:
             lambda tx: len(tx.standing(number, keys, name)))
 
     def pause(self, job: str, *, by: str, why: str) -> None:
-        """Skip ticks of *job* from the schedulers' next sweep on. Claimed
-        objects still run.
+        """Skip the ticks of *job* from the schedulers' next sweep on.
+
+        Objects that are already claimed still run.
 
         :raises ConfigError: the store has no such job.
         """
@@ -131,10 +132,10 @@ class StoreAdmin:
     def trigger(self, job: str, *, key: str | None) -> Triggered:
         """Run *job* at once.
 
-        Claim its objects for a tick at the current time, in expired leases
-        without a holder. The next sweep takes over these leases. Ticks of the
-        schedule are not affected: the job's own policies still decide on
-        those that were due before.
+        Claim the objects of the job for a tick at the current time, in expired
+        leases without a holder. The next sweep takes over these leases. Ticks
+        of the schedule are not affected: the policies of the job still decide
+        on the ticks that were already due.
 
         :param key: Id of the object. None means all objects. Objects that
             are not listed are left out.

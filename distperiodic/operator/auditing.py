@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of what operators did: who, from where, when, what and why.
+"""Records of the actions of operators: who, from where, when, what and why.
 
-The record of an action is written before the action, and its outcome after
-it. So an action that was interrupted is on record, without an outcome.
+The record of an action is written before the action, and the outcome is added
+after it. The record of an interrupted action therefore has no outcome.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ class Record:
     """The record of one action.
 
     :param arguments: Arguments that a member needs, or that explain the
-        action. They can be written as JSON.
+        action. JSON must be able to represent them.
     """
 
     def __init__(self, namespace: str, actor: Actor, verb: str, target: str,
                  arguments: Mapping[str, Any] | None = None):
         self.id = uuid.uuid4().hex
-        #: What the action has changed.
+        #: Text about the changes of the action.
         self.outcome = 'done'
         self._values = {
             'id': self.id, 'space': namespace,
@@ -58,7 +58,8 @@ class Record:
                outcome: str | None = None) -> None:
         """Write the record, in a transaction of the caller.
 
-        The insertion may be repeated: a transaction may be, too.
+        A repeated call changes nothing, because the caller's transaction may
+        be repeated.
 
         :param now: Expression for the store's clock.
         """
@@ -75,9 +76,10 @@ class Record:
 
 @contextlib.contextmanager
 def recorded(database: Database, record: Record) -> Iterator[Record]:
-    """Write a record before the body, and its outcome after it.
+    """Write a record before the body runs, and the outcome after the body.
 
-    An error of the body is the outcome, and is raised.
+    If the body raises an error, the error is recorded as the outcome and
+    raised.
     """
     database.write(
         lambda connection: record.insert(connection, database.dialect.now))
@@ -86,7 +88,8 @@ def recorded(database: Database, record: Record) -> Iterator[Record]:
     except exceptions.DistperiodicError as exc:
         record.outcome = f'not done: {" ".join(str(exc).split())}'
         with contextlib.suppress(exceptions.StoreUnavailable):
-            # The record stays without an outcome, and the first error counts.
+            # If the outcome cannot be written, the record stays without one,
+            # and the error of the body is raised.
             database.write(record.close)
         raise
     database.write(record.close)
@@ -119,13 +122,13 @@ class Event(NamedTuple):
     target: str
     arguments: Mapping[str, Any]
     why: str
-    #: None means that it is not recorded: the action was interrupted, or its
-    #: members have not answered.
+    #: None means that no outcome is recorded: the action was interrupted, or
+    #: its members have not answered.
     outcome: str | None
 
 
 class Events:
-    """The recorded actions of one group, which this only reads."""
+    """Read-only queries on the recorded actions of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)

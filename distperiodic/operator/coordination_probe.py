@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only survey of the coordination service, for operators.
+"""Read-only probe of the coordination service, for operators.
 
-A survey joins and watches no group, and creates nothing. Each request has a
-timeout, even where tooz has none: a TCP connection is tried first, because the
-ZooKeeper client would retry forever if no server can be reached.
+A probe joins and watches no group, and creates nothing. Each request has a
+timeout, even where tooz has none. The probe first tries a TCP connection,
+because the ZooKeeper client would retry forever if it can reach no server.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-# Import driver first: it suppresses a warning of the other imports.
+# Import driver first: this import suppresses a warning of the other imports.
 from distperiodic.adapters.coordination import driver  # isort: skip
 from kazoo import exceptions as kazoo
 from tooz import coordination as tooz
@@ -64,7 +64,7 @@ def directory(backend_url: str) -> str:
 
 
 def addresses(backend_url: str) -> list[tuple[str, int]]:
-    """Return the servers of *backend_url*; none for ``file://``.
+    """Return the servers of *backend_url*. A ``file://`` URL has no servers.
 
     :raises ConfigError: a port is not a number.
     """
@@ -108,8 +108,8 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
             while piece := channel.recv(65536):
                 answer += piece
     except (BrokenPipeError, ConnectionResetError) as exc:
-        # The server is reachable. If the caller only tests whether the server
-        # is reachable, the driver reports the error later.
+        # The server is reachable. If the caller tests only that, the driver
+        # reports this error later.
         return Server(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
@@ -127,7 +127,7 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
 
 
 class CoordinationProbe:
-    """Connection for a survey of the coordination service; a context manager.
+    """Connection for a probe of the coordination service; a context manager.
 
     :param session_timeout: The members' session timeout in seconds; the
         ``file://`` driver uses it to find out which members are alive.

@@ -42,7 +42,7 @@ class Job(NamedTuple):
 
 
 def connect(connection_url: str) -> Database:
-    """Return a connection to the tables, which is opened on first use.
+    """Return a connection to the tables. It is opened at its first use.
 
     :raises ConfigError: the URL cannot work.
     """

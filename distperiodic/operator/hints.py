@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints over the bus that an operator has changed the store.
+"""Hints over the bus: an operator has changed the store.
 
-A hint contains no command that anyone obeys: the store does. Without it the
-members find the change at their next sweep.
+Members obey the store, not the hint. Without a hint they find the change at
+their next sweep.
 """
 
 import uuid
@@ -20,15 +20,16 @@ from distperiodic.operator.auditing import Actor
 if TYPE_CHECKING:
     from distperiodic import opts
 
-# Maximum seconds to load the clients, and for a broker that is away.
+# Maximum seconds to load the clients, and to wait for an unreachable broker.
 _LOADING, _PATIENCE = 30.0, 2.0
 
 
 class Hints:
-    """Channel to the members, prepared before the store is changed.
+    """Channel to the members, which is opened before the store is changed.
 
-    Loading the client of a broker takes longer than all the rest, so it must
-    not delay the hint. Brokers that are away cost 2 s at most.
+    Loading the client of a broker takes longer than all other steps, so the
+    client is loaded before the hint is needed. Unreachable brokers delay a
+    hint by 2 s at most.
 
     :param actor: The operator.
     """
@@ -44,8 +45,8 @@ class Hints:
             self._bus = command_bus.CommandBus(
                 conf, command_bus.urls_of(conf, settings.partitions),
                 group=settings.group, keys=settings.signing_key, hears=False)
-            # It waits for no broker: it only loads the clients, which takes
-            # seconds on a busy machine.
+            # open() does not wait for a broker. It only loads the clients,
+            # which takes seconds on a busy machine.
             self._failures = self._bus.open(_LOADING)
         except DistperiodicError as exc:
             self._problem = str(exc)
@@ -56,7 +57,8 @@ class Hints:
 
         :param members: Partition and name of each member. Empty means all.
         :param action: Id of the recorded action. Empty means a new one.
-        :returns: What prevented it, for people. Empty means nothing did.
+        :returns: Reason why the hint could not be sent, for people. Empty
+            means that it was sent.
         """
         if self._bus is None:
             return self._problem

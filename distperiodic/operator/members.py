@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries and commands of an operator on the members of one group.
 
-A command is written in one transaction: what is wanted of each member, the
-record of the action, and an open answer for each member. The members find it
-at their next sweep, or at once if a message tells them to look.
+One transaction writes a command: the desired state of each member, the record
+of the action, and an open answer for each member. The members read the command
+at their next sweep, or at once if they receive a hint.
 """
 
 import json
@@ -34,16 +34,17 @@ class MemberRow(NamedTuple):
     name: str
     #: The process that reported last. Empty means that it has stopped.
     process: str
-    #: Time since its last report. None means that it did not reply.
+    #: Time since its last report. None means that it has not replied.
     age: int | None
     state: Mapping[str, Any]
     drained: bool
-    #: When it was drained, by whom and why. None and empty texts: it is not,
-    #: or the record was pruned.
+    #: When it was drained, by whom and why. These are None and empty texts if
+    #: the member is not drained, or if the record was pruned.
     drained_at: int | None
     drained_by: str
     drained_why: str
-    #: Number of threads that an operator has set. None means the option.
+    #: Number of threads that an operator has set. None means that the option
+    #: ``pool_size`` applies.
     pool_size: int | None
 
     @property
@@ -51,8 +52,9 @@ class MemberRow(NamedTuple):
         return not self.process
 
     def silent(self, seconds: float) -> bool:
-        """Return whether the process is recorded as running, but did not
-        reply, or has not reported for *seconds*.
+        """Return True if a running process has not reported for *seconds*.
+
+        This includes a process that has not replied to a query.
         """
         return bool(self.process) and (
             self.age is None or self.age > seconds * 1e6)
@@ -71,7 +73,7 @@ class Answer(NamedTuple):
 
 
 class MemberQueries:
-    """Queries on the members of one group, which only read."""
+    """Read-only queries on the members of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
@@ -103,9 +105,9 @@ class MemberQueries:
 
 
 class MemberAdmin(MemberQueries):
-    """Commands on the members of one group.
+    """Commands to the members of one group.
 
-    :param actor: The operator, whom the records name.
+    :param actor: The operator, for the records.
     """
 
     def __init__(self, connection_url: str, *, namespace: str, actor: Actor):
@@ -116,7 +118,7 @@ class MemberAdmin(MemberQueries):
               **arguments: Any) -> str:
         """Write a command for *members*, and return the id of its action.
 
-        :param target: What the operator named, for the record.
+        :param target: The target as the operator named it, for the record.
         :param arguments: Arguments of the command.
         """
         record = Record(self.group.namespace, self._actor,
@@ -142,7 +144,7 @@ class MemberAdmin(MemberQueries):
         return record.id
 
     def problems(self) -> list[str]:
-        """Return nothing: each query is complete, or fails."""
+        """Return no problems: a query on the store is complete or fails."""
         return []
 
     def conclude(self, action: str, outcome: str) -> None:

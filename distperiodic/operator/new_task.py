@@ -26,7 +26,7 @@ class NewTask(NamedTuple):
 
 
 def digest(task: NewTask) -> str | None:
-    """Return the digest of what a task with a key was submitted with."""
+    """Return the digest of the arguments of a task with a key."""
     if task.key is None:
         return None
     return hashlib.sha256(
@@ -34,10 +34,10 @@ def digest(task: NewTask) -> str | None:
 
 
 def check_same(task: NewTask, row: Any) -> None:
-    """Check that the task that has the key of *task* is the same task.
+    """Check that *task* has the same arguments as the task with its key.
 
-    :param row: Id, type and digest of the task that has the key.
-    :raises InvalidTask: That task was submitted with other arguments.
+    :param row: Id, type and digest of the task in the store with this key.
+    :raises InvalidTask: The arguments differ.
     """
     if row.id != task.id and row.digest != digest(task):
         raise exceptions.InvalidTask(
@@ -47,14 +47,14 @@ def check_same(task: NewTask, row: Any) -> None:
 
 
 def check_alike(first: NewTask, task: NewTask) -> None:
-    """Check that two tasks of one call that have the same key are the same.
+    """Check that two tasks of one call with the same key have equal arguments.
 
     :raises InvalidTask: They differ in their type, queue or parameters.
     """
     if digest(first) != digest(task):
         raise exceptions.InvalidTask(
-            f'key {task.key!r} is that of two tasks in one call, which differ '
-            'in type, queue or parameters; give each its own key')
+            f'two tasks of one call have the key {task.key!r}, but differ in '
+            'type, queue or parameters; give each its own key')
 
 
 _texts: dict[workflow.Definition, str] = {}

@@ -23,7 +23,7 @@ class Worker(NamedTuple):
     #: Name of its process.
     process: str
     role: Role
-    #: Since when it has this role, in microseconds.
+    #: Instant since which it has this role, in microseconds.
     since: int
     #: Seconds since its last heartbeat.
     age: float
@@ -42,26 +42,26 @@ class Partition(NamedTuple):
     active: str
     #: Number of take-overs.
     fence: int
-    #: When the worker became active, or the last one released the partition,
-    #: in microseconds.
+    #: When the active worker became active, in microseconds. If no worker is
+    #: active: when the last one released the partition.
     since: int
     #: Seconds until the lease of the active worker expires.
     left: float
-    #: Member that an operator has chosen as the next active one, and who did.
+    #: Member that an operator has chosen as the next active one, and the
+    #: operator.
     promoted: str
     promoted_by: str
-    #: Its workers, by their names, without those that only share it.
+    #: The workers of the partition, in order of name, without those that only
+    #: share it.
     workers: tuple[Worker, ...]
 
     def present(self, within: float) -> list[Worker]:
-        """Return the workers whose last heartbeat was at most *within*
-        seconds ago.
-        """
+        """Return the workers with a heartbeat in the last *within* seconds."""
         return [one for one in self.workers if one.age <= within]
 
 
 class PartitionQueries:
-    """Queries of the partitions of one group, which only read."""
+    """Read-only queries on the partitions of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
@@ -99,8 +99,8 @@ class PartitionAdmin:
         :param within: Seconds since the last heartbeat of a worker after which
             it cannot be chosen.
         :returns: The partition as it was before.
-        :raises ConfigError: there is no such partition, or *member* does not
-            stand by in it.
+        :raises ConfigError: there is no such partition, or *member* is not one
+            of its workers, is stopping, or has sent no heartbeat for *within*.
         """
         def work(connection: sa.Connection) -> Partition:
             # Lock the row: otherwise *member* may become active before it is
@@ -173,5 +173,5 @@ def _one(partitions: list[Partition], group: GroupReader,
         f'group {group.namespace!r} has no partition {name!r} with mode = '
         'standby in this database; '
         + (f'it has {known}' if known else
-           'it has none until a worker of one has run; check [distperiodic] '
-           'group'))
+           'a partition appears when its first worker has run; check '
+           '[distperiodic] group'))

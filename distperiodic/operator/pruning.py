@@ -37,9 +37,9 @@ _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
 
-# Maximum number of rows per transaction, so that none takes long.
+# Maximum number of rows per transaction, so that no transaction takes long.
 _AT_A_TIME = 1000
-# The same for tasks: each has a row for each of its commands as well.
+# The same for tasks: each task also has a row for each of its commands.
 _TASKS_AT_A_TIME = 200
 _DAY = 86400 * 1_000_000
 _ENDED = sorted(ENDED)
@@ -78,7 +78,7 @@ class Pruner:
               tasks: float | None = None) -> Pruned:
         """Delete rows that are older than the given numbers of days.
 
-        For each kind of row, None keeps all rows.
+        For each kind of rows, None keeps all rows.
 
         :param history: Maximum age of the history, by tick.
         :param dead: Maximum age of the records of runs that failed for good.
@@ -86,8 +86,8 @@ class Pruner:
             job are older, the job is unused: all of its claims and its older
             leases are deleted. For any other job, only closed claims of
             objects that are not listed are deleted.
-        :param tasks: Maximum age of tasks that have ended, by their end. Their
-            claims are deleted as well.
+        :param tasks: Maximum time since the end of tasks that have ended. The
+            claims of deleted tasks are deleted as well.
         """
         numbers = list(self.group.names())
         return Pruned(
@@ -133,8 +133,8 @@ class Pruner:
             .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
         some = old if last is None else [*old, _claim.c.object <= last]
         tx = Transaction(connection, self.group.dialect, self._sql)
-        # Count open claims as ended; otherwise the history would show them as
-        # open forever.
+        # Count open claims as ended, because the history would otherwise show
+        # them as open forever.
         for tick, state, still_open in connection.execute(
                 sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
                 .where(*some, _claim.c.state.not_in(CLOSED))
@@ -147,9 +147,9 @@ class Pruner:
 
     def _until_few(self, work: Callable[[sa.Connection], int],
                    most: int = _AT_A_TIME) -> int:
-        """Repeat *work* until it deletes fewer rows than its maximum.
+        """Repeat *work* until it deletes fewer than *most* rows.
 
-        :param most: That maximum.
+        :param most: Maximum number of rows that *work* deletes in one call.
         :returns: Number of deleted rows.
         """
         total = 0
@@ -164,16 +164,16 @@ def prune_steps(database: Database, namespace: str, *, history: float,
                 tasks: float) -> Iterator[Step]:
     """Delete the old rows of a group, one small transaction for each step.
 
-    The steps end when all rows are deleted that were old at the first step.
-    Unlike :class:`Pruner`, they keep the records of failures that a dead
-    claim refers to.
+    The last step has deleted all rows that were old at the first step. Unlike
+    :class:`Pruner`, the steps keep the record of a failure while the failed
+    claim is dead.
 
     :param history: Maximum age in days of the history of ticks, of failures,
         of records of actions, and of the last report of a member. 0 keeps all
         of these rows.
-    :param tasks: Maximum age in days of tasks that have ended, by their end.
-        The rows of queues without tasks are deleted as well. 0 keeps all of
-        these rows.
+    :param tasks: Maximum number of days since the end of tasks that have
+        ended. The rows of queues without tasks are deleted as well. 0 keeps
+        all of these rows.
     """
     group = GroupReader(database, namespace)
     kinds: list[tuple[str, int, Callable[[sa.Connection], int]]] = []
@@ -191,7 +191,7 @@ def prune_steps(database: Database, namespace: str, *, history: float,
             ('members', _AT_A_TIME, functools.partial(
                 _prune_some_silent, table=_member, silent=(
                     _member.c.space == namespace, _member.c.seen < before,
-                    # These outlive the process.
+                    # Settings of an operator outlive the process.
                     _member.c.drained.is_(None),
                     _member.c.pool_size.is_(None)))),
             ('standby workers', _AT_A_TIME, functools.partial(
@@ -205,7 +205,8 @@ def prune_steps(database: Database, namespace: str, *, history: float,
         kinds += [('tasks', _TASKS_AT_A_TIME, functools.partial(
             _prune_some_tasks, group=group, status=status, before=before))
             for status in _ENDED]
-        # After the tasks, since a queue whose tasks are gone is unused.
+        # Delete queues after the tasks, because a queue is unused when its
+        # tasks are gone.
         kinds.append(('queues', _AT_A_TIME, functools.partial(
             _prune_some_queues, group=group)))
     for kind, most, work in kinds:
@@ -232,7 +233,7 @@ def _prune_some_actions(connection: sa.Connection, *, group: GroupReader,
     return len(ids)
 
 
-#: Condition that the claim of a failure is still dead, so that "dead list"
+#: SQL condition: the claim of a failure is still dead, so that "dead list"
 #: shows the failure.
 _LISTED_AS_DEAD = sa.exists().where(
     *(_claim.c[name] == _failure.c[name]
@@ -256,9 +257,9 @@ def _prune_some_failures(
 
 def _prune_some_silent(connection: sa.Connection, *, table: sa.Table,
                        silent: Sequence[sa.ColumnElement[bool]]) -> int:
-    """Delete the rows of processes that have reported nothing for long.
+    """Delete the rows of processes that have not reported for a long time.
 
-    A process that reports again inserts its row again.
+    A process that reports again inserts a new row.
     """
     last = connection.scalar(
         sa.select(table.c.seen).where(*silent)
@@ -275,14 +276,14 @@ def _with_commands(group: GroupReader) -> Sequence[int]:
 
 def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
                       status: Status, before: int) -> int:
-    # With one status the index gives the oldest tasks first. It has the time
-    # of the creation, and a task ends after that.
+    # For one status, the index returns the oldest tasks first. The index has
+    # the time of creation, and no task ends before its creation.
     old = (_task.c.space == group.namespace, _task.c.status == status,
            _task.c.created < before, _task.c.ended < before)
-    # A halted queue names the task that failed, for its operator.
+    # Keep the failed task that a halted queue names, for its operator.
     blamed = sa.select(_queue.c.halted_by).where(
         _queue.c.space == group.namespace, _queue.c.halted_by.is_not(None))
-    # Lock them, so that none is retried meanwhile.
+    # Lock the tasks, so that none of them is retried before its deletion.
     ids = connection.execute(
         sa.select(_task.c.id).where(*old, _task.c.id.not_in(blamed))
         .order_by(_task.c.created, _task.c.id).limit(_TASKS_AT_A_TIME)
@@ -301,10 +302,11 @@ def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
 
 def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
                        ) -> int:
-    """Delete rows of queues that are as new ones: without tasks, not halted,
-    and without a setting of an operator.
+    """Delete the rows of unused queues.
 
-    Tasks stay for a while after their end, so these queues are unused.
+    An unused queue has no tasks, is not halted, and has no setting of an
+    operator. Tasks stay for a while after their end, so a queue without tasks
+    has not been used for some time.
     """
     among, keys = group.dialect.among(_queue.c.name), group.dialect.keys
     unused = (_queue.c.space == group.namespace, _queue.c.head.is_(None),
@@ -313,9 +315,9 @@ def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
                                  _task.c.queue == _queue.c.name))
     found = connection.execute(sa.select(_queue.c.name).where(*unused).limit(
         _AT_A_TIME)).scalars().all()
-    # Each submission locks the row before it inserts a task. So no task can
-    # appear while the row is locked here. One may have appeared before; only
-    # a later statement sees it.
+    # Each submission locks the row of its queue before it inserts a task. No
+    # task can therefore appear while this transaction holds the lock. A task
+    # may have appeared before that; only a later statement sees it.
     locked = connection.execute(
         sa.select(_queue.c.name).where(
             _queue.c.space == group.namespace, among)
@@ -337,7 +339,7 @@ def _before(group: GroupReader, days: float) -> int:
 def _prune_some_history(connection: sa.Connection, *, number: int,
                         before: int) -> int:
     # Keep ticks that have a lease: the end of an open claim must still be
-    # counted in the same tick as its beginning.
+    # counted in the history of the tick that the claim is for.
     open_ticks = sa.select(_lease.c.tick).where(
         _lease.c.job == number, _lease.c.tick < before)
     old = (_history.c.job == number, _history.c.tick < before,

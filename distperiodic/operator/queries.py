@@ -55,15 +55,15 @@ _COUNTERS = {
 
 
 class Account(NamedTuple):
-    """The store's data on one job from a given tick on."""
+    """The store's data on one job, from a given tick on."""
 
-    #: The store's clock at the moment of reading.
+    #: Time of the store's clock when the data was read.
     now: int
     #: First tick of the account. The history of earlier ticks may be pruned.
     begins: int
     #: Text of the schedule in force. An empty text means that it is unknown.
     schedule: str
-    #: The instant from which the schedule is in force.
+    #: The instant since which the schedule is in force.
     schedule_since: int
     attended: audit.Attendance | None
     #: The instant at which an operator paused the job. None means that the job
@@ -92,7 +92,7 @@ class Failed(NamedTuple):
 class Object(NamedTuple):
     """The store's data on one object of a job; times in microseconds."""
 
-    #: The store's clock at the moment of reading.
+    #: Time of the store's clock when the data was read.
     now: int
     #: None means that the store does not know the job.
     job: Job | None
@@ -100,7 +100,7 @@ class Object(NamedTuple):
     claim: reason.Standing | None
     fence: int = 0
     attempt: int = 0
-    #: The worker to which the last run of its last tick was granted. An empty
+    #: The worker to which the last run for its last tick was granted. An empty
     #: text means that no run was granted.
     worker: str = ''
     #: The tick of the claim before the last one. None means that there is no
@@ -108,7 +108,7 @@ class Object(NamedTuple):
     previous: int | None = None
     #: Instant at which a run of the object last succeeded. None means never.
     served: int | None = None
-    #: A reason that the history records for skipped objects of the tick at
+    #: Reason in the history for which objects were skipped for the tick of
     #: this object's watermark. An empty text means that no reason is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
@@ -118,7 +118,7 @@ class Object(NamedTuple):
 class Tick(NamedTuple):
     """The store's data on one tick of an object."""
 
-    #: The instant from which the job's schedule is in force.
+    #: The instant since which the job's schedule is in force.
     schedule_since: int
     #: The first tick that the history covers.
     begins: int
@@ -126,11 +126,11 @@ class Tick(NamedTuple):
     #: run failed for good.
     failed: Failed | None
     #: Number of objects of this tick by outcome. If the history has no row for
-    #: this tick, these are the numbers of ticks, lost or passed over, that
+    #: this tick, the dictionary counts the lost and passed-over ticks that
     #: were given up together with the next recorded tick.
     counts: dict[reason.Reason, int]
-    #: A reason for which objects were skipped. An empty text means that no
-    #: object was skipped.
+    #: Reason for which some of the objects were skipped. An empty text means
+    #: that no object was skipped.
     skip_reason: str
 
 
@@ -179,8 +179,10 @@ class StoreQueries:
         return self.group.read_snapshot(work)
 
     def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
-        """Return the text of the schedule that an object follows, and whether
-        the schedule is its own. An empty text means that no schedule is
+        """Return the text of the schedule that an object follows.
+
+        The second value is True if the schedule is the object's own, and False
+        if it is that of the job. An empty text means that no schedule is
         recorded.
 
         :raises ConfigError: the store has no such job.
@@ -210,7 +212,7 @@ class StoreQueries:
                 connection, number, key, 1, _failure.c.tick == tick)
             sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
                     .label(name) for name in (*_COUNTERS.values(), 'missed')]
-            # The tick itself, or else the next tick with a recorded row.
+            # The tick itself, or else the next tick that has a row.
             row = connection.execute(
                 sa.select(_history.c.tick, *sums,
                           sa.func.max(_history.c.reason).label('reason'))
@@ -319,12 +321,11 @@ def _ticks(connection: sa.Connection, number: int,
 
 
 def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
-    """Return the SQL condition under which an object's position is needed to
-    judge it.
+    """Return the SQL condition for the objects whose position matters.
 
-    The condition applies to a job that spreads its objects over the period.
-    The position decides whether the object was due for the first tick after it
-    was listed, or for the newest tick.
+    The condition is for a job that spreads its objects over the period. There
+    the position determines whether an object was due for the first tick after
+    its listing, and whether it is due for the newest tick.
     """
     return sa.and_(
         sa.func.coalesce(_claim.c.rule, '') == '',
@@ -339,8 +340,8 @@ def _alike(connection: sa.Connection, number: int, begins: int,
     :param excluded: Objects to leave out.
     """
     columns = [
-        # Treat all instants before the beginning of the account as equal, so
-        # that more rows fall into one group.
+        # Replace all instants before the beginning of the account by the same
+        # one, so that more rows fall into one group.
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),
                              ('since', _claim.c.since))]

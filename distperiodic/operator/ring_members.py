@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries and commands on the members of a group that has no store.
+"""Queries and commands for the members of a group that has no store.
 
-The members that exist are those in the coordination service. What they do is
-what they reply over the bus. Nothing is recorded: a member that does not
-reply was not reached, and each member logs the commands that it obeys.
+The coordination service lists the members. Each member replies over the bus
+with its state. Nothing is recorded: a member without a reply was not reached,
+and each member logs the commands that it obeys.
 """
 
 import threading
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 # Maximum seconds to connect, and to send.
 _CONNECTING = 5.0
 _CLOSING = 1.0
-# Seconds between two looks for replies.
+# Seconds between two checks for replies.
 _POLL = 0.02
 
 
 class RingMembers:
-    """Queries and commands on the members of one group.
+    """Queries and commands for the members of one group.
 
     :param conf: Configuration of the command.
-    :param actor: The operator, whom the members log.
+    :param actor: The operator, for the logs of the members.
     :param wait: Maximum seconds to wait for the members to reply to a query.
     :raises BusUnavailable: No broker accepted the connection.
     """
@@ -70,7 +70,7 @@ class RingMembers:
         self._bus.close(_CLOSING)
 
     def problems(self) -> list[str]:
-        """Return the new reasons why members may be missing, in words."""
+        """Return texts with the new reasons why members may be missing."""
         found = [*self._problems, *(
             f'a reply was dropped: {reason}'
             for _, reason in sorted(self._bus.dropped))]
@@ -98,7 +98,7 @@ class RingMembers:
               **arguments: Any) -> str:
         """Send a command to *members*, and return its id.
 
-        :param target: Ignored: nothing is recorded.
+        :param target: Ignored, because nothing is recorded.
         """
         action = self._send(
             verb, [(one.part, one.name) for one in members], arguments)
@@ -117,7 +117,7 @@ class RingMembers:
         return found
 
     def conclude(self, action: str, outcome: str) -> None:
-        """Do nothing: there is no record of an action."""
+        """Do nothing, because there is no record of the action."""
 
     def _send(self, verb: Verb, members: Sequence[tuple[str, str]],
               arguments: Mapping[str, Any]) -> str:
@@ -136,18 +136,17 @@ class RingMembers:
 
     def _received(self, action: str) -> dict[
             tuple[str, str], tuple[int, ControlReply]]:
-        """Return the time and the reply of each member. A first reply counts.
-        """
+        """Return the first reply of each member, and its time."""
         for reply in self._bus.received():
             self._replies[reply.request].setdefault(
                 (reply.part, reply.name), (self._clock.now(), reply))
         return self._replies[action]
 
     def _in_group(self) -> dict[tuple[str, str], str] | None:
-        """Return the processes in the coordination service, by partition and
-        name.
+        """Return the processes in the coordination service.
 
-        None means that the service does not answer.
+        The keys are the partition and the name of the member. None means that
+        the service does not answer.
         """
         from distperiodic.operator.coordination_probe import CoordinationProbe
         settings, found = self._settings, {}

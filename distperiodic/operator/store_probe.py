@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a database for ``distperiodic doctor``; they change no rows."""
+"""Checks of a database for ``distperiodic doctor``. No check changes a row."""
 
 import contextlib
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _COUNTED = 1_000_000
 
 
 class Skew(NamedTuple):
-    """Time of this host's clock minus the store's, in seconds."""
+    """This host's clock minus the store's clock, in seconds."""
 
     seconds: float
     #: Maximum error of the measurement: half of the round trip, in seconds.
@@ -35,14 +35,15 @@ class Skew(NamedTuple):
 class Overdue(NamedTuple):
     """The lease that expired first, and the number of expired leases."""
 
+    #: Job of the lease that expired first.
     job: str
-    #: Seconds since the lease expired.
+    #: Seconds since that lease expired.
     age: float
     number: int
 
 
 class StoreProbe:
-    """Checks of the database of one group; they only read."""
+    """Read-only checks of the database of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         database = connect(connection_url)
@@ -75,7 +76,8 @@ class StoreProbe:
         return self.group.read(read)
 
     def engines(self) -> dict[str, str]:
-        """Return the MySQL tables that do not use InnoDB, and their engine."""
+        """Return the MySQL tables that do not use InnoDB, with their engines.
+        """
         return {name: engine for name, engine in self.group.rows(
             sa.text('SELECT table_name, engine FROM '
                     'information_schema.tables WHERE table_schema = '
@@ -93,8 +95,9 @@ class StoreProbe:
         return mode
 
     def overdue_lease(self) -> Overdue | None:
-        """Return the lease that expired first. None means that no lease has
-        expired.
+        """Return the lease that expired first.
+
+        None means that no lease has expired.
         """
         ended = sa.and_(tables.lease.c.until < self.group.dialect.lease_now,
                         tables.job.c.space == self.group.namespace)
@@ -153,8 +156,9 @@ def refused(connection_url: str) -> list[tuple[str, str]]:
 
 
 def _refusal(database: Database, statement: sa.Executable) -> str:
-    """Return the reason why the statement is refused. An empty text means that
-    it is not refused.
+    """Return the reason why the database refuses a statement.
+
+    An empty text means that the database does not refuse the statement.
     """
     try:
         database.write(
@@ -181,7 +185,7 @@ def _sequences_not_granted(
         connection: sa.Connection) -> list[tuple[str, str]]:
     """Return the PostgreSQL sequences that this user may not use.
 
-    Sequences supply numbers of new rows and have privileges of their own.
+    Sequences supply the numbers of new rows. They have their own privileges.
     """
     return [(f'USAGE on the sequence of {name}', 'not granted')
             for name in (tables.job.name, tables.failure.name)
@@ -194,9 +198,10 @@ def network_disk(path: str, mounts: Sequence[str] | None = None
                  ) -> str | None:
     """Return the type of the network file system that contains *path*.
 
-    None means that it is on a local file system, or that this is unknown.
+    None means that the file system is local or unknown.
 
-    :param mounts: Lines as in /proc/self/mounts; None means this host's.
+    :param mounts: Lines as in /proc/self/mounts. None means the mounts of this
+        host.
     """
     if mounts is None:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of tasks by type and condition, for the audit.
 
-The database groups the tasks, so a million of them cost one pass over their
-rows, and no row is sent.
+The database groups and counts the tasks. A million tasks therefore cost one
+pass over their rows, and the database sends only the numbers.
 """
 
 from typing import Any
@@ -37,10 +37,10 @@ _CONDITIONS: dict[str, Condition] = {
 def tasks_alike(group: GroupReader, since: int) -> list[Alike]:
     """Return the numbers of tasks by type, condition and module.
 
-    Tasks that have ended count if they were submitted since the instant
-    *since*. All others count whatever their age.
+    Tasks that have ended are counted only if they were submitted at or after
+    *since*. All other tasks are counted.
 
-    :param since: In microseconds.
+    :param since: Instant in microseconds.
     """
     def read(connection: sa.Connection) -> list[Alike]:
         modules = {row.id: row.name.removeprefix(COMMAND_PREFIX).partition(
@@ -71,7 +71,11 @@ def _settled(group: GroupReader, since: int) -> Any:
 
 
 def _ready_or(group: GroupReader, *others: Any, otherwise: Any) -> Any:
-    """Return the condition of a task whose next step may be ready."""
+    """Return an SQL expression for the condition of a task.
+
+    The expression is that of a ready or delayed step if the task has one, and
+    otherwise that of *others*, or of *otherwise*.
+    """
     return sa.case(
         (sa.and_(_ready.c.delayed == 1, _ready.c.due > sa.select(
             group.dialect.now).scalar_subquery()), _text(Wait.DELAYED)),
@@ -84,7 +88,7 @@ def _waiting(group: GroupReader) -> Any:
     condition = _ready_or(
         group,
         (_task.c.queue.is_(None), _text(Fate.LOST)),
-        # The head of a queue has a ready step, or is claimed.
+        # The head of a queue always has a ready step or a claim.
         (_queue.c.head == _task.c.id, _text(Fate.LOST)),
         (_queue.c.halted.is_not(None), _text(Wait.QUEUE_HALTED)),
         (_queue.c.head.is_not(None), _text(Wait.BEHIND)),
@@ -128,8 +132,8 @@ def _under_way(group: GroupReader) -> Any:
 
 
 def _grouped(rows: Any, condition: Any, job: Any) -> Any:
-    # Labels can be grouped by in every database. PostgreSQL would not
-    # recognize an expression with parameters as the same one.
+    # Group by labels, which every database allows. PostgreSQL treats two equal
+    # expressions with parameters as different.
     named = job.label('of_job')
     return sa.select(
         _task.c.type, condition, named, sa.func.count()

@@ -33,7 +33,7 @@ class Pool(NamedTuple):
     """A pool and its content."""
 
     name: str
-    #: When it was last recreated, in microseconds.
+    #: When the pool was last recreated, in microseconds.
     recreated: int
     stats: Stats
 
@@ -43,7 +43,7 @@ class Bucket(NamedTuple):
 
     worker: str
     tasks: int
-    #: When it expires, in microseconds of the clock of leases.
+    #: When the bucket expires, in microseconds of the clock of leases.
     until: int
 
 
@@ -52,12 +52,13 @@ class Held(NamedTuple):
 
     task: Task
     score: float
-    #: None means that it is in the pool.
+    #: Worker whose bucket holds the task. None means that the task is in the
+    #: pool.
     worker: str | None
 
 
 class PoolQueries:
-    """Queries of the pools of one group, which only read."""
+    """Read-only queries on the pools of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         database = connect(connection_url)
@@ -91,10 +92,12 @@ class PoolQueries:
         return self.group.read_snapshot(work)
 
     def tasks(self, pool: str, worker: str | None, limit: int) -> list[Held]:
-        """Return tasks, the best first, those of buckets before free ones.
+        """Return tasks: first those in buckets, then the free ones.
 
-        :param worker: Only the tasks in the bucket of this worker. None means
-            all tasks that are not done.
+        In both parts, tasks with a higher score come first.
+
+        :param worker: Worker whose bucket holds the tasks. None means all
+            tasks that are not done.
         :raises ConfigError: there is no such pool.
         """
         columns = _task.c.task, _task.c.place
@@ -134,9 +137,9 @@ class PoolAdmin:
     def reset(self, pool: str) -> int:
         """Delete all tasks of a pool: free, in buckets, and done.
 
-        The pool stays, and its workers keep empty buckets. Small transactions
-        let the workers go on meanwhile; a task that is assigned or added
-        during the call may stay.
+        The pool remains, and its workers keep empty buckets. The call uses
+        small transactions, so the workers can continue during the call. A task
+        that is assigned or added during the call may remain.
 
         :returns: Number of deleted tasks.
         :raises ConfigError: there is no such pool.
@@ -145,8 +148,8 @@ class PoolAdmin:
             lambda connection: number_of(connection, self.group, pool))
         buckets = [row.id for row in self.group.rows(
             sa.select(_bucket.c.id).where(_bucket.c.pool == number))]
-        # Free tasks come first, so that none is assigned after the buckets
-        # were emptied.
+        # Delete the free tasks first, so that none of them is assigned to a
+        # bucket that is already empty.
         return sum(self._empty(number, bucket) for bucket in (
             free_of(number), *buckets, done_of(number)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries about tasks: why they wait, and what they need. They only read."""
+"""Read-only queries on tasks: why they wait, and which commands they need."""
 
 from typing import Any
 from typing import NamedTuple
@@ -28,13 +28,14 @@ _HELD = (State.CLAIMED, State.RUNNING, State.RETRY)
 
 
 class Look(NamedTuple):
-    """A task at one moment, and why it does not run then."""
+    """A task at one moment, and the reason why it does not run."""
 
     task: Task
     position: Position
-    #: Who asked to cancel it, and why. None means no request.
+    #: The operator who asked to cancel the task, and the reason. None means
+    #: that there is no such request.
     cancelled_by: str | None
-    #: None means that it runs, or has ended.
+    #: None means that the task runs or has ended.
     waiting: Waiting | None
 
 
@@ -43,7 +44,8 @@ class Need(NamedTuple):
 
     module: str
     command: str
-    #: Number of tasks whose step is ready, or is claimed or runs.
+    #: Number of tasks whose current step is ready, delayed, claimed, running
+    #: or waiting for a retry.
     tasks: int
 
     @property
@@ -56,7 +58,8 @@ class Stuck(NamedTuple):
     """The tasks that are stuck."""
 
     number: int
-    #: The one that was submitted first. None means that there is none.
+    #: Id of the stuck task that was submitted first. None means that no task
+    #: is stuck.
     first: str | None
 
 
@@ -64,17 +67,18 @@ class Halted(NamedTuple):
     """An ordered queue that is halted."""
 
     name: str
-    #: In microseconds.
+    #: When the queue was halted, in microseconds.
     since: int
     why: str
-    #: Task that failed. None means that an operator halted it.
+    #: Id of the task whose failure halted the queue. None means that an
+    #: operator halted the queue.
     by: str | None
     #: Number of tasks that have not started.
     waiting: int
 
 
 class TaskQueries:
-    """Queries about the tasks of one group."""
+    """Read-only queries on the tasks of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
@@ -111,7 +115,7 @@ class TaskQueries:
                 for name, tasks in sorted(found.items()) if tasks]
 
     def stuck(self) -> Stuck:
-        """Return the number of tasks that are stuck, and the first one."""
+        """Return the number of stuck tasks, and the one submitted first."""
         stuck = (_task.c.space == self.group.namespace,
                  _task.c.status == Status.STUCK)
 
@@ -188,7 +192,8 @@ class TaskQueries:
             head = connection.execute(
                 sa.select(_task.c.id, _task.c.status).where(
                     _task.c.id == queue.head)).one_or_none()
-        # A head that waits is among those before, unless it was retried.
+        # The tasks before this one include a head that waits. A head that was
+        # retried is not among them.
         if head is not None and head.status is not Status.WAITING:
             number += 1
         first = head or connection.execute(before.order_by(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks and ordered queues of one group, as programs read them."""
+"""Queries that read the tasks and ordered queues of one group."""
 
 from typing import NamedTuple
 
@@ -30,13 +30,16 @@ class Running(NamedTuple):
 
     state: State
     attempt: int
-    #: Worker to which the run was granted. None means none yet.
+    #: Worker to which the run was granted. None means that it has not been
+    #: granted.
     worker: str | None
     #: Holder of the lease. Empty means that the lease has no holder.
     holder: str
-    #: When the run was granted, in microseconds. None means not yet.
+    #: When the run was granted, in microseconds. None means that it has not
+    #: been granted.
     granted: int | None
-    #: When its lease expires: for a retry, when it is due.
+    #: When the lease expires. If the claim waits for a retry, this is when the
+    #: retry is due.
     until: int
 
 
@@ -44,13 +47,14 @@ class QueueRow(NamedTuple):
     """An ordered queue."""
 
     name: str
-    #: Id of the task that may run. None means none.
+    #: Id of the task that may run. None means that no task may run.
     head: str | None
     #: None means that there is no head.
     head_status: Status | None
     waiting: int
     goes_on: bool
-    #: When it was halted, in microseconds. None means not halted.
+    #: When the queue was halted, in microseconds. None means that it is not
+    #: halted.
     halted: int | None
     halted_why: str | None
     halted_by: str | None
@@ -96,8 +100,8 @@ class TaskReader:
                     raise unknown(self._namespace, after)
                 conditions.extend([_task.c.created >= created, sa.or_(
                     _task.c.created > created, _task.c.id > after)])
-            # Each index has the status before the time. So the page of each
-            # status is read in the order of an index, whatever is behind it.
+            # In each index the status precedes the time. The page of one
+            # status is therefore read in index order, without its later rows.
             ids = sa.union_all(*(
                 sa.select(sa.select(_task.c.id).where(
                     *conditions, _task.c.status == one).order_by(
@@ -164,10 +168,10 @@ def read(connection: sa.Connection, namespace: str, task: str
 
 
 def task_of(found: task_rows.Task, running: Running | None) -> Task:
-    """Return a task as a program sees it.
+    """Return a task in the form that the public interface returns.
 
-    :param running: The claim of its current command. None means that it has
-        none, or that it is unknown.
+    :param running: The claim of the task's current command. None means that
+        there is no claim, or that the claim is unknown.
     """
     row, position = found.row, found.position
     live = None

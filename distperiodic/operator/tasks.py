@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of one group: to submit and to steer them.
+"""Commands that submit, cancel, retry and halt the tasks of one group.
 
-This only writes tables. Schedulers find what they have to do at their next
+The commands only write tables. Schedulers find the changes at their next
 sweep, or at once if they are notified.
 """
 
@@ -63,22 +63,24 @@ class TaskStore:
     def submit(self, tasks: Sequence[NewTask]) -> list[str]:
         """Write tasks, and return their ids.
 
-        A task whose key exists is not written; its id is that of the existing
-        task.
+        If a task with the same key exists, the new task is not written, and
+        the id of the existing task is returned.
 
-        :raises InvalidTask: A key exists for another type, or with other
-            parameters.
+        :raises InvalidTask: A key belongs to a task with another type, queue
+            or parameters.
         """
         tries = itertools.count()
 
         def work(tx: Transaction) -> list[str]:
-            # The first try may have been committed without an answer.
+            # The first try may have been committed although its answer was
+            # lost.
             repeated = next(tries) > 0
             queues = sorted({task.queue for task in tasks
                              if task.queue is not None})
             if queues:
-                # The row of a queue is locked from here to the commit. So the
-                # tasks of a queue are committed in the order of their times.
+                # The rows of the queues are locked from here to the commit, so
+                # the tasks of a queue are committed in the order of their
+                # times.
                 self._lock_queues(tx, queues)
             commands = self._numbers.read_commands(tx.connection, {
                 COMMAND_PREFIX + task.definition[0].normal.name
@@ -90,9 +92,10 @@ class TaskStore:
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
         """Write tasks in the transaction of *session*; the caller commits it.
 
-        Its place in a queue is that of the time of this call. The queue is
-        not locked until the caller commits, unless the task is its first one.
-        So tasks that are submitted later and committed earlier may run first.
+        The place of a task in its queue follows from the time of this call.
+        The queue is not locked between this call and the commit, unless this
+        call creates the queue. Tasks that are submitted later but committed
+        earlier may therefore run first.
 
         :raises ConfigError: The session belongs to another database.
         """
@@ -143,7 +146,7 @@ class TaskStore:
                 # The tasks of one call keep their order.
                 'created': [now + index for index in range(len(new))],
             }
-            # A workflow may be long, and is often that of all tasks.
+            # A workflow may be long, and often all tasks have the same one.
             same = {name: values[0] for name, values in differ.items()
                     if name != 'id' and len(set(values)) == 1}
             self._dialect.insert_new(connection, _task, {
@@ -186,14 +189,16 @@ class TaskStore:
                 changes=_queue.c.changes + 1)
         keys = {'keys': self._dialect.keys(names)}
         found = 0
-        # A service may delete the row of an unused queue in between.
+        # A scheduler may delete the row of an unused queue between the two
+        # statements.
         while found < len(names):
             self._create_queues(tx, names)
             found = tx.connection.execute(lock, keys).rowcount
 
     def _keep_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        """Keep the rows of queues from being deleted until the commit, and
-        create those that are missing. Other submissions need not wait.
+        """Protect the rows of queues from deletion until the commit.
+
+        Missing rows are created. Other submissions need not wait.
         """
         keep = sa.select(_queue.c.name).where(
             _queue.c.space == self._namespace,
@@ -215,12 +220,12 @@ class TaskStore:
     def cancel(self, task: str, by: str) -> Status:
         """Cancel a task, and return its status.
 
-        :param by: Who asks, and why.
+        :param by: The operator and the reason, as text.
         :raises UnknownTask: No task of the group has this id.
         :raises InvalidTask: The task has ended.
         """
         def work(tx: Transaction) -> Status:
-            # In the order in which a claim locks the rows.
+            # Lock the rows in the same order as a claim does.
             waits = tx.connection.execute(sa.select(_ready.c.task).where(
                 _ready.c.task == task).with_for_update()).one_or_none()
             found = self._locked(tx, task)
@@ -250,8 +255,9 @@ class TaskStore:
         return self._run(work)
 
     def _forgo_retry(self, tx: Transaction, task: task_rows.Task) -> bool:
-        """End the claim of a command that waits for a retry. Return whether it
-        did.
+        """End the claim of a command that waits for a retry.
+
+        Return True if there was such a claim.
         """
         job = COMMAND_PREFIX + task.action.name
         number = self._numbers.within(tx.connection, {job})[job]
@@ -267,11 +273,11 @@ class TaskStore:
         return bool(ended)
 
     def retry(self, task: str, back: bool | None) -> Status:
-        """Let a task go on, and return its status.
+        """Continue a task that has stopped, and return its status.
 
         :param back: See :func:`distperiodic.core.workflow.retry`.
         :raises UnknownTask: No task of the group has this id.
-        :raises InvalidTask: The task cannot go on from where it is.
+        :raises InvalidTask: The status of the task does not allow a retry.
         """
         def work(tx: Transaction) -> Status:
             found = self._locked(tx, task)
@@ -294,8 +300,9 @@ class TaskStore:
                     _task.c.id == task).values(
                         cancelled_by=None, ended=None))
                 if before.back:
-                    # A receiver that remembers the keys of the undone effects
-                    # would ignore those of the steps that now run again.
+                    # Give the steps that run again new idempotency keys: a
+                    # receiver that remembers the keys of the undone effects
+                    # would ignore the same keys.
                     found.records[task_rows.WHOLE] = {
                         'restarts': found.restarts + 1}
             self._move(tx, found, following, '')
@@ -303,7 +310,7 @@ class TaskStore:
         return self._run(work)
 
     def resume(self, queue: str) -> bool:
-        """Let a halted queue go on. Return whether it was halted.
+        """Resume a halted queue. Return True if the queue was halted.
 
         :raises UnknownTask: No queue has this name.
         """
@@ -311,9 +318,10 @@ class TaskStore:
                                halted_by=None)
 
     def halt(self, queue: str, why: str) -> bool:
-        """Halt a queue after its current task. Return True if it was not
-        halted before.
+        """Halt a queue after its current task.
 
+        :returns: True if this call halted the queue. False if the queue was
+            already halted.
         :raises UnknownTask: No queue has this name.
         """
         return self._set_queue(
@@ -321,8 +329,9 @@ class TaskStore:
             halted_why=why[:tables.LONGEST_REASON], halted_by=None)
 
     def set_goes_on(self, queue: str, goes_on: bool) -> None:
-        """Set whether a queue goes on after a task that failed. The queue is
-        created if it is new.
+        """Set whether a queue goes on after a task that failed.
+
+        A missing queue is created.
         """
         def work(tx: Transaction) -> None:
             self._lock_queues(tx, [queue])

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-# Imported here, by the main thread. tooz imports futurist, which imports
+# Import tooz here, in the main thread. tooz imports futurist, which imports
 # eventlet if it is installed. eventlet then replaces the object on which other
-# threads join the importing thread: if a thread of distperiodic imported it,
-# that thread could never be joined. eventlet also warns that it is deprecated,
-# which does not concern the users of distperiodic.
+# threads join the importing thread. If a thread of distperiodic imported tooz,
+# that thread could never be joined. eventlet also warns that it is deprecated.
+# This warning does not concern the users of distperiodic.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
@@ -170,8 +170,10 @@ class Explainer:
                 'speaks TLS on this port (add use_ssl=true to backend_url)')
 
     def _other(self, causes: list[BaseException]) -> str:
-        """Explain any other error: quote the last attempt to connect, or else
-        the first cause that has a text.
+        """Explain any other error.
+
+        The text quotes the error of the last attempt to connect, or else the
+        first cause that has a text.
         """
         texts = [text for cause in [self._last, *causes]
                  if (text := str(cause or ''))]

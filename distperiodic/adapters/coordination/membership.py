@@ -13,8 +13,8 @@ changed. The remedy is always the same: the process opens its next term. If a
 process has two terms at the same time, every reader uses the later one, so a
 change of points leaves no gap.
 
-Entries of dead processes in ``file://`` are not cleaned up: the driver ignores
-them by age, and each is one small file.
+With ``file://``, the entries of dead processes are not deleted: the driver
+ignores old entries, and each entry is one small file.
 
 The file is long because one thread owns the whole state: the terms, the groups
 and their views.
@@ -47,9 +47,10 @@ from distperiodic.core.ring import Ring
 
 LOG = logging.getLogger(__name__)
 
-# Minimum seconds between two reads of one group. Two hundred joins together
-# then cause about twenty views instead of two hundred. A single join is still
-# seen at once, since the first read does not wait.
+# Minimum seconds between two reads of one group. If two hundred processes join
+# at the same time, this member then has about twenty views instead of two
+# hundred. A single join is still seen at once, since the first read does not
+# wait.
 _COALESCE = 0.025
 
 
@@ -119,7 +120,8 @@ class Membership:
         #: Error that keeps this process out of its groups. None means that it
         #: is in them.
         self.problem: exceptions.DistperiodicError | None = None
-        #: Seconds that the server granted. None means not connected yet.
+        #: Session timeout that the server granted, in seconds. None means not
+        #: connected yet.
         self.session_timeout: float | None = None
 
     @property
@@ -157,7 +159,7 @@ class Membership:
                 group.listeners.append(listener)
             if member and not group.member:
                 group.member = True
-                # Only the next term joins this group too.
+                # The current term does not join this group. The next one does.
                 self._republish = True
         self._wake.set()
 
@@ -168,8 +170,7 @@ class Membership:
         self._thread.start()
 
     def wait_joined(self, timeout: float) -> None:
-        """Wait until this process is connected and has a view of every group.
-        The views of joined groups must be trusted.
+        """Wait until :meth:`joined` returns True.
 
         :raises DuplicateMember: another live process has this identity.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
@@ -187,8 +188,10 @@ class Membership:
                     exceptions.DuplicateMember, exceptions.ConfigError)))
 
     def joined(self) -> bool:
-        """Return whether this process is connected and has a view of every
-        group. The views of joined groups must be trusted.
+        """Return whether this process is connected and knows its groups.
+
+        It must have a view of each group, and must be able to trust the views
+        of the groups that it has joined.
         """
         now = self._clock.monotonic()
         return self._connected and all(
@@ -230,8 +233,10 @@ class Membership:
                 or not self._groups[group].standing, timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave all groups. While ZooKeeper is down, the entries of this
-        process stay until its session expires.
+        """Leave all groups, and stop the thread.
+
+        While ZooKeeper is down, the entries of this process stay until its
+        session expires.
 
         :param timeout: Maximum seconds to wait.
         """
@@ -371,8 +376,7 @@ class Membership:
                     0.0, term.next_probe - self._clock.monotonic()))
 
     def _leave_groups(self, term: Term, groups: list[_Group]) -> None:
-        """Leave the groups that this process must no longer be a member of.
-        """
+        """Leave the groups for which :meth:`leave` was called."""
         for group in groups:
             if group.standing and not group.member:
                 if group.view is not None:
@@ -408,7 +412,7 @@ class Membership:
                 term.leave(group.name)
             waited = self._clock.monotonic() - waited_from
             if waited > term.timeout + 1.0:
-                # A dead process would have been removed by now.
+                # The entry of a dead process would have expired by now.
                 self._report(exceptions.DuplicateMember(
                     f'member id {self.identity!r} is in use in group '
                     f'{group.name!r} by another live process '

@@ -161,8 +161,8 @@ class Term:
                 self.leave(group)
         finally:
             if self._coordinator.is_started:
-                # By now stop() only shuts down the driver's threads. It waits
-                # a second for them, so another thread does that.
+                # Only the threads of the driver are left to stop. tooz's
+                # stop() waits a second for them, so call it in another thread.
                 threading.Thread(target=self._coordinator.stop,
                                  daemon=True).start()
 
@@ -192,10 +192,11 @@ class KazooTerm(Term):
         └── sent: trust     └── watches have reported all
             counts from here    changes before this
 
-    Everything goes over one connection, in order. If no watch has reported a
-    change by the time of the answer, the members are those that were read
-    last. A process without an entry instead asks its server to catch up with
-    the leader; both may be cut off from the other servers.
+    All requests and answers go over one connection, in order. If no watch has
+    reported a change by the time of the answer, the members are those that
+    were read last. A process without an entry instead asks its server to catch
+    up with the leader. This proves less: the server and this leader may both
+    be cut off from the other servers.
     """
 
     pushes = True
@@ -234,8 +235,8 @@ class KazooTerm(Term):
 
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
             # This runs for the handshake only. A server that has just begun to
-            # listen can lose the handshake, and kazoo would wait for the whole
-            # session timeout.
+            # listen can lose the handshake, and kazoo would then wait for an
+            # answer until the end of the session timeout.
             return invoke(min(timeout, max(1.0, self._requested_timeout / 3)),
                           *args, **kwargs)
 
@@ -285,7 +286,7 @@ class KazooTerm(Term):
             # Pass the same function each time: kazoo keeps watchers in a set.
             self._watches[group] = watch
         path = self._path_of(group.encode())
-        # Clear the mark before the request: later changes set it again.
+        # Clear the mark before the request: a later change sets it again.
         self._fired.discard(group)
         while True:
             if self._clock.monotonic() >= self.next_probe:

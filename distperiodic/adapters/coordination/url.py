@@ -235,7 +235,7 @@ def complete_url(url: str, seconds: float) -> str:
     elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
         added.append(f'namespace={NAMESPACE}')
     if _DRIVERS[scheme] not in given:
-        # tooz parses the value with int(). A timeout shorter than requested
-        # would let other members take over too early.
+        # tooz parses the value with int(). Round it: with a timeout shorter
+        # than requested, other members would take over too early.
         added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
     return f'{before}?{"&".join(added)}' if added else before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only file that reads the time."""
+"""The system's clocks. No other file of the package reads the time."""
 
 import time
 

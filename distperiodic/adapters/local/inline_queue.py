@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a store in the thread of the caller."""
+"""Queue that calls a store directly, in the thread of the caller."""
 
 from collections.abc import Callable
 from typing import TypeVar

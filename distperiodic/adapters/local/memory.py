@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in this process's memory.
 
-The store records the decisions of one member. It prevents that
-member from starting a tick twice, or a second run of an object while one is in
-progress. It knows nothing
-of other members, so only the ring decides between them, and its contents are
-lost when the process ends.
+The store records the decisions of one member. It prevents that member from
+starting a tick twice, and from starting a second run of an object while one is
+in progress. It contains nothing about other members, so only the ring decides
+which member runs an object. The contents are lost when the process ends.
 
 The file is long because it has one method for each operation of the port.
 """
@@ -53,8 +52,9 @@ class MemoryClaimStore:
     """A store in memory; see :class:`distperiodic.ports.ClaimStore`.
 
     Objects whose claims ended in the same way share their data, so a million
-    objects cost one dictionary. Delisted objects are forgotten in time. Not
-    thread-safe: only the thread of its flow may use it.
+    objects need little more memory than one dictionary of their ids. Delisted
+    objects are forgotten after some time. Not thread-safe: only the thread of
+    its flow may use it.
 
     Only one member uses the store. So a claim for an earlier tick than the
     last one means that the clock was set back. The claim is granted, because
@@ -102,8 +102,8 @@ class MemoryClaimStore:
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
         """Record *checked* and return the status of *jobs*.
 
-        No operator can reach this process, so no job is paused. This store
-        does not know when no scheduler ran, so it reports no attendance.
+        Operators pause jobs in a shared store, so no job is paused here. This
+        store does not know when no scheduler ran, so it reports no attendance.
         """
         for job, until in checked.items():
             self._checked[job] = max(
@@ -222,7 +222,8 @@ class MemoryClaimStore:
                 if previous_tick is not None and row.settled < previous_tick:
                     behind.append(key)
                     continue
-                # The row did not keep its fence, so skip those of its tick.
+                # The row does not have the fence of its last claim, so use one
+                # above all fences of that tick.
                 fence = max(newest, first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
                 if row.lease is lease_row and row.state is State.CLAIMED:
@@ -262,8 +263,10 @@ class MemoryClaimStore:
                        unlisted=tuple(unlisted))
 
     def _in_force(self, job: str, schedule: str) -> bool:
-        """Return whether *schedule* is the job's schedule in force. Return
-        True as well if *schedule* is empty or the job has none in force.
+        """Return whether *schedule* is the job's schedule in force.
+
+        Return True as well if *schedule* is empty, or if the job has no
+        schedule in force.
         """
         return not schedule or self._schedules.get(
             job, (schedule, 0))[0] == schedule
@@ -303,7 +306,8 @@ class MemoryClaimStore:
             return []
         target = self._leases.get(into)
         if target is not None:
-            # Another holder has it, or the answer of an earlier call was lost.
+            # Another holder has this lease, or the answer to an earlier call
+            # was lost.
             return [_claim_of(key, target.rows[key]) for key in objects
                     if key in target.rows and target.holder == holder]
         lease_row = self._leases.get(lease)
@@ -337,8 +341,10 @@ class MemoryClaimStore:
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '', due_at: int | None = None) -> int:
-        """See the port. *missed* is not used, since there is no history, nor
-        is *due_at*, since members do not share this store.
+        """See :meth:`distperiodic.ports.ClaimStore.skip`.
+
+        *missed* is not used, since this store has no history. *due_at* is not
+        used, since members do not share this store.
         """
         if not self._in_force(job, schedule):
             return 0
@@ -392,7 +398,7 @@ class MemoryClaimStore:
             return self._end(keys, lease, Move.BURY)
         target = self._leases.get(into)
         if target is not None:
-            # An earlier call moved these, and its answer was lost.
+            # An earlier call moved these claims, and its answer was lost.
             return {key for key in keys if key in target.rows}
         target = LeaseRow(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
@@ -424,7 +430,7 @@ class MemoryClaimStore:
             if not isinstance(row, ClaimRow):
                 continue
             if row.lease is target:
-                # An earlier call claimed it, and its answer was lost.
+                # An earlier call reclaimed it, and its answer was lost.
                 reclaimed.append(_claim_of(key, row))
             elif row.lease.id in leases and row.state in _RECLAIMED_FROM:
                 reclaimed.append(

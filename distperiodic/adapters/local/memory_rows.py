@@ -16,8 +16,8 @@ from distperiodic.core.claim import first_fence
 from distperiodic.core.ring import positions_of
 
 new_tuple = tuple.__new__
-# Number of delisted objects that are kept in any case. They need little
-# memory, and forgetting takes a pass over all rows.
+# Number of delisted objects up to which none is forgotten. They need little
+# memory, and to forget some requires a pass over all rows.
 KEPT = 10_000
 # Maximum number of ticks of a job for which objects are counted.
 TICKS = 1000
@@ -45,8 +45,8 @@ class EndedClaim(NamedTuple):
     instance.
     """
 
-    #: The last tick that it was claimed for. Its first watermark, if it was
-    #: never claimed.
+    #: Last tick for which the object was claimed, or its first watermark if it
+    #: was never claimed.
     tick: int
     settled: int
     #: None means not listed.
@@ -76,10 +76,10 @@ class ClaimRow:
 class JobRows(dict[str, 'ClaimRow | EndedClaim']):
     """The objects of one job.
 
-    An object with an open claim has a ClaimRow, other objects an EndedClaim.
-    An object whose claim ended also keeps its ClaimRow if its fence does not
-    follow from the tick (the clock was set back), or if it had more than one
-    attempt and did not end as done.
+    An object with an open claim has a ClaimRow; other objects have an
+    EndedClaim. When a claim ends, its ClaimRow is kept in two cases: if its
+    fence cannot be derived from the tick (the clock was set back), or if the
+    claim had more than one attempt and did not end as done.
     """
 
     __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
@@ -97,7 +97,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         self.floor = 0
         #: Number of objects that were claimed or skipped, by tick.
         self.settled: collections.Counter[int] = collections.Counter()
-        # Objects sorted by position, and new objects to be sorted in.
+        # Objects sorted by position, and new objects that are not sorted yet.
         self._positions = array.array('q')
         self._keys: list[str] = []
         self._unplaced: list[str] = []
@@ -143,7 +143,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         self._unplaced = []
 
     def delist(self, key: str, at: int) -> None:
-        """Record one more delisted object, and sometimes forget old ones.
+        """Record one more delisted object; if there are many, forget old ones.
 
         Delisted objects without an open claim are forgotten if their
         watermark is before *at*: their old ticks are not claimed again.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices of tasks between processes that share a SQLite file.
 
-Each scheduler listens on a datagram socket beside the file. Who submits a task
-sends its id to all of these sockets, so that no process has to poll the
-tables. A notice is a hint: if it is lost, the sweep finds the task.
+Each scheduler listens on a datagram socket beside the file. A process that
+submits a task sends the id of the task to all of these sockets, so that no
+scheduler has to poll the tables. A notice is a hint: if it is lost, the next
+sweep finds the task.
 """
 
 import contextlib
@@ -25,9 +26,10 @@ LOG = logging.getLogger(__name__)
 
 # Number of ids in one datagram. An id has at most 64 characters.
 _IN_A_DATAGRAM = 500
-# Bytes of the longest datagram that is read.
+# Maximum number of bytes that are read of a datagram.
 _LONGEST = 100_000
-# Characters of a path to which a socket can be bound on every system.
+# Maximum number of bytes of a path to which a socket can be bound on every
+# system.
 _LONGEST_PATH = 100
 
 
@@ -128,7 +130,7 @@ def _sent(sender: socket.socket, path: pathlib.Path,
                 sender.sendto(data, address)
     except OSError as exc:
         if exc.errno == errno.ECONNREFUSED:
-            # Its process was killed.
+            # The process of this socket was killed.
             with contextlib.suppress(OSError):
                 path.unlink()
         LOG.debug('notice of tasks not received: socket=%s reason=%s; the '
@@ -141,7 +143,7 @@ def _sent(sender: socket.socket, path: pathlib.Path,
 def address_of(path: pathlib.Path) -> Iterator[str]:
     """Yield an address of *path* that is short enough for a socket.
 
-    :raises OSError: There is none on this system.
+    :raises OSError: This system has no such address.
     """
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)

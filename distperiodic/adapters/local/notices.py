@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of tasks to the schedulers of this process, and to those of other
-processes that share a SQLite file with it.
+"""Notices of tasks to the schedulers of this host.
+
+They reach the schedulers of this process, and those of other processes that
+share a SQLite file with it.
 """
 
 import logging
@@ -25,8 +27,9 @@ _listeners: dict[Key, list[tuple[
 def listen(key: Key, listener: Listener) -> None:
     """Call *listener* with the ids of tasks that are submitted or changed.
 
-    These are the tasks of this process and, if they share a SQLite file with
-    it, of other processes. *listener* must not block.
+    Tasks count that this process submits or changes. So do tasks that other
+    processes submit or change, if they share a SQLite file with this one.
+    *listener* must not block.
     """
     socket = None
     place = notice_sockets.place_of(*key)
@@ -55,7 +58,7 @@ def unlisten(key: Key, listener: Listener) -> None:
 
 
 def notify(key: Key, tasks: Sequence[str]) -> bool:
-    """Notify the listeners of *tasks*. Return whether there are any."""
+    """Notify the listeners of *tasks*; return True if there are listeners."""
     with _lock:
         found = list(_listeners.get(key, ()))
     for listener, _ in found:

@@ -102,8 +102,9 @@ class Pool:
             return len(self._hanging)
 
     def resize(self, size: int) -> None:
-        """Set the maximum number of threads. Surplus threads end when they
-        are idle; no handler is interrupted.
+        """Set the maximum number of threads.
+
+        Surplus threads end when they are idle; no handler is interrupted.
         """
         with self._lock:
             self.size = size
@@ -115,8 +116,7 @@ class Pool:
                 self._wake_one()
 
     def recheck(self) -> None:
-        """Wake or start a thread if work is queued and no thread is about to
-        take it.
+        """Wake or start a thread, if queued work needs one.
 
         Call this several times a second: an earlier attempt to start a thread
         may have failed.
@@ -126,8 +126,11 @@ class Pool:
                 self._wake_one()
 
     def status(self) -> dict[str, int]:
-        """Return the maximum number of threads (``size``), and the numbers of
-        threads that run a chunk (``busy``) or were written off (``hanging``).
+        """Return the numbers of threads.
+
+        ``size`` is the maximum number, ``busy`` the number of threads that run
+        a chunk, and ``hanging`` the number of written-off threads that still
+        run.
         """
         with self._lock:
             return {
@@ -184,8 +187,8 @@ class Pool:
                 LOG.exception('a part of a batch failed in the library '
                               'itself: thread=%s; the thread continues',
                               threading.current_thread().name)
-            # Drop the references, or this thread keeps the work in memory
-            # while it is idle.
+            # Drop the references. Otherwise this thread keeps the work in
+            # memory while it is idle.
             source = chunk = None
 
     def _next(self, me: int) -> tuple[Source | None, Any]:
@@ -197,8 +200,9 @@ class Pool:
             if len(self._threads) > self.size:
                 self._threads.discard(me)
             if me not in self._threads:
-                # This thread was written off, but its handler returned. If the
-                # thread was woken meanwhile, another one has to take over.
+                # This thread is surplus, or was written off and its handler
+                # has returned. If the thread was woken for work, another one
+                # must take that work.
                 self._hanging.discard(me)
                 if self._queue and not self._coming:
                     self._wake_one()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private state directory of a service, not writable by other users.
 
-Its default is below the directory for temporary files. There any user could
-create the directory first, or put a symbolic link in its place.
+By default, it is below the directory for temporary files. There, any user
+could create the directory first, or put a symbolic link in its place.
 """
 
 import os

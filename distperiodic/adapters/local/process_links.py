@@ -5,16 +5,16 @@
 
     service                                   process
       Hub ◄── begin, progress ─────────────── Link
-      Hub ─── the run is current, or not ───► Link
+      Hub ─── state and time limit of a run ► Link
 
 Each process connects once, to a socket that only this service's processes can
 use. Both ends are idle while the process runs no handler.
 
-A process ends at the time until which its run may go on. The service sends
-this time with each message, and moves it while it renews the lease of the run.
-So no handler goes on beside its successor if the service is suspended, or if
-its link breaks. A link that breaks costs no other run: the result of a handler
-takes another way.
+Each run has a time limit. The service sends the limit with each message, and
+extends it when it renews the lease of the run. At the limit, the process ends
+itself. So even if the service is suspended or the link breaks, a handler does
+not continue while the next attempt runs. A broken link affects only the runs
+of its process, and not their results, which are not sent over the link.
 
 Both ends start a thread for each connection.
 """
@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two messages of each end during a run.
 _EVERY = 0.5
-# Seconds without a message of the service after which a handler must assume
+# Seconds without a message from the service after which a handler must assume
 # that the lease of its run has expired: the service may be suspended.
 _SILENT = 3.0
 
@@ -82,12 +82,12 @@ class Hub:
             ) -> Iterator[int]:
         """Link *context* to the run of its handler in a process.
 
-        It then receives the progress of the handler, and the handler learns
-        when the run is not current any more.
+        *context* then receives the progress of the handler. If the run loses
+        its lease or is cancelled, the context of the handler in the process is
+        cancelled.
 
-        :param until: Returns the monotonic time until which the run may go on,
-            in seconds.
-        :returns: The number by which both ends know the run.
+        :param until: Returns the time limit of the run, in monotonic seconds.
+        :returns: The number that identifies the run at both ends.
         """
         number = next(self._numbers)
         with self._lock:
@@ -95,7 +95,8 @@ class Hub:
         try:
             yield number
         finally:
-            # Progress that arrives later is older than that in the result.
+            # The result contains the latest progress. Any that arrives after
+            # the result is older.
             with self._lock:
                 del self._contexts[number]
 
@@ -145,9 +146,9 @@ class _Run:
                  until: float):
         self.number = number
         self.context = context
-        #: Monotonic time of the last message of the service, in seconds.
+        #: Monotonic time of the last message from the service, in seconds.
         self.heard = heard
-        #: Monotonic time until which the run may go on, in seconds.
+        #: Time limit of the run, in monotonic seconds.
         self.until = until
         #: Set once the service has confirmed the run.
         self.confirmed = threading.Event()
@@ -158,7 +159,7 @@ class _Run:
 class Link:
     """A process's end of its link.
 
-    :param expired: Called when the time is over until which the run may go on.
+    :param expired: Called when the time limit of the run has passed.
     :raises OSError: The service cannot be reached.
     :raises EOFError: The service has ended.
     """
@@ -178,10 +179,11 @@ class Link:
     def begin(self, number: int, context: Context, until: float) -> None:
         """Send the progress of *context* until :meth:`end` is called.
 
-        :param number: Number by which the service knows the run.
-        :param until: Monotonic time until which the run may go on unless the
-            service sends a later one, in seconds. If it is over, because the
-            process has only just started, this waits for the service.
+        :param number: Number that identifies the run in the service.
+        :param until: Time limit of the run, in monotonic seconds, until the
+            service sends a later one. If it has already passed, because the
+            process took long to start, this method waits until the service
+            confirms the run.
         """
         now = self._monotonic()
         run = self._run = _Run(
@@ -193,8 +195,10 @@ class Link:
             self._expired()
 
     def is_current(self) -> bool:
-        """Return whether the service has lately confirmed that the run is
-        current. A context that is cancelled is not current in any case.
+        """Return whether the service has recently sent a message for the run.
+
+        If that message says that the run has lost its lease or is cancelled,
+        the context of the run is cancelled.
         """
         run = self._run
         return run is not None and self._monotonic() - run.heard < _SILENT
@@ -224,17 +228,17 @@ class Link:
                 try:
                     self._receive()
                 except (EOFError, OSError):
-                    # The lease of the run cannot be extended any more.
+                    # The time limit of the run can no longer be extended.
                     sources.remove(self._connection)
             elif not ready and run is not None and run is self._run:
                 self._expired()
                 run.until = math.inf
 
     def _receive(self) -> None:
-        """Handle a message of the service.
+        """Handle a message from the service.
 
-        Progress is sent only after a message, so this thread never waits for a
-        service that does not read.
+        Progress is sent only in response to a message, so this thread never
+        waits for a service that does not read.
         """
         number, current, until = self._connection.recv()
         run = self._run

@@ -24,8 +24,9 @@ class ProcessSlot:
     """This process's number among the processes of one kind on this host.
 
     It is the lowest free number. So a restarted process gets the number of
-    the process that it replaces, and with it the same place on the ring. The
-    kernel releases the lock when the process ends for any reason.
+    the process that it replaces, and with it the same place on the ring. A
+    lock on a file reserves the number. The kernel releases the lock when the
+    process ends for any reason.
 
     :param path: Directory for the lock files.
     :raises ConfigError: the directory cannot hold lock files, or is not
@@ -37,7 +38,7 @@ class ProcessSlot:
         private.make_directory(path)
         try:
             for number in range(10000):
-                # POSIX locks instead of flock: a forked child does not
+                # Use POSIX locks and not flock: a forked child does not
                 # inherit them, so it cannot keep the slot of a dead parent.
                 handle = private.open_file(
                     os.path.join(path, f'{kind}.{number}.lock'))
@@ -47,7 +48,9 @@ class ProcessSlot:
                     os.close(handle)
                     continue
                 if (path, kind, number) in _SLOTS:
-                    # A process does not conflict with its own POSIX locks.
+                    # Another slot of this process has the number: a process
+                    # does not conflict with its own POSIX locks. Closing the
+                    # handle would release the lock.
                     continue
                 self._key = (path, kind, number)
                 _SLOTS.add(self._key)
@@ -60,8 +63,8 @@ class ProcessSlot:
                 '[distperiodic] state_path to a directory that this user '
                 'can write to') from exc
         raise exceptions.ConfigError(
-            f'state_path {path!r} has no free number left; if several hosts '
-            'share it, give each host its own')
+            f'state_path {path!r} has no free slot left; if several hosts '
+            'share this directory, give each host its own')
 
     def leave(self) -> None:
         if self._handle is not None:

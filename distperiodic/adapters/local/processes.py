@@ -2,13 +2,13 @@
 """Processes in which the handlers of a partition run.
 
 A handler that takes too long is killed with its process, and another process
-replaces it. The processes are started by ``spawn``, so they share nothing
-with this one: each builds its own instance of the tasks, as ``CLASS(conf)``.
-Progress and cancellation cross a link of their own.
+replaces the killed one. The processes are started by ``spawn``, so they share
+nothing with the service: each builds its own instance of the tasks, as
+``CLASS(conf)``. Progress and cancellation are sent over a separate link.
 
-This module starts the pool's threads, and its processes. One thread starts
-each pool and lives as long as the service: the system kills a process when the
-thread that has started it ends.
+One thread of this module starts each pool, with its threads and processes.
+This thread lives as long as the service: the system kills a process when the
+thread that started it ends.
 """
 
 import contextlib
@@ -77,10 +77,9 @@ class Call(NamedTuple):
     step: StepInput | None
     #: Lease of the run. Empty means that there is no store.
     lease: str
-    #: Monotonic time until which the run may go on unless it is extended, in
-    #: seconds.
+    #: Time limit of the run, in monotonic seconds. The service may extend it.
     until: float
-    #: Arguments of the handler after the context.
+    #: Arguments of the handler, without the context.
     arguments: tuple[Any, ...]
 
 
@@ -135,7 +134,7 @@ class Processes:
         self._lock = threading.Lock()
         self._closed = False
         self._pool: Any = None
-        #: Pools to start, each with the event that tells that it is started.
+        #: Pools to start, each with an event that is set once it is started.
         #: None ends the thread.
         self._starts: queue.SimpleQueue[
             tuple[Any, threading.Event] | None] = queue.SimpleQueue()
@@ -145,14 +144,14 @@ class Processes:
     def _start_pools(self) -> None:
         while (found := self._starts.get()) is not None:
             pool, started = found
-            # If this fails, the run that needs the pool fails likewise.
+            # If this fails, the run that needs the pool fails as well.
             with contextlib.suppress(OSError):
                 # Reading this starts the processes.
                 pool.active  # noqa: B018
             started.set()
 
     def _usable(self, broken: Any) -> Any:
-        """Return a pool that has started. None means that this is closed.
+        """Return a started pool. None means that this object is closed.
 
         :param broken: Pool that must be replaced. None means none.
         """
@@ -181,8 +180,9 @@ class Processes:
             pool = self._usable(pool)
             if pool is None:
                 break
-            # If a process dies while none has a run, the whole pool breaks. A
-            # run that was scheduled meanwhile has not begun.
+            # If a process dies while no process has a run, the whole pool
+            # breaks. A run that was scheduled at that time has not begun, so
+            # it is scheduled again in another pool.
             try:
                 future = pool.schedule(_run, args=args, timeout=timeout)
             except RuntimeError:
@@ -198,15 +198,16 @@ class Processes:
         """Run a handler in a process.
 
         :param context: Context of the run in this process. It receives the
-            progress of the handler. The handler learns when it is not current
-            any more.
-        :param timeout: Seconds after which its process is killed.
-        :param until: Returns the monotonic time until which the run may go on,
-            in seconds. Its process ends then.
-        :returns: For a command, the JSON text of what it returned.
-        :raises LeaseEnded: Its process ended because that time was over.
-        :raises Exception: The handler raised, took too long or ended its
-            process, or a command returned what it must not.
+            progress of the handler. If the run loses its lease or is
+            cancelled, the context of the handler is cancelled.
+        :param timeout: Seconds after which the process of the handler is
+            killed.
+        :param until: Returns the time limit of the run, in monotonic seconds.
+            The process of the handler ends itself at this limit.
+        :returns: For a command, the JSON text of its result.
+        :raises LeaseEnded: The process ended itself at the time limit.
+        :raises Exception: The handler raised an exception, took too long or
+            ended its process, or the result of a command is invalid.
         """
         from pebble import ProcessExpired
         try:
@@ -290,10 +291,11 @@ def _end() -> None:
 
 
 def _run(call: Call, number: int) -> str | _Failed | None:
-    """Run a handler. Return the JSON text of what a command returned, or how
-    the handler failed.
+    """Run a handler in this process.
 
-    :param number: Number by which the service knows the run.
+    :param number: Number that identifies the run in the service.
+    :returns: For a command, the JSON text of its result. If the handler
+        failed, its exception.
     """
     context = Context(
         call.job, call.object, call.tick, call.fence, call.attempt,

@@ -43,9 +43,10 @@ class CatalogueMethods:
     def read(self, job: Job, tick: int, arcs: Sequence[Arc]
              ) -> tuple[catalogue.Catalogue, dict[str, schedule.Schedule],
                         bool]:
-        """Return the catalogue of *job*, the schedules of objects that have
-        their own, and True if the catalogue has only the objects on *arcs*.
+        """Call the catalogue method of *job*.
 
+        :returns: the catalogue, the schedules of objects that have their own,
+            and True if the catalogue has only the objects on *arcs*.
         :raises InvalidObject: The method does not return objects.
         """
         method = self._method(job.name)
@@ -79,7 +80,8 @@ class CatalogueMethods:
                     'once per tick; give each object a unique id',
                     job.name, job.objects, duplicate)
         if self._sort:
-            # These sorts take long, so do them outside the flow's thread.
+            # These sorts take long, so do them here and not in the thread of
+            # the flow.
             found.index()
             if job.spread:
                 found.by_phase(job.schedule.period_us(tick))
@@ -158,7 +160,8 @@ class ThreadReader:
                           exc_info=True)
                 found = _as_exception(exc)
             self._answer(job.name, ticket, found)
-            # Drop the reference, or it would live until the next request.
+            # Drop the reference. Otherwise the answer would stay in memory
+            # until the next request.
             del found
             with self._lock:
                 self._idle += 1

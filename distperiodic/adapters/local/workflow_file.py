@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of workflows, in YAML or JSON, with the place of each error."""
+"""Reader of workflow files in YAML or JSON, which locates each error."""
 
 import functools
 from typing import Any
@@ -24,7 +24,7 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
             f'{path}: {getattr(exc, "strerror", None) or exc}; correct '
             '[distperiodic] workflows, or make the file readable as UTF-8'
         ) from None
-    # YAML takes JSON, but no tabs between its values.
+    # A YAML parser accepts JSON, except for tabs between values.
     if path.endswith('.json'):
         text = text.replace('\t', ' ')
     try:
@@ -37,7 +37,7 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
         raise InvalidWorkflow(
             f'{path}{where}: {exc.problem or exc.context}') from None
     except (yaml.YAMLError, ValueError) as exc:
-        # A tag such as !!int may belong to a value that is no number.
+        # A value with a tag such as !!int may not be a number.
         raise InvalidWorkflow(
             f'{path}: {" ".join(str(exc).split())}') from None
     except RecursionError:
@@ -52,8 +52,9 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
 def _check_unique(node: Any) -> None:
     """Check that each key of a dictionary is text, and is given once.
 
-    :raises yaml.MarkedYAMLError: A key is not; of a key that is given twice,
-        YAML itself would take the last value.
+    YAML itself would use the last value of a key that is given twice.
+
+    :raises yaml.MarkedYAMLError: A key is not text, or is given twice.
     """
     if isinstance(node, yaml.MappingNode):
         seen = set()
@@ -74,8 +75,10 @@ def _check_unique(node: Any) -> None:
 
 
 def _locate(root: Any, path: workflow.Path) -> str:
-    """Return ``':LINE:COLUMN'`` of the value at *path*, or of the last one
-    on the way to it that exists.
+    """Return ``':LINE:COLUMN'`` of the value at *path*.
+
+    If this value does not exist, return the place of the innermost value on
+    the path that exists.
     """
     node = root
     for part in path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work and reports over messages, on any broker that has a driver.
+"""Message bus for work and reports, over any broker that has a driver.
 
 Each worker process and each scheduler process has a queue of its own. A
 message is addressed to one process, so a scheduler knows exactly which batches
@@ -9,14 +9,14 @@ each worker still holds, and no worker can hoard work::
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
     distperiodic.GROUP.replies.WORD    <- replies to the command of an operator
 
-Schedulers also hear ``distperiodic.GROUP.notices.all``, where notices of tasks
-are sent, and all members hear ``distperiodic.GROUP.control.all``, where the
-commands of operators are sent.
+Schedulers also receive messages to ``distperiodic.GROUP.notices.all``: the
+notices of tasks. All members receive messages to
+``distperiodic.GROUP.control.all``: the commands of operators.
 
 The nonce identifies the process, as in its membership entry. Two processes
-with the same member id therefore never receive each other's messages. That
-matters when the group rejects a second process, or when a process replaces
-one that hangs.
+with the same member id therefore never receive each other's messages. This is
+needed when the group rejects a second process, or when a process replaces one
+that hangs.
 
 This module encodes, signs and checks the messages. The driver that the scheme
 of ``transport_url`` names carries them (module ``drivers``). The modules
@@ -60,10 +60,11 @@ LOG = logging.getLogger(__name__)
 # Number of distinct (origin, reason) pairs that are counted separately. The
 # limit is needed because a forger could invent any number of them.
 _MOST_ORIGINS = 200
-#: Maximum number of characters in the name of a queue, which is ASCII. It is
-#: AMQP's limit, and applies to all drivers, so that a group can change them.
+#: Maximum number of characters in the name of a queue, which is ASCII. This is
+#: the limit of AMQP. It applies to all drivers, so that a group can change its
+#: driver.
 NAME_LIMIT = 255
-#: Last word of the name of messages to all processes of a kind.
+#: Last word of a name to which messages for all processes of a kind are sent.
 ALL = 'all'
 
 
@@ -95,8 +96,8 @@ def replies_topic(group: str) -> str:
 def _quoted(name: str) -> str:
     """Quote *name* so that it is one word of a topic.
 
-    With an unquoted dot, two partitions could share a queue. An unquoted '#'
-    or '*' in a binding would receive the work of all workers.
+    With an unquoted dot, two partitions could share a queue. A binding with an
+    unquoted '#' or '*' would receive the work of all workers.
     """
     return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
 
@@ -114,7 +115,7 @@ def _server(entry: str) -> str:
 
 
 class Drops:
-    """Dropped messages: each kind is logged once, then only counted."""
+    """Counter of dropped messages, which logs each kind of them once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,8 +129,8 @@ class Drops:
                 key = ('many others', 'various')
             count = self._counts[key] = self._counts.get(key, 0) + 1
         if count == 1:
-            LOG.log(level, 'message dropped: origin=%r reason=%r; more of '
-                    'the same are counted and not logged', *key)
+            LOG.log(level, 'message dropped: origin=%r reason=%r; further '
+                    'ones of this kind are counted and not logged', *key)
 
     def counts(self) -> dict[tuple[str, str], int]:
         with self._lock:
@@ -141,8 +142,10 @@ OnControl = Callable[[ControlRequest], str | None]
 
 
 class _Bus(abc.ABC):
-    """Common base of both ends: address, keys, commands of operators, and
-    dropped messages.
+    """Common base of both ends of the bus.
+
+    It holds the address and the keys, receives the commands of operators, and
+    counts dropped messages.
     """
 
     _connection: Carrier | None = None
@@ -187,7 +190,7 @@ class _Bus(abc.ABC):
     def start(self, timeout: float = 30.0) -> None:
         """Connect, listen, and start the threads of the bus.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         :raises ConfigError: the transport URL can never work, or the bus is
             started already.
         :raises BusUnavailable: no broker accepted the connection; start() may
@@ -211,10 +214,11 @@ class _Bus(abc.ABC):
                 self._drops.note, self._hears),
             replicated=self._quorum, monotonic=self._monotonic)
         # In a forked child, do not touch the parent's connection: its threads
-        # do not run here, and its sockets are still in use.
+        # do not run here, and the parent still uses its sockets.
         self._pid, self._connection = os.getpid(), None
         self._failed_connection = connection
-        # Rounded, so that the same failure has the same text in each attempt.
+        # Round the timeout, so that the same failure has the same text in each
+        # attempt.
         connection.open(max(0.1, round(timeout, 1)))
         self._failed_connection = None
         self._begin(connection)
@@ -291,7 +295,7 @@ class _Bus(abc.ABC):
 def _claimed_origin(payload: Any) -> str:
     """Return the sender that a rejected message claims, for the log.
 
-    The sender is not verified. It is empty if the message names none.
+    The sender is not verified. Empty means that the message names none.
     """
     try:
         origin = payload.get('sender') or payload['reports'][0]['worker']
@@ -316,9 +320,10 @@ class MessagingWorkBus(_Bus):
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
-    :param on_control: Called with each command of an operator that is not
-        dropped by its age, its id or its group. Returns why it is dropped,
-        or None. If *on_control* is None, commands are not heard.
+    :param on_control: Called with each command of an operator, except those
+        that are dropped because of their age, id or group. It returns the
+        reason to drop the command, or None. If *on_control* itself is None,
+        no commands are received.
     :param keys: Secrets that sign messages. The first key signs; messages
         signed with any of them are accepted. If empty, messages are neither
         signed nor checked.
@@ -363,7 +368,7 @@ class MessagingWorkBus(_Bus):
 
         *on_unsent* is called for each batch that could not be sent in time.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         """
         deadline = self._monotonic() + timeout
         connection, self._connection = self._connection, None
@@ -438,7 +443,7 @@ class MessagingReportBus(_Bus):
         """
         if (self._connection is None and self._outbox is not None
                 and self._pid == os.getpid()):
-            # A handler may return after its worker has stopped waiting.
+            # A handler may return after its worker has stopped waiting for it.
             self._lost(report, to_entry, 'the bus is closed')
             return
         reason = self._unusable()
@@ -447,14 +452,14 @@ class MessagingReportBus(_Bus):
         self._outbox.put(report, to_entry)
 
     def forget(self, to_entry: str) -> None:
-        """Send nothing more to a scheduler that is gone."""
+        """Drop the waiting reports to a scheduler that is gone."""
         if self._outbox is not None:
             self._outbox.forget(to_entry)
 
     def close(self, timeout: float = 5.0) -> None:
         """Send the waiting reports, then disconnect.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         """
         deadline = self._monotonic() + timeout
         connection, self._connection = self._connection, None

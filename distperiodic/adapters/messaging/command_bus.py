@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of one operator's process over messages, and the replies.
+"""Commands that an operator's process sends as messages, and their replies.
 
-A command goes to all members of a group, over all brokers at the same time. A
-broker that is away costs its timeout, and does not hold up the others. The
-queue for replies ends with the process.
+A command goes to all members of a group, over all brokers at the same time. An
+unreachable broker delays the process until the timeout, but does not delay the
+messages over other brokers. The process may have a queue for replies.
 """
 
 import queue
@@ -33,9 +33,7 @@ from distperiodic.ports import Inbox
 
 
 def urls_of(conf: Any, partitions: Partitions) -> list[str]:
-    """Return the URLs of all brokers that the configuration names, including
-    passwords.
-    """
+    """Return the URLs of all configured brokers, including passwords."""
     return list(dict.fromkeys([drivers.url_of(conf), *(
         one.transport_url for _, one in sorted(partitions.items())
         if one.transport_url)]))
@@ -48,7 +46,7 @@ class CommandBus:
     :param urls: URLs of the brokers.
     :param keys: Secrets that sign messages. The first key signs commands;
         replies that are signed with any of them are accepted.
-    :param hears: Whether to receive replies.
+    :param hears: True to receive replies.
     """
 
     def __init__(self, conf: Any, urls: Sequence[str], *, group: str,
@@ -68,8 +66,8 @@ class CommandBus:
     def open(self, timeout: float) -> dict[str, str]:
         """Connect to the brokers that answer.
 
-        :param timeout: Maximum seconds that this takes.
-        :returns: What prevented a connection, by URL without its password.
+        :param timeout: Maximum duration of the call, in seconds.
+        :returns: Reasons of failed connections, by URL without its password.
         """
         inbox = Inbox(replies_topic(self._group), self.word, self._receive,
                       self._drops.note) if self.word else None
@@ -84,10 +82,10 @@ class CommandBus:
 
     def send(self, request: ControlRequest,
              timeout: float) -> dict[str, str]:
-        """Send a command over all brokers to which there is a connection.
+        """Send a command over all connected brokers.
 
-        :param timeout: Maximum seconds that this takes.
-        :returns: As :meth:`open`.
+        :param timeout: Maximum duration of the call, in seconds.
+        :returns: Reasons of failures, by URL without its password.
         :raises InvalidMessage: Every member would reject the command.
         """
         payload = encode_request(request, self._keys)
@@ -113,7 +111,7 @@ class CommandBus:
     def close(self, timeout: float) -> None:
         """Delete the queue for replies, and disconnect.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         """
         self._at_once(list(self._carriers),
                       lambda url: self._carriers[url].close(timeout), timeout)

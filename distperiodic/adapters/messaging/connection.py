@@ -8,8 +8,8 @@ Only this module, its transport (module ``transport``) and its server (module
   broker reports that the queue is missing.
 * A cast during an outage, or to a broker that is out of memory, blocks
   forever. Our cast fails immediately during an outage. If the broker is out of
-  memory, it blocks a thread that no other thread waits for (module
-  ``outbox``).
+  memory, our cast still blocks, but in a thread for which no other thread
+  waits (module ``outbox``).
 
 Importing oslo.messaging fixes the backend of oslo.service for the whole
 process, so it is imported only when a connection opens.
@@ -91,7 +91,7 @@ class BrokerConnection:
         """Connect and start to listen.
 
         :raises ConfigError: the transport URL can never work.
-        :raises BusUnavailable: no login to the broker within *timeout* s.
+        :raises BusUnavailable: no broker accepted a login within *timeout* s.
         """
         self._transport = self._broker.open()
         inbox = self._inbox
@@ -112,7 +112,8 @@ class BrokerConnection:
         if failure is not None and not isinstance(failure, BusUnavailable):
             self._last_error = self._broker.redacted(failure)
         if 'Configuration Error' in self._last_error:
-            # The driver detects contradictions when it declares a queue.
+            # The driver detects options that contradict each other only when
+            # it declares a queue.
             raise ConfigError(
                 f'transport_url {self._broker.redacted_url} and '
                 '[oslo_messaging_rabbit] contradict each other: '
@@ -163,8 +164,8 @@ class BrokerConnection:
             raise NoConsumer(
                 f'there is no queue {topic}.{identity}') from None
         except Exception as exc:
-            # Besides oslo's errors there are kombu's, and a broken driver may
-            # raise anything. All have the same meaning here.
+            # The error may come from oslo.messaging or from kombu, and a
+            # broken driver may raise anything. All errors are handled alike.
             error = self._broker.redacted(exc)
             self._record_failure(error)
             raise BusUnavailable(error) from None
@@ -207,7 +208,7 @@ class BrokerConnection:
         server.on_message = functools.partial(self._receive, inbox)
         server.on_garbage = inbox.on_garbage
         server.hears = inbox.hears
-        # No thread of this pool is ever started: see the class.
+        # The class of the server never starts a thread of this pool.
         server.start(override_pool_size=1)
         self._server = server
         self._opened.set()
@@ -256,7 +257,8 @@ class BrokerConnection:
         client = self._clients.get((topic, identity))
         if client is None:
             if len(self._clients) > 1000:
-                # Names of workers change over time; clients are cheap.
+                # The names of workers change over time, so limit the number of
+                # clients. A new client is cheap.
                 self._clients.clear()
             client = self._clients[topic, identity] = sender(
                 self._transport, topic, identity)
@@ -278,7 +280,7 @@ class BrokerConnection:
     # Closing.
 
     def _wake(self, inbox: Inbox) -> None:
-        """Wake the listener with a message; otherwise it polls every 5 s."""
+        """Wake the listener with a message; it polls only every 5 s."""
         try:
             self.cast(inbox.topic, inbox.identity, {})
         except BusUnavailable:
@@ -299,8 +301,8 @@ class BrokerConnection:
     def _release(self) -> None:
         """Close the connections after close(), unless a cast is in progress.
 
-        A connection in use would return to its pool afterwards and stay open
-        forever.
+        A connection that is in use would return to its pool later, and stay
+        open forever. So the last cast closes the connections.
         """
         with self._casting:
             if not self._releasing or self._casts:

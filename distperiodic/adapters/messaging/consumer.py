@@ -3,12 +3,14 @@
 
 It differs from oslo.messaging's own server:
 
-* oslo.messaging acknowledges a message before it delivers it, and accepts any
-  number of messages. Here the scheduler's flow control limits them.
+* oslo.messaging acknowledges a message before it delivers the message, and
+  accepts any number of messages. Here the flow control of the schedulers
+  limits their number.
 * oslo.messaging would reply to a forged call, and wait a minute for a missing
   caller. Our server never replies, and accepts only one method name.
-* oslo.messaging declares three queues. Our server needs only one, which the
-  broker would keep forever if its process is killed.
+* oslo.messaging declares three queues, and the broker would keep them forever
+  after the process is killed. Our server declares only the queue that it
+  needs, and the broker deletes that queue after a time without a consumer.
 * oslo.messaging logs a traceback for each invalid message, and some of these
   close the channel. Our server counts them and continues.
 * oslo.messaging decompresses every message, so a small compressed message can
@@ -55,8 +57,9 @@ def server_class() -> type:
                     self.transport._driver, self._target, self.on_garbage,
                     self.hears)
             except (AttributeError, TypeError):
-                # Another driver or release: oslo.messaging declares three
-                # queues and logs a traceback per invalid message. That works.
+                # This is another driver, or another release of oslo.messaging.
+                # Let oslo.messaging declare its three queues and log a
+                # traceback for each invalid message. That works as well.
                 LOG.debug('the queues are left to oslo.messaging',
                           exc_info=True)
                 return super()._create_listener()
@@ -71,8 +74,7 @@ def server_class() -> type:
             raise NotImplementedError('nothing is handed to the pool')
 
         def forget_queue(self, name):
-            """Delete the queue of this server, unless another process listens
-            to it.
+            """Delete the queue of this server, if no other process uses it.
 
             Call it between stop() and wait(), while the connection is idle.
             """
@@ -86,7 +88,7 @@ def server_class() -> type:
                         if left.consumer_count == 0:
                             consumer.queue.delete()
             except Exception as exc:
-                # The broker is unreachable, or it is another driver. The
+                # The broker is unreachable, or the driver is another one. The
                 # queue stays, and its next consumer rejects its messages.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
@@ -99,8 +101,8 @@ def _listen_to_own_queue(driver: Any, target: Any,
     """Listen to the queue of *target*'s server, and declare no other.
 
     The driver itself would also declare queues that all servers of a topic
-    share; nothing is ever sent to those. The broker deletes the queue if its
-    process does not come back.
+    share; nothing is ever sent to those. The broker deletes the queue after a
+    time without a consumer.
 
     :param hears: Other routing keys of messages for this queue.
     """
@@ -127,8 +129,9 @@ def _listen_to_own_queue(driver: Any, target: Any,
 
 
 def _bind_to_all(consumer: Any, routing_keys: Sequence[str]) -> None:
-    """Bind the queue of *consumer* to *routing_keys* as well, each time that
-    the driver declares it.
+    """Bind the queue of *consumer* to *routing_keys* as well.
+
+    This is done each time that the driver declares the queue.
     """
     declare = consumer.declare
 
@@ -154,7 +157,7 @@ def _quiet_callback(consumer: Any,
     """
     from oslo_messaging._drivers import impl_rabbit
     # Ids of recent messages. A message whose acknowledgement was lost is
-    # among the first ones after a reconnect.
+    # delivered again among the first ones after a reconnect.
     recent_ids: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:
@@ -187,7 +190,10 @@ def _quiet_callback(consumer: Any,
 
 
 def _rejection(raw: Any) -> str | None:
-    """Return the reason why *raw*, a message of the broker, is not decoded."""
+    """Return the reason to reject *raw* before it is decoded, or None.
+
+    :param raw: Message as the broker delivers it.
+    """
     compression = (getattr(raw, 'headers', None) or {}).get('compression')
     if compression:
         return (f'compressed ({compression!r:.40}), unlike messages of '

@@ -18,7 +18,7 @@ from distperiodic.exceptions import ConfigError
 
 #: Namespace of the entry points.
 NAMESPACE = 'distperiodic.bus'
-#: The form of a URL that messages suggest.
+#: Example of a URL, for error messages.
 EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
@@ -66,7 +66,7 @@ def driver_of(url: str) -> ports.BusDriver:
 
 def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
     reason = ' '.join(str(error).split()) or type(error).__name__
-    # stevedore's own entries do not know their package.
+    # The entry points that stevedore returns do not name their package.
     package = next((found.dist.name for found in metadata.entry_points(
         group=NAMESPACE, name=entry.name) if found.dist), entry.module)
     extras = f'[{",".join(entry.extras)}]' if entry.extras else ''
@@ -78,7 +78,7 @@ def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
 
 def names() -> list[str]:
     """Return the names of the installed kinds of buses."""
-    # A manager that selects nothing loads nothing.
+    # A manager with an empty selection loads no plug-in.
     found: Any = stevedore.NamedExtensionManager(NAMESPACE, [])
     return sorted({entry.name for entry in found.list_entry_points()})
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices to all schedulers of a group, over messages.
 
-A notice only makes a scheduler scan at once; without it, the scheduler finds
-the same at its next sweep. So a notice that cannot be sent is dropped, and
-no caller waits for the broker.
+A notice makes a scheduler check tasks at once. Without the notice, the
+scheduler finds these tasks at its next sweep. So a notice that cannot be sent
+is dropped, and no caller waits for the broker.
 """
 
 import logging
@@ -22,10 +22,11 @@ from distperiodic.core.wire import Key
 
 LOG = logging.getLogger(__name__)
 
-# Number of ids in one message, and of those that wait to be sent.
+# Maximum number of ids in one message, and the number of waiting ids above
+# which further notices are dropped.
 _IN_A_MESSAGE = 1000
 _MOST_WAITING = 20_000
-# Seconds for which the first connection, or the end of it, may take.
+# Maximum seconds to connect, and to disconnect.
 _CONNECTING = 5.0
 
 
@@ -69,7 +70,7 @@ class TaskNotices:
                 self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Send what waits, for at most *timeout* seconds, and disconnect."""
+        """Send the waiting notices for up to *timeout* s, and disconnect."""
         if self._pid != os.getpid():
             return
         with self._changed:
@@ -89,7 +90,7 @@ class TaskNotices:
         except exceptions.DistperiodicError as exc:
             with self._changed:
                 self._drop(exc)
-                # The next notice tries again.
+                # The next notice tries to connect again.
                 self._thread = None
             return
         while True:
@@ -104,8 +105,8 @@ class TaskNotices:
                 carrier.cast(self._topic, ALL, message.encode_notice(
                     message.Notice(tasks), self._keys))
             except exceptions.DistperiodicError as exc:
-                # NoConsumer while no scheduler listens, or no broker: the
-                # sweep finds the tasks.
+                # No scheduler listens (NoConsumer), or the broker is away. The
+                # next sweep of a scheduler finds the tasks.
                 self._drop(exc)
         carrier.close(_CONNECTING)
 

@@ -132,7 +132,7 @@ class BatchOutbox:
         while True:
             with self._changed:
                 self._sending = None
-                # Wakes the watcher, which may be waiting for this.
+                # Wake the watcher: the batch that it waits for may be gone.
                 self._changed.notify_all()
                 while not self._waiting and not self._closing:
                     self._changed.wait()

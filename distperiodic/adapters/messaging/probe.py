@@ -2,8 +2,8 @@
 """RabbitMQ probes for operators: reachability, queues and consumers.
 
 This module uses AMQP directly. oslo.messaging does not report why a broker
-rejected a login, retries forever, and declares a queue when it asks about it.
-In this module every request has a timeout, and a query creates nothing.
+rejected a login, retries forever, and creates a queue when it asks for its
+state. In this module every request has a timeout, and a query creates nothing.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ class RabbitProbe:
         if self.driver not in ('rabbit', 'kombu'):
             raise exceptions.ConfigError(
                 f'transport_url names the driver {self.driver!r} of '
-                'oslo.messaging, but services can use only rabbit of its '
-                f'drivers; write for example {EXAMPLE}')
+                'oslo.messaging, but rabbit is the only one of its drivers '
+                f'that services can use; write for example {EXAMPLE}')
         if not self.hosts or not all(h.name for h in self.hosts):
             raise exceptions.ConfigError(
                 'transport_url names no broker; set it, for example '
@@ -88,7 +88,7 @@ class RabbitProbe:
             'password into transport_url')
 
     def weaknesses(self, host: BrokerHost) -> list[Weakness]:
-        """Return none: a broker that is out of memory keeps its messages."""
+        """Return an empty list: RabbitMQ keeps messages if memory runs out."""
         return []
 
     def check(self, host: BrokerHost) -> None:
@@ -116,7 +116,8 @@ class RabbitProbe:
 
     def queues(self, host: BrokerHost,
                names: list[str]) -> dict[str, QueueState | None]:
-        """Return the queues of *names*; None means that it does not exist."""
+        """Return the state of each queue; None means that it does not exist.
+        """
         import amqp
         found: dict[str, QueueState | None] = {}
         with self._connection(host) as connection:

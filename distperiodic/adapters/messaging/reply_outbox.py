@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies to operators, which a thread of their own sends.
+"""Outgoing queue of replies to operators.
 
 An operator waits for a few seconds only. So a reply is sent once: if the
 broker is away, the operator's command reports that the member did not answer.
@@ -24,7 +24,8 @@ _MOST_WAITING = 100
 class ReplyOutbox:
     """Sends replies, in a thread that starts with the first one.
 
-    :param send: Sends a reply to the queue with that last word. May block.
+    :param send: Function that sends a reply. Its second argument is the last
+        word of the name of the operator's queue. It may block.
     """
 
     def __init__(self, send: Callable[[ControlReply, str], None]):
@@ -34,7 +35,9 @@ class ReplyOutbox:
         self._thread: threading.Thread | None = None
 
     def put(self, reply: ControlReply, word: str) -> None:
-        """Queue a reply; never block and never raise. One thread calls this.
+        """Enqueue a reply; never block and never raise.
+
+        Only one thread may call this.
         """
         try:
             self._waiting.put_nowait((reply, word))
@@ -48,7 +51,7 @@ class ReplyOutbox:
             self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Send what waits, for at most *timeout* seconds."""
+        """Send the waiting replies for at most *timeout* seconds."""
         if self._thread is not None:
             try:
                 self._waiting.put(None, timeout=timeout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outgoing queue of reports, which go out in groups."""
+"""Outgoing queue of reports, which are sent in groups."""
 
 import collections
 import dataclasses
@@ -23,7 +23,7 @@ class _Box:
     waiting: collections.deque[tuple[Report, float]] = dataclasses.field(
         default_factory=collections.deque)  # each with its time of put()
     size: int = 0  # number of objects in the waiting reports
-    pause: float = 0.0  # seconds before a retry; 0.0: the last send worked
+    pause: float = 0.0  # seconds before a retry; 0.0 after a success
 
 
 class ReportOutbox:
@@ -37,7 +37,8 @@ class ReportOutbox:
     :param publish: Sends reports to one scheduler. It returns once the broker
         has confirmed them, and raises otherwise.
     :param on_lost: Called with each report that is given up, the scheduler and
-        the reason. The report is not repeated; the run ends with its lease.
+        the reason. The report is not sent again; the scheduler recovers the
+        run when its lease has expired.
     :param linger: Seconds between two messages to one scheduler.
     :param most: Maximum number of objects in one message; a single report may
         have more.
@@ -92,7 +93,7 @@ class ReportOutbox:
             self._give_up(old, scheduler, 'too many reports are waiting')
 
     def forget(self, to: str) -> None:
-        """Give up the reports to *to*, a scheduler that is gone."""
+        """Give up the waiting reports to *to*, a scheduler that is gone."""
         with self._changed:
             box = self._boxes.pop(to, None)
             if box is None:

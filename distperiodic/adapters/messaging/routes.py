@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buses to the workers of partitions that have brokers of their own.
 
-A broker that is away holds up its own partitions only: the others start and
-send without it.
+An unreachable broker delays only its own partitions: the buses of all other
+partitions start and send without it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds for which start() waits for a broker of a partition.
 _FIRST_WAIT = 5.0
-# Maximum seconds of one attempt to connect to it.
+# Maximum seconds of one attempt to connect to such a broker.
 _ATTEMPT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
@@ -70,7 +70,7 @@ class PartitionBuses:
         The other brokers are retried in the background until they answer.
         After an error, start() may be called again.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         :raises ConfigError: A transport URL can never work.
         :raises BusUnavailable: The main broker did not accept the connection.
         """
@@ -96,7 +96,7 @@ class PartitionBuses:
     def close(self, timeout: float = 5.0) -> None:
         """Close all buses at the same time.
 
-        :param timeout: Maximum seconds that this takes.
+        :param timeout: Maximum duration of the call, in seconds.
         """
         self._closing.set()
         deadline = self._monotonic() + timeout
@@ -140,8 +140,8 @@ class PartitionBuses:
             if reason != logged:
                 logged = reason
                 LOG.error('bus of a partition not started: partition=%s '
-                          'reason=%s; it is retried, and its work waits',
-                          names, reason)
+                          'reason=%s; this process retries, and the work of '
+                          'the partition waits', names, reason)
             start.tried.set()
             self._closing.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport of oslo.messaging for one URL, with the queues' options.
+"""The oslo.messaging transport of one URL, with the options of its queues.
 
-The URL contains a password, and so do some errors of oslo.messaging. This file
-alone knows the password. It returns the texts of errors without it.
+The URL contains a password, and so do some errors of oslo.messaging. This
+module removes the password from the texts of errors.
 """
 
 import logging
@@ -18,7 +18,7 @@ from distperiodic.exceptions import ConfigError
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'distperiodic'
-#: The only method that a message names.
+#: The only method name that messages contain.
 METHOD = 'hear'
 
 
@@ -57,9 +57,9 @@ class BrokerTransport:
         except ConfigError:
             raise
         except Exception as exc:
-            # oslo.messaging has its own errors for some faults of a URL. A
-            # wrong port is a ValueError, an unknown option an error of
-            # oslo.config.
+            # oslo.messaging raises errors of its own for some faults of a URL,
+            # ValueError for an invalid port, and an error of oslo.config for
+            # an unknown option.
             raise ConfigError(
                 f'transport_url {self.redacted_url} cannot be used: '
                 f'{self.redacted(exc)}; it should look like {EXAMPLE}'
@@ -76,8 +76,8 @@ class BrokerTransport:
     def _set_defaults(self, url: Any) -> None:
         """Set the options of the queues for this transport only.
 
-        A query in the URL overrides the driver's options, which belong to the
-        host service.
+        The query of the URL overrides the options of the driver in the
+        configuration, which belong to the service.
         """
         if url.transport not in ('rabbit', 'kombu'):
             return
@@ -92,7 +92,8 @@ class BrokerTransport:
             url.query.setdefault('amqp_durable_queues', 'true')
         # The listener rejects compressed messages.
         url.query['kombu_compression'] = ''
-        # All processes that declare the shared exchange must agree on this.
+        # All processes that declare the shared exchange must agree on this
+        # option.
         url.query.setdefault('amqp_auto_delete', 'false')
 
     def redacted(self, exc: BaseException) -> str:
@@ -109,7 +110,7 @@ class BrokerTransport:
 def sender(transport: Any, topic: str, server: str) -> Any:
     """Return a client of oslo.messaging that sends to one queue.
 
-    The broker confirms each message, or says that there is no such queue.
+    The broker confirms each message, or reports that the queue is missing.
     """
     import oslo_messaging
     return oslo_messaging.get_rpc_client(
@@ -120,10 +121,10 @@ def sender(transport: Any, topic: str, server: str) -> Any:
 
 
 def _register_missing_groups(conf: Any) -> None:
-    """Register options that oslo.messaging misses on a private conf.
+    """Register option groups that oslo.messaging does not register on *conf*.
 
-    It registers some groups on the global conf only, but reads them from the
-    conf that it was given.
+    It registers them on the global conf only, but reads them from the conf
+    that it was given.
     """
     for module, name in (('_tracing', 'oslo_messaging_tracing'),
                          ('_metrics', 'oslo_messaging_metrics')):

@@ -7,16 +7,17 @@ The keys have the names of the queues::
     distperiodic.GROUP.notices.all.hearers   set of streams that hear a name
 
 A sender appends to a stream only if the stream exists, so it learns at once
-that a process is gone. A message for all goes to each stream of the set.
+if the receiving process is gone. A message to a name that several processes
+hear is appended to each stream of the set.
 
-The process of a stream reads it through a consumer group. An entry that was
-read stays pending until it was passed on; then it is deleted. After a lost
-connection the process first claims what is pending, so an entry is neither
-lost with the connection nor passed on twice.
+A process reads its stream through a consumer group. An entry is pending from
+the read until the process has passed it on; then the entry is deleted. After a
+reconnect, the process first claims the pending entries. So a lost connection
+causes no entry to be lost or to be passed on twice.
 
 Limits: a stream keeps its newest 10,000 messages. A process that is killed
 leaves its stream behind, and Redis deletes it half an hour later. Redis
-Cluster is not supported: the streams of a set have different slots.
+Cluster is not supported: the streams of a set are in different slots.
 """
 
 import collections
@@ -46,18 +47,18 @@ _FIELD = b'message'
 _MOST = 10_000
 #: Number of messages that are read with one command.
 _AT_ONCE = 100
-# Milliseconds without its process after which a stream is deleted. By then the
-# senders have reclaimed the work in it.
+# Milliseconds after which Redis deletes a stream, unless its process has
+# renewed this time. By then the senders have reclaimed the work in it.
 _EXPIRES = 30 * 60 * 1000
 # Seconds between two renewals of that time.
 _RENEWAL = 60.0
-# Milliseconds for which a read waits. close() takes as long.
+# Milliseconds for which a read waits. close() waits for the end of a read.
 _WAIT = 500
 # Maximum seconds of a command.
 _TIMEOUT = 3.0
 # Seconds between two attempts to connect.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# Answers to a read of a stream that is gone.
+# First words of the errors that a read of a missing stream returns.
 _GONE = ('NOGROUP', 'UNBLOCKED')
 
 
@@ -72,7 +73,7 @@ class RedisCarrier:
         self._client = clients.client_of(place, _TIMEOUT)
         self._reader: threading.Thread | None = None
         self._closed = threading.Event()
-        #: Set once the queue is declared, or is refused.
+        #: Set once the queue is declared, or the server has refused the login.
         self._decided = threading.Event()
         self._refused: BusUnavailable | None = None
         self._last_error = 'it does not answer'
@@ -110,7 +111,7 @@ class RedisCarrier:
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
         """See :meth:`distperiodic.ports.Carrier.cast`.
 
-        It takes some seconds at most.
+        This takes at most a few seconds.
         """
         queue = f'{topic}.{identity}'
         body = json.dumps(payload, separators=(',', ':')).encode()
@@ -131,7 +132,7 @@ class RedisCarrier:
         if self._reader is not None:
             self._reader.join(max(0.0, timeout))
             if self._reader.is_alive():
-                # The thread closes the client.
+                # The thread closes the client when it ends.
                 return
         self._client.close()
 
@@ -139,7 +140,7 @@ class RedisCarrier:
 
     @staticmethod
     def _add(client: Any, queue: str | bytes, body: bytes) -> Any:
-        """Append a message; None means that there is no such stream."""
+        """Append a message to a stream; return None if it does not exist."""
         return client.xadd(queue, {_FIELD: body}, maxlen=_MOST,
                            nomkstream=True)
 
@@ -151,7 +152,8 @@ class RedisCarrier:
         with self._client.pipeline(transaction=False) as pipeline:
             for hearer in hearers:
                 self._add(pipeline, hearer, body)
-            # The message of an error in a pipeline would contain the command.
+            # If the pipeline raised an error, the text of the error would
+            # contain the command.
             added = pipeline.execute(raise_on_error=False)
         gone = [hearer for hearer, found in zip(hearers, added, strict=True)
                 if found is None]
@@ -202,7 +204,7 @@ class RedisCarrier:
         self._record_answer()
 
     def _take_pending(self, inbox: Inbox) -> None:
-        """Pass on what was read before, and not yet deleted."""
+        """Pass on the entries that were read before and are still pending."""
         start: Any = '0-0'
         while not self._closed.is_set():
             start, entries = self._client.xautoclaim(
@@ -231,7 +233,7 @@ class RedisCarrier:
         ids = []
         for id_, fields in entries:
             if id_ is None:
-                # Older servers list entries that were deleted.
+                # Older servers also return deleted entries, without an id.
                 continue
             ids.append(id_)
             if id_ not in known and fields is not None:
@@ -309,7 +311,10 @@ def _hearers(name: str) -> str:
 
 
 def _pass_on(inbox: Inbox, fields: dict[bytes, bytes]) -> None:
-    """Pass on the message of an entry, which anyone may have written."""
+    """Pass on the message of an entry.
+
+    Check it first: any client of the server may have written the entry.
+    """
     origin = f'queue {inbox.queue}'
     body = fields.get(_FIELD)
     if body is None:

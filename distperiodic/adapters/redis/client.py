@@ -16,7 +16,7 @@ from distperiodic.ports import BrokerHost
 
 #: The oldest release with all commands and options that the carrier uses.
 OLDEST = (6, 2)
-#: Errors that a server without a fault does not raise.
+#: All errors of Redis, and of the connection to it.
 FAILURES = (redis.RedisError, OSError)
 #: Errors of the connection. All others are answers of the server.
 DISCONNECTED = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -26,7 +26,8 @@ def client_of(place: Place, timeout: float,
               host: BrokerHost | None = None) -> Any:
     """Return a client, which connects with its first command.
 
-    It repeats no command by itself: a repeated message would arrive twice.
+    The client does not retry commands: a message that is sent again could
+    arrive twice.
 
     :param timeout: Maximum seconds of a connection and of a command.
     :param host: One of the servers. None means the one that the URL selects.
@@ -60,10 +61,11 @@ def check_version(client: Any, place: Place) -> None:
     try:
         text = client.info('server')['redis_version']
     except errors.NoPermissionError:
-        # The user may not ask. An older server then rejects a command.
+        # The user has no right to ask. If the server is too old, it rejects a
+        # later command.
         return
     except KeyError:
-        # A server that is compatible with Redis need not have its version.
+        # A server that is compatible with Redis may not report this version.
         return
     found = re.match(r'(\d+)\.(\d+)', text)
     if found and tuple(map(int, found.groups())) < OLDEST:
@@ -73,7 +75,7 @@ def check_version(client: Any, place: Place) -> None:
 
 
 def refusal_of(error: BaseException, place: Place) -> BusUnavailable | None:
-    """Return the error for an operator if a login was refused.
+    """Return an error for the operator if the server refused this client.
 
     None means that a retry may succeed.
     """

@@ -16,7 +16,10 @@ class RedisStreams:
     def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
                 replicated: bool,
                 monotonic: Callable[[], float]) -> RedisCarrier:
-        """Return a carrier. The server decides about *replicated*."""
+        """Return a carrier.
+
+        *replicated* has no effect: the server decides whether it replicates.
+        """
         return RedisCarrier(urls.parse(url), inbox, monotonic)
 
     def probe(self, conf: Any, url: str) -> RedisProbe:

@@ -101,5 +101,5 @@ def _host(server: str, port: int, user: str) -> BrokerHost:
     found = urllib.parse.urlsplit(f'//{server}')
     if not found.hostname:
         raise ValueError('it names no server')
-    # The port raises ValueError if it is none.
+    # Reading the port raises ValueError if the port is invalid.
     return BrokerHost(found.hostname, found.port or port, user)

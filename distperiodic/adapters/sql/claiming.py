@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of objects for a tick, in a database.
 
-In the steady state the claims of the last tick have all ended, and one UPDATE
-claims all objects. The rows of the remaining objects are read and handled by
-their state: not listed, ended meanwhile, or claimed but not started. If
-several members try to claim an object, the first one wins it.
+In the steady state, all claims of the previous tick have ended, and one UPDATE
+claims all objects. The rows of the remaining objects are read, and each object
+is handled according to its row: for example, it is not listed, its last claim
+has ended, or its last claim was not started. If several members try to claim
+an object, the first one wins it.
 """
 
 import collections
@@ -35,8 +36,8 @@ _UNCOUNTED = MOVES[Move.COUNT][0]
 FIRST = -2 ** 63
 #: Later than any instant.
 LAST = 2 ** 63 - 1
-#: Maximum number of times that the remaining rows are read and tried, while
-#: other members change them.
+#: Maximum number of passes over the rows of the remaining objects. Another
+#: pass is needed if other members change these rows at the same time.
 _ATTEMPTS = 20
 
 
@@ -48,22 +49,22 @@ def take(tx: transaction.Transaction, number: int, tick: int,
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Claim those of *keys* that may be claimed; do not create the lease.
 
-    This does not wait for rows that a handler's open transaction has locked:
-    only closed and waiting claims are changed, and none of them has a running
-    handler.
+    This never waits for a row that a handler's open transaction has locked: it
+    changes only claims that have ended or were not started, and no handler
+    runs under such a claim.
 
     The parameters without a description are those of
     :meth:`distperiodic.ports.ClaimStore.claim`.
 
     :param min_watermark: Objects with an earlier watermark are reported as
         behind.
-    :param settle: True settles *tick* and all earlier ticks, so that they can
-        no longer be claimed. False is for a tick outside the schedule: earlier
-        ticks that are due stay due.
-    :param won: Claims of *keys* that were moved into the lease before this
-        call, because their last tick had ended. None means that this was not
-        tried yet.
-    :returns: the result, and the number of superseded claims of each tick.
+    :param settle: True sets the watermark to *tick*, so that this tick and all
+        earlier ones can no longer be claimed. False is for a tick that an
+        operator triggers: earlier ticks that are due stay due.
+    :param won: Claims of *keys* that the caller has already moved into the
+        lease, because their last tick had ended. None means that the caller
+        has not tried this.
+    :returns: the result, and the number of superseded claims by their tick.
     """
     busy: list[str] = []
     waiting: list[str] = []
@@ -80,13 +81,14 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     if won is None:
         won = {}
         if tx.dialect.passes_locked:
-            # In the steady state all claims of the last tick have ended, and
-            # this claims all objects.
+            # In the steady state, all claims of the previous tick have ended,
+            # and this statement claims all objects.
             tx.move(step, number, keys, won, ended_into)
     rest = [key for key in keys if key not in won]
     if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
             'of_job': number}) not in (None, schedule):
-        # An earlier call, whose answer was lost, may have won some of them.
+        # An earlier call whose answer was lost may have won some of these
+        # objects.
         return Claimed(
             [*won.values(), *tx.standing(number, rest, lease)],
             [], 0, [], [], outdated=True), superseded
@@ -94,9 +96,9 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         if not rest:
             break
         rows = tx.rows_of(number, rest)
-        # Check the time only if nothing was won, neither now nor by an earlier
-        # call whose answer was lost: a result that says "too early" or "too
-        # late" must not leave claims in the lease.
+        # Check the time only if the lease has no claims yet, neither from this
+        # call nor from an earlier one whose answer was lost: the answers "too
+        # early" and "too late" mean that nothing was claimed.
         if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
             now = _now(tx, rows)
@@ -128,7 +130,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
             elif row.state in CLOSED:
                 ended.append(key)
             elif row.state in _UNCOUNTED:
-                # The end has to be counted before the new claim.
+                # Count the end of the last run before the new claim replaces
+                # it.
                 ended.append(key)
                 uncounted[row.lease].append(key)
             elif row.state not in _SUPERSEDED_FROM:
@@ -157,7 +160,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 into | {'stands_in': old})
             superseded[old_tick] += moved
             tx.leave(old, moved)
-        # Another member may have been faster: read these rows again.
+        # Another member may have changed these rows first: read them again.
         rest = [key for key in (*new, *relisted, *ended, *(
             key for objects in unstarted.values() for key in objects))
             if key not in won]
@@ -190,7 +193,10 @@ def _relisted(tx: transaction.Transaction, number: int, tick: int,
 
 
 def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:
-    """Return the store's time when these rows were read."""
+    """Return the store's time at which *rows* were read.
+
+    Without rows, return its current time.
+    """
     for row in rows.values():
         return int(row.now)
     return int(tx.connection.execute(sa.select(tx.dialect.now)).scalar_one())

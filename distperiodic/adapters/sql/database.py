@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions over one connection to a database, with retries and errors.
+"""Transactions over one database connection, with retries and error messages.
 
 The connection is opened on first use, and reopened in a forked child and after
-an error. It is kept between transactions, so one thread must own it.
+an error. It stays open between transactions, so only one thread may use it.
 """
 
 import contextlib
@@ -43,18 +43,18 @@ _MYSQL_NO_RIGHTS = (1044, 1142, 1143)
 #: changed, or a connection pooler has switched to another session.
 _UNPREPARED = '0A000', '26000'
 
-#: Maximum seconds of a transaction on PostgreSQL. This process enforces the
-#: limit, for a server that no longer responds. The drivers of the other
-#: databases have such a limit themselves.
+#: Maximum seconds of a transaction on PostgreSQL. This process itself enforces
+#: the limit, in case the server no longer responds. The drivers of the other
+#: databases have limits of their own.
 SILENT = 45
 
 
 class Database:
-    """A connection that retries transactions where that is safe.
+    """A database connection that retries transactions where that is safe.
 
-    Error messages are one line long. Not thread-safe. The work of a
-    transaction must be idempotent: it is repeated if the connection is lost
-    after the commit but before the answer.
+    Error messages are one line long. Not thread-safe. The function that runs
+    in a transaction must be idempotent: it runs again if the connection is
+    lost after the commit but before the server has confirmed it.
     """
 
     def __init__(self, connection_url: str,
@@ -113,8 +113,8 @@ class Database:
                 if attempt > CONFLICTS:
                     self._give_up(exc, 'other transactions changed the same '
                                   f'rows {attempt} times')
-                # Each attempt may have waited for a lock, or for a node of
-                # Galera to catch up.
+                # Limit the total time: each attempt may have waited for a
+                # lock, or for a node of Galera to catch up.
                 if self._monotonic() - begun >= STATEMENT:
                     self._give_up(exc)
                 wait_for_others(attempt)
@@ -131,14 +131,14 @@ class Database:
                 self.close()
                 if opened and attempt == 1 and (
                         _disconnected(exc) or _code(exc) in _UNPREPARED):
-                    # The connection may have ended while it was unused, or
-                    # the server may have ended it because this process was
-                    # suspended within the transaction.
+                    # Retry once. The connection may have been closed while it
+                    # was idle, or the server may have closed it because this
+                    # process was suspended within the transaction.
                     continue
                 if _fault_of_database(exc):
                     self._give_up(exc)
                 raise
-        raise AssertionError('there is no end to counting')
+        raise AssertionError('unreachable: the loop never ends by itself')
 
     def _connected(self) -> sa.Connection:
         if self._pid != os.getpid():
@@ -162,9 +162,9 @@ class Database:
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
         if _refuses_user(exc):
             raise exceptions.StoreUnavailable(
-                f'database {self.shown}: {reason_of(exc)}; it answers but '
-                'refuses this user, so nothing is claimed until the user has '
-                'the right; to list the missing rights: distperiodic doctor'
+                f'database {self.shown}: {reason_of(exc)}; nothing is claimed '
+                'until its administrator grants this user the missing rights; '
+                'to list these rights, run: distperiodic doctor'
             ) from exc
         raise exceptions.StoreUnavailable(
             f'database {self.shown}: {reason or reason_of(exc)}; nothing is '
@@ -210,8 +210,8 @@ def _fault_of_database(exc: Exception) -> bool:
     ) or isinstance(inner, (
         sa_exception.OperationalError, sa_exception.InternalError,
         sa_exception.InterfaceError)
-    # Errors for which drivers have no narrower class: a file that is not a
-    # database, a connection that ended within an answer.
+    # Drivers have no narrower class for some errors, such as a file that is
+    # not a database, or a connection that was lost during an answer.
     ) or type(inner) is sa_exception.DatabaseError or (
         _code(exc) == _NO_RIGHTS)
 

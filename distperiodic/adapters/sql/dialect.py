@@ -19,10 +19,13 @@ from distperiodic.adapters.sql.host_clock import State
 
 
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
-    """Bound values of a column's type, which PyMySQL writes as one list.
+    """List of values that is bound as one parameter, for PyMySQL.
 
-    SQLAlchemy itself would bind one parameter per value. For 1,000 values
-    that takes longer to build than the server takes to parse it.
+    SQLAlchemy itself would bind one parameter per value. For 1,000 values,
+    building the parameters takes longer than parsing the statement takes on
+    the server.
+
+    :param of: SQL type of each value.
     """
 
     cache_ok = True
@@ -41,7 +44,7 @@ _ELEMENTS: dict[type, Any] = {
 
 
 def _of_host(function: str) -> str:
-    """Return SQL for a clock of the host that is read once per statement."""
+    """Return SQL that reads a clock of the host once per statement."""
     columns = ', '.join(f'"{name}"' for name in State._fields)
     return (f'SELECT {function}({columns}) '  # noqa: S608
             f'FROM {tables.clock.name}')
@@ -54,7 +57,8 @@ class Dialect:
     _NOW = {
         'postgresql': 'CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
                       'AS BIGINT)',
-        # SYSDATE() is local time, which is ambiguous for an hour a year.
+        # SYSDATE() returns local time. One hour of each year occurs twice in
+        # local time.
         'mysql': "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
                  'UTC_TIMESTAMP(6))',
         'sqlite': _of_host(NOW),
@@ -64,8 +68,8 @@ class Dialect:
         self._built: dict[Callable[[Dialect], Any], Any] = {}
         self.name: str = dialect.name
         self.returning: bool = dialect.update_returning
-        #: True if an UPDATE does not wait for rows that others have locked
-        #: unless the committed version of the row matches its condition.
+        #: True if an UPDATE waits for a locked row only if the committed
+        #: version of that row matches the condition of the UPDATE.
         self.passes_locked: bool = self.name != 'mysql'
         #: The clock for ticks.
         self.now: sa.ColumnElement[int] = sa.literal_column(
@@ -78,7 +82,8 @@ class Dialect:
     def once(self, build: 'Callable[[Dialect], Any]') -> Any:
         """Return the statement that *build* returns for this dialect.
 
-        It is built once, since that takes longer than to execute it.
+        The statement is built only once, since building it takes longer than
+        executing it.
         """
         found = self._built.get(build)
         if found is None:
@@ -108,11 +113,11 @@ class Dialect:
             'keys', type_=_Listed(column.type)))
 
     def keys(self, keys: Sequence[str]) -> Any:
-        """Return *keys* in the form in which they are bound."""
+        """Return the value to bind as the parameter ``keys``."""
         if self.name == 'sqlite':
             return json.dumps(keys)
-        # Use the same order everywhere, so that two statements cannot
-        # deadlock.
+        # Sort the keys: two statements that lock the same rows in different
+        # orders could deadlock.
         ordered = sorted(keys)
         if self.name == 'postgresql':
             # Bind one text: PostgreSQL parses an array of 1,000 parameters as
@@ -123,15 +128,17 @@ class Dialect:
     def add_up(self, table: sa.Table, values: dict[str, Any],
                greatest: Sequence[str], newest: Sequence[str],
                nothing: Sequence[str] = (), given: Any = None) -> Any:
-        """Return a statement that inserts a row, or adds its numbers to the
-        existing row with the same key.
+        """Return a statement that inserts a row or adds to the existing one.
 
-        :param greatest: Columns that keep the greater value instead.
+        If a row with the same key exists, the new numbers are added to it.
+
+        :param greatest: Columns that take the greater of the two values
+            instead of their sum.
         :param newest: Columns that take the new value, if it is not NULL.
-        :param nothing: Columns that keep their value.
-        :param given: Subquery to select *values* from. It has at most one
-            row, and without a row nothing is inserted. None means that
-            *values* are inserted as they are.
+        :param nothing: Columns of an existing row that do not change.
+        :param given: Subquery from which *values* are selected. It returns at
+            most one row; if it returns none, nothing is inserted. None means
+            that *values* are inserted as they are.
         """
         inserts: dict[str, Any] = {
             'postgresql': postgresql.insert, 'sqlite': sqlite.insert,
@@ -160,10 +167,11 @@ class Dialect:
 
     def insert_new(self, connection: sa.Connection, table: sa.Table,
                    differ: dict[str, Sequence[Any]], **same: Any) -> None:
-        """Insert rows, except those whose key exists.
+        """Insert rows, except those whose key already exists.
 
-        :param differ: Values of each column that differs, one per row.
-        :param same: Values of the columns that are equal in all rows.
+        :param differ: Columns whose values differ from row to row, each with
+            one value per row.
+        :param same: Columns that have the same value in all rows.
         """
         if self.name == 'postgresql':
             # One array per column is twice as fast as a list of rows.
@@ -183,15 +191,18 @@ class Dialect:
               only_if: Any, returning: Sequence[Any]) -> Any:
         """Return a statement that inserts rows, or changes those that exist.
 
-        It returns the columns *returning* of these rows if :attr:`returning`
-        is True. :meth:`rows` returns its parameters.
+        :meth:`rows` returns the parameters of the statement.
 
         :param differ: Columns whose values differ from row to row.
         :param same: All other columns with values.
-        :param change: Returns what is set in a row that exists, in this
-            order. Its parameter has the new values as columns.
-        :param only_if: Condition for a change. The order must be such that
-            only the last change affects it.
+        :param change: Returns the columns to set in an existing row, with
+            their new values, in the order of assignment. Its argument has the
+            values of the row to insert as columns.
+        :param only_if: Condition on an existing row. Without it, the row is
+            not changed. Only the last assignment may set a column that the
+            condition reads, since MySQL evaluates it for each assignment.
+        :param returning: Columns that the statement returns, on PostgreSQL
+            only.
         """
         if self.name == 'mysql':
             new = mysql.insert(table)
@@ -213,7 +224,7 @@ class Dialect:
     def rows(self, differ: dict[str, Sequence[Any]], **same: Any) -> Any:
         """Return the parameters of a statement that inserts rows.
 
-        The parameters are those of :meth:`insert_new`.
+        For *differ* and *same*, see :meth:`insert_new`.
         """
         if self.name == 'postgresql':
             return {**{f'all_{name}': _array(values)
@@ -225,11 +236,12 @@ class Dialect:
     def update_rows(self, connection: sa.Connection, table: sa.Table,
                     differ: dict[str, Sequence[Any]], keeps: Sequence[str]
                     ) -> None:
-        """Update rows, each by its primary key of one column.
+        """Update rows of a table whose primary key is one column.
 
-        :param differ: Values of the key and of each column that changes, one
+        :param differ: The key and the columns that change, each with one value
             per row.
-        :param keeps: Columns that keep their value where it is None.
+        :param keeps: Columns in which None means that the value of this row
+            does not change.
         """
         if self.name == 'postgresql':
             connection.execute(
@@ -245,14 +257,15 @@ class Dialect:
              for values in zip(*differ.values(), strict=True)])
 
 
-# To build a statement takes longer than to execute it for one row.
+# The statements below are cached: building one takes longer than executing it
+# for one row.
 
 @functools.cache
 def _insert_arrays(table: sa.Table, differ: tuple[str, ...],
                    types: tuple[type, ...], same: tuple[str, ...]) -> Any:
     """Return the statement of :meth:`Dialect.insert_new` for PostgreSQL.
 
-    :param types: Types of the values of the columns that differ.
+    :param types: Python types of the values in the columns *differ*.
     """
     return _from_arrays(
         table, differ, tuple(_ELEMENTS[kind] for kind in types), same
@@ -261,9 +274,9 @@ def _insert_arrays(table: sa.Table, differ: tuple[str, ...],
 
 def _from_arrays(table: sa.Table, differ: Sequence[str],
                  kinds: Sequence[Any], same: Sequence[str]) -> Any:
-    """Return PostgreSQL's insertion of rows from one array per column.
+    """Return an INSERT for PostgreSQL that binds one array per column.
 
-    :param kinds: Types of the elements of the columns that differ.
+    :param kinds: SQL types of the values in the columns *differ*.
     """
     found = _unnested(list(zip(differ, kinds, strict=True)))
     return postgresql.insert(table).from_select(
@@ -273,9 +286,9 @@ def _from_arrays(table: sa.Table, differ: Sequence[str],
 
 
 def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
-    """Return the rows of PostgreSQL's arrays ``all_NAME`` as a table.
+    """Return PostgreSQL's arrays ``all_NAME`` as the columns of a table.
 
-    :param columns: Names of the columns, and the types of their elements.
+    :param columns: Names of the columns, and the SQL types of their values.
     """
     return sa.func.unnest(*(
         sa.cast(sa.bindparam(f'all_{name}', type_=sa.Text),
@@ -285,9 +298,9 @@ def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _array(values: Sequence[str | int | float | None]) -> str:
-    """Return the text of an array of PostgreSQL.
+    """Return an array for PostgreSQL as text.
 
-    The driver itself would need several times as long for texts in JSON.
+    For JSON texts, the driver would take several times as long to do this.
     """
     return '{' + ','.join([
         'NULL' if value is None else repr(value) if type(value) is not str
@@ -296,13 +309,14 @@ def _array(values: Sequence[str | int | float | None]) -> str:
 
 
 def _python_type(column: Any) -> type:
-    """Return the Python type of what the database stores in a column."""
+    """Return the Python type of the values that *column* stores."""
     return getattr(column.type, 'impl', column.type).python_type
 
 
 @functools.cache
 def _insert_rows(table: sa.Table, dialect: str) -> Any:
-    """Return the statement of :meth:`Dialect.insert_new` for others."""
+    """Return the statement of :meth:`Dialect.insert_new` for other databases.
+    """
     if dialect == 'sqlite':
         return sqlite.insert(table).on_conflict_do_nothing()
     # INSERT IGNORE would hide other errors as well.
@@ -334,7 +348,8 @@ def _update_arrays(table: sa.Table, differ: tuple[str, ...],
 @functools.cache
 def _update_rows(table: sa.Table, differ: tuple[str, ...],
                  keeps: tuple[str, ...]) -> Any:
-    """Return the statement of :meth:`Dialect.update_rows` for others."""
+    """Return the statement of :meth:`Dialect.update_rows` for other databases.
+    """
     [key] = table.primary_key.columns
     new = {name: sa.bindparam(f'new_{name}', type_=table.c[name].type)
            for name in differ}

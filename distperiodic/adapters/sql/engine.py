@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines: from the URL of a database to connections with bounded waits.
+"""SQLAlchemy engines whose connections wait for a limited time only.
 
-Each database has its own time limits, and its own way to let a transaction see
-the commits of others. Both are set when a connection opens.
+The settings that limit waiting, and those that let a transaction see the
+commits of others, differ between databases. Both are set when a connection
+opens.
 """
 
 import itertools
@@ -26,20 +27,20 @@ CONFLICTS = 8
 #: Key of connection.info: True if the next transaction only reads.
 READ_ONLY = 'distperiodic read only'
 
-#: Driver to its Python module and its name for pip.
+#: For each driver, its Python module and the package to install with pip.
 _DRIVERS = {
     'sqlite+pysqlite': ('sqlite3', ''),
     'postgresql+psycopg': ('psycopg', "'psycopg[binary]'"),
     'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
     'mysql+pymysql': ('pymysql', 'PyMySQL'),
 }
-#: URL scheme to its drivers; the first that is installed is used.
+#: For each URL scheme, its drivers. The first one that is installed is used.
 _SCHEMES = {
     'sqlite': ('sqlite+pysqlite',),
     # psycopg prepares repeated statements on the server.
     'postgresql': ('postgresql+psycopg', 'postgresql+psycopg2'),
     'mysql': ('mysql+pymysql',),
-    # oslo.db recognizes MariaDB's errors only under MySQL's name.
+    # oslo.db recognizes the errors of MariaDB only if the URL names MySQL.
     'mariadb': ('mysql+pymysql',),
     'mariadb+pymysql': ('mysql+pymysql',),
     **{driver: (driver,) for driver in _DRIVERS},
@@ -50,17 +51,19 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
 #: Seconds that a transaction may stay idle before the server ends it. A
 #: process that is stopped inside a transaction must not block the others for
 #: longer. Normally only milliseconds pass between two statements. The limit
-#: must expire before other processes notice that this one is gone.
+#: must be shorter than the time in which other processes detect that this one
+#: is gone.
 IDLE = 2
 #: Seconds to wait for a lock.
 _LOCKED = 10
-#: Maximum seconds of one statement, which changes some hundred rows.
+#: Maximum seconds of one statement, which changes a few hundred rows.
 STATEMENT = 30
-#: The value of wsrep_sync_wait with the bits of all kinds of statements, so
-#: that the first statement of a transaction always waits.
+#: Value of wsrep_sync_wait, a variable of Galera. It has the bits of all kinds
+#: of statements, so the first statement of a transaction waits in any case.
 _EVERY_STATEMENT = 15
 
-#: Limits on waiting by driver: the defaults are infinite, or nearly.
+#: URL options that limit waiting, by database. By default, drivers wait
+#: forever, or nearly so.
 _WAITS = {
     'postgresql': {'connect_timeout': '10', 'keepalives_idle': '10',
                    'keepalives_interval': '5', 'keepalives_count': '3',
@@ -72,7 +75,7 @@ _WAITS = {
 
 
 def check(connection_url: str) -> sa.URL:
-    """Return the URL as the engine takes it.
+    """Return *connection_url* in the form that the engine needs.
 
     :raises ConfigError: The URL can never work, whatever the state of the
         database.
@@ -109,8 +112,8 @@ def check(connection_url: str) -> sa.URL:
             f'{shown.rstrip("/")}/DATABASE')
     if url.database == ':memory:':
         raise exceptions.ConfigError(
-            f'connection {shown!r}: no other process sees a database in '
-            'memory, and it is lost with its connection; name a file')
+            f'connection {shown!r}: a database in memory is visible to one '
+            'connection only, and is lost with it; name a file')
     url = url.set(drivername=driver)
     waits = _WAITS[driver.partition('+')[0]]
     return url.update_query_dict(
@@ -129,7 +132,7 @@ def make_engine(connection_url: str, bounded: bool = True,
                 **options: Any) -> sa.Engine:
     """Return a new engine. It connects on first use.
 
-    :param bounded: True limits the seconds of waits and statements.
+    :param bounded: True limits the duration of waits and of statements.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL cannot work.
     """
@@ -154,8 +157,8 @@ def make_engine(connection_url: str, bounded: bool = True,
             connection.commit()
         if engine.dialect.name == 'mysql':
             _see_other_nodes(connection)
-        # Each statement must see the commits of others. Otherwise a lost race
-        # would look as if no race had happened.
+        # Each statement must see what others have committed. Otherwise a
+        # process could not detect that another one was first.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
     sa.event.listen(engine, 'connect', opened)
     return engine
@@ -164,9 +167,9 @@ def make_engine(connection_url: str, bounded: bool = True,
 def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
         # Keep values that are set for this user or in the URL. Every statement
-        # of the store can use an index. Without sequential scans, a plan that
-        # was cached for a table of a few rows cannot read a million rows
-        # later.
+        # of the store can use an index, so sequential scans are disabled.
+        # Otherwise a plan that was cached for a table of a few rows could read
+        # a million rows later.
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '
@@ -175,21 +178,22 @@ def _bounds(dialect: str) -> str:
             f"('statement_timeout', '{STATEMENT}s'), "
             "('enable_seqscan', 'off'), "
             # The estimated cost of a plan with a disabled scan is so high
-            # that JIT compilation would seem worthwhile.
+            # that PostgreSQL would compile the plan (JIT).
             "('jit', 'off')) AS bound(name, value) "
             "WHERE current_setting(name) IN ('0', 'on')")
-    # The rest is a comment to MySQL, which lacks this variable of MariaDB.
+    # MySQL takes the second part as a comment: only MariaDB has this variable.
     return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '
             f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
 
 
 def _see_other_nodes(connection: Any) -> None:
-    """On a Galera cluster, make each transaction wait until its node has
-    everything that was committed on any node.
+    """Make each transaction wait until its Galera node has caught up.
 
+    The node then has everything that was committed on any node before.
     Otherwise a worker that is faster than the replication would not find the
-    claim of its batch. It would treat the claim as lost, and the object would
-    wait until the lease expires.
+    claim of its batch. The worker would treat the claim as lost, and the
+    object would wait until the lease expires. Without Galera, this changes
+    nothing.
     """
     with connection.cursor() as cursor:
         cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
@@ -199,8 +203,8 @@ def _see_other_nodes(connection: Any) -> None:
 
 def _open_sqlite(connection: Any, record: Any) -> None:
     connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
-    # If two processes switch a new file to WAL together, SQLite rejects one of
-    # them in spite of the busy timeout.
+    # If two processes switch a new file to WAL at the same time, SQLite
+    # rejects one of them despite the busy timeout.
     for attempt in itertools.count(1):
         try:
             connection.execute('PRAGMA journal_mode = WAL')
@@ -213,7 +217,7 @@ def _open_sqlite(connection: Any, record: Any) -> None:
 
 
 def wait_for_others(attempt: int) -> None:
-    """Sleep for a random moment, longer on average with each attempt."""
+    """Sleep for a random time, whose mean doubles with each attempt."""
     threading.Event().wait(random.uniform(0, 0.002 * 2 ** attempt))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History of ticks, written in the same transaction as the move it counts.
+"""History of ticks, written together with the changes that it counts.
 
-One row of the history sums up the work of one member for one tick. A run that
-ended in the handler's own transaction is counted later, when the store next
+One row of the history sums up the work of one member for one tick of a job.
+The row is written in the transaction that changes the claims. A run that ended
+in the handler's own transaction is counted later, when the store next
 processes its claim.
 """
 
@@ -23,8 +24,9 @@ def count(tx: Transaction, number: int, tick: int,
           **counts: int) -> None:
     """Add *counts* to the history of *tick*.
 
-    :param late: Number of objects whose lateness is added.
-    :param reason: Reason for which the objects did not run.
+    :param late: Number of objects whose lateness, the time since *tick*, is
+        added.
+    :param reason: Reason why the objects did not run.
     """
     tx.connection.execute(tx.sql.count_of, increments(
         number, tick, holder, late=late, reason=reason, **counts))
@@ -32,12 +34,13 @@ def count(tx: Transaction, number: int, tick: int,
 
 def increments(number: int, tick: int, holder: str, *, late: int = 0,
                reason: str = '', **counts: int) -> dict[str, Any]:
-    """Return the parameters of :func:`count`, for a larger statement."""
+    """Return the parameters of a statement that counts as :func:`count` does.
+    """
     return _parameters(number, tick, counts, late, reason) | {'runner': holder}
 
 
 def add(tx: Transaction, counts: Sequence[dict[str, Any]]) -> None:
-    """Add several counts, as :func:`increments` returns them."""
+    """Add several counts, each in the form that :func:`increments` returns."""
     if counts:
         tx.connection.execute(tx.sql.count_of, counts if len(counts) > 1
                               else counts[0])

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two clocks for a store that lives on one host, in a SQLite file.
+"""Two clocks for a store in a SQLite file: one for leases, one for ticks.
 
-The clock of a database server is set by its operator, but the clock of the
-host of a SQLite file may be set by anyone at any time. So two clocks are
-derived from the time since the host booted, which cannot be set. A row of the
-database holds their offsets, so that all processes of the host agree, also
-after a restart:
+The clock of a database server is under the control of its operator. The wall
+clock of the host of a SQLite file, however, may be set at any time. So both
+clocks of such a store are derived from the time since the host's boot, which
+cannot be set. A row of the database holds their offsets from that time, so all
+processes of the host agree, even after a restart:
 
-* The lease clock starts at the wall clock on its first use after a boot, and
-  ignores the wall clock from then on.
-* The other clock serves everything else. It follows the wall clock forward at
-  once. If the wall clock is set back, this clock runs at half speed until the
-  wall clock has caught up. So it neither stops nor shows a time twice.
+* At its first use after a boot, the lease clock takes the time of the wall
+  clock, unless that would set it back. From then on it ignores the wall clock.
+* The clock for ticks serves all other purposes. If the wall clock is set
+  forward, the clock for ticks follows at once. If the wall clock is set back,
+  the clock for ticks runs at half speed until the wall clock has caught up. So
+  it never stops, and never shows a time twice.
 
 ::
 
@@ -42,16 +43,17 @@ LOG = logging.getLogger(__name__)
 
 _BOOT_ID = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
-# Microseconds by which a clock may still go back. A busy host may let that
-# much time pass between two readings, so smaller differences are ignored.
+# Maximum difference between two clocks that is ignored, in microseconds: on a
+# busy host, this much time may pass between the two readings. So a clock may
+# still go back by up to this much.
 _TOLERATED = 100_000
-# Maximum microseconds between the readings of two clocks, and the number of
-# attempts to read them so close together.
+# Microseconds within which both clocks of the host should be read, and the
+# number of attempts to achieve this.
 _APART = 1_000
 _READINGS = 3
-# Microseconds after which the state is recorded again even without a change.
-# If the wall clock is behind after a boot, the clocks continue from the
-# recorded time.
+# Microseconds after which the state is recorded again even if it has not
+# changed. If the wall clock is behind after a boot, both clocks continue from
+# the time that was recorded last.
 _RECORDED = 60_000_000
 
 # Seconds by which the wall clock may be set forward without a warning.
@@ -81,10 +83,10 @@ class State(NamedTuple):
     boot: str
     #: Lease clock minus the time since the boot.
     lease: int
-    #: The other clock minus the time since the boot, before the knee.
+    #: Clock for ticks minus the time since the boot, before the knee.
     offset: int
-    #: Time since the boot from which the other clock runs at half speed. None
-    #: means that the wall clock was not set back.
+    #: Time since the boot from which the clock for ticks runs at half speed.
+    #: None means that the wall clock was not set back.
     knee: int | None
     #: Time since the boot at which this state was recorded.
     seen: int
@@ -125,17 +127,17 @@ NEW = State('', 0, 0, None, 0)
 
 
 def now(state: State, read: Reading) -> int:
-    """Return the clock for ticks."""
+    """Return the time of the clock for ticks."""
     return max(read.wall, state.at(read).now(read.up))
 
 
 def lease_now(state: State, read: Reading) -> int:
-    """Return the clock for leases."""
+    """Return the time of the lease clock."""
     return state.at(read).lease + read.up
 
 
 class HostClock:
-    """Both clocks, with their state in a database that one host uses."""
+    """Both clocks; a database that only one host uses holds their state."""
 
     def __init__(self, clock: ports.Clock | None = None):
         self._clock = clock or SystemClock()
@@ -159,7 +161,7 @@ class HostClock:
         return best[1]
 
     def register(self, connection: Any) -> None:
-        """Add the functions of this module to a connection of sqlite3."""
+        """Register the SQL functions of both clocks with *connection*."""
         for name, value in (NOW, now), (LEASE_NOW, lease_now):
             connection.create_function(
                 name, len(State._fields), functools.partial(
@@ -170,14 +172,14 @@ class HostClock:
         return found
 
     def keep(self, connection: sa.Connection) -> None:
-        """Record changes of the host's clocks, in a transaction that writes.
-        """
+        """Record a change of the wall clock, in a transaction that writes."""
         last = self._last_state
         if last is not None and last.knee is None and _is_recorded(
                 last, self.read()):
             return
         state = _state_in(connection)
-        # Read the clocks after the row, so that they are never older.
+        # Read the clocks after the row, so that the reading is never older
+        # than the recorded state.
         read = self.read()
         if not _is_recorded(state, read):
             _warn(state, read)
@@ -186,7 +188,7 @@ class HostClock:
         self._last_state = state
 
     def now_in(self, session: Any) -> int:
-        """Return the clock for ticks, in a session of the caller."""
+        """Return the time of the clock for ticks; *session* reads the row."""
         return now(_state_in(session), self.read())
 
 
@@ -199,17 +201,17 @@ def _warn(state: State, read: Reading) -> None:
     if after.knee is not None and state.knee is None:
         LOG.warning(
             'wall clock set back: seconds=%.1f; until the wall clock '
-            'has caught up, ticks come at half speed; no tick comes twice; '
-            'leases are not affected', -ahead)
+            'has caught up, jobs run at half their rate; no tick occurs '
+            'twice; leases are not affected', -ahead)
     elif after.offset != state.offset and ahead > _WARN_AHEAD:
         LOG.warning(
             'wall clock set forward: seconds=%.1f; the misfire policies '
-            'decide which of the ticks in between run; leases are not '
+            'decide which of the missed ticks run; leases are not '
             'affected', ahead)
 
 
 def _is_recorded(state: State, read: Reading) -> bool:
-    """Return whether the row is up to date."""
+    """Return whether *state*, as the database holds it, is up to date."""
     return state.at(read) is state and read.up - state.seen < _RECORDED
 
 

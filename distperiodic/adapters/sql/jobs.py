@@ -21,10 +21,11 @@ from distperiodic.ports import JobStatus
 
 _job = tables.job
 
-#: Range of the numbers of jobs. An earlier release counted them from 1.
+#: Range of job numbers. It starts high, since an earlier release numbered jobs
+#: from 1.
 _NUMBERS = 2 ** 20, 2 ** 31 - 1
 #: Seconds for which a cached number is used. If the tables are recreated,
-#: statements with an old number find no rows until then.
+#: statements use an old number, and find no rows, until the cache expires.
 _CACHED = 10.0
 
 
@@ -42,8 +43,8 @@ def kind_and_name(job: str) -> tuple[str, str]:
 class Numbers:
     """Cache of the numbers by which rows refer to jobs.
 
-    Recreated tables have other numbers. So the numbers are read again after
-    some seconds, and with each new connection.
+    If the tables are recreated, the jobs get other numbers. So the numbers are
+    read again every few seconds, and with each new connection.
     """
 
     def __init__(self, database: Database, namespace: str,
@@ -72,10 +73,10 @@ class Numbers:
 
     def within(self, connection: sa.Connection,
                needed: Collection[str]) -> Mapping[str, int]:
-        """Return the numbers of some jobs, and create missing rows.
+        """Return the numbers of at least the jobs *needed*.
 
-        A row that is created is not cached: the caller's transaction may be
-        rolled back.
+        Missing rows are created. Their numbers are not cached, since the
+        caller's transaction may be rolled back.
         """
         if (self._opened == self._database.opened
                 and self._monotonic() - self._read_at <= _CACHED
@@ -85,8 +86,9 @@ class Numbers:
 
     def read_commands(self, connection: sa.Connection,
                       needed: Collection[str]) -> 'Commands':
-        """Read the numbers of some commands together with the time, and create
-        missing rows.
+        """Read the numbers of the commands *needed*, together with the time.
+
+        Missing rows are created.
         """
         rows: dict[str, Any] = self._jobs.read_commands(connection, needed)
         if not rows or rows.keys() < set(needed):
@@ -148,7 +150,8 @@ class _Jobs:
         self._namespace = namespace
         now = sa.select(dialect.now).scalar_subquery().label('now')
         self._all = sa.select(_job, now).where(_job.c.space == namespace)
-        # A service may have thousands of jobs, so read only what is needed.
+        # A service may have thousands of jobs, so read only the rows that are
+        # needed.
         self._commands = sa.select(_job.c.name, _job.c.id, now).where(
             _job.c.space == namespace, _job.c.kind == tables.COMMAND,
             dialect.among(_job.c.name))
@@ -161,7 +164,9 @@ class _Jobs:
 
     def read_commands(self, connection: sa.Connection,
                       needed: Collection[str]) -> dict[str, Any]:
-        """Return the rows of some commands by name, with the time as ``now``.
+        """Return the rows of the commands *needed* by name.
+
+        Each row has the current time as ``now``.
         """
         return {COMMAND_PREFIX + row.name: row for row in connection.execute(
             self._commands, {'keys': self._dialect.keys(
@@ -169,11 +174,11 @@ class _Jobs:
 
     def create_missing(self, connection: sa.Connection,
                        needed: set[str]) -> dict[str, Any]:
-        """Return the rows by name, and create those of *needed* first."""
+        """Create the missing rows of *needed*, and return all rows by name."""
         rows = self.read(connection)
         while missing := sorted(needed.difference(rows)):
-            # A row whose number another job has is not inserted; try another
-            # number.
+            # A row is not inserted if its number belongs to another job. The
+            # loop then tries another number.
             numbers = random.sample(range(*_NUMBERS), len(missing))
             kinds, names = zip(*map(kind_and_name, missing), strict=True)
             self._dialect.insert_new(
@@ -209,7 +214,8 @@ class Attendance(NamedTuple):
     begun: list[int]
     #: Numbers of the jobs whose series of attendances continues.
     continuing: list[int]
-    #: Numbers of jobs, and the instants up to which they are checked.
+    #: For each job to update, its number and the instant up to which its ticks
+    #: are checked.
     checked: list[dict[str, int]]
     #: The database's clock.
     now: int
@@ -235,7 +241,8 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
         row, gap = rows[name], seconds * SECOND
         since = row.attended_since
         if row.paused_since is not None:
-            # A paused job is not attended: ticks that pass now are not lost.
+            # A paused job does not count as attended, so its ticks do not
+            # count as lost.
             found.found[name] = _status(
                 row, since, checked.get(name, due.ALWAYS))
             continue
@@ -253,7 +260,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
 
 
 def attend(connection: sa.Connection, found: Attendance) -> None:
-    """Write the changes of an attendance."""
+    """Write the changes that :func:`attendance` has found."""
     for numbers, columns in (
             (found.begun, ['attended_since', 'attended_until']),
             (found.continuing, ['attended_until'])):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listed objects in a database, with their schedules and watermarks.
 
-Only differences are written. No statement waits for locked rows: otherwise one
-handler's open transaction would stop all jobs.
+Only differences are written. No statement waits for locked rows: otherwise the
+open transaction of one handler would delay all jobs.
 """
 
 import collections
@@ -36,7 +36,7 @@ def row_of(row: Any) -> due.Row:
 
 def some(tx: Transaction, number: int,
          keys: Sequence[str]) -> list[due.Row]:
-    """Return the listed objects of *keys*.
+    """Return the rows of those *keys* that are listed.
 
     See :meth:`distperiodic.ports.ClaimStore.rows_of`.
     """
@@ -46,7 +46,7 @@ def some(tx: Transaction, number: int,
 
 def between(tx: Transaction, number: int, low: int,
             high: int, before: int | None, limit: int) -> list[due.Row]:
-    """Return the listed objects between two positions on the ring.
+    """Return the rows of listed objects between two positions on the ring.
 
     See :meth:`distperiodic.ports.ClaimStore.rows`.
     """
@@ -77,8 +77,8 @@ def sync(tx: Transaction, number: int,
 
     See :meth:`distperiodic.ports.ClaimStore.sync`.
 
-    :param readings: The instant for which the catalogue was read, and those of
-        later readings.
+    :param readings: Instant for which the catalogue was read, followed by the
+        instants of later readings.
     """
     at = readings[0]
     gone_keys = [key for key in delisted if key not in listed]
@@ -89,8 +89,8 @@ def sync(tx: Transaction, number: int,
               if key in rows and _differs(rows[key], one, at)]
     gone = [key for key in gone_keys
             if key in rows and _is_listed_until(rows[key], at)]
-    # Objects whose schedule counts from a later instant: another process has
-    # recorded a newer state of the catalogue.
+    # Objects that count from an instant after *at*, with a schedule that
+    # differs: another process has recorded a newer reading of the catalogue.
     later = [key for key, row in rows.items() if row.since is not None
              and row.since > at and row.rule is not None and (
                  key not in listed or listed[key].rule != row.rule)]
@@ -116,7 +116,7 @@ def sync(tx: Transaction, number: int,
 
 def _insert(tx: Transaction, number: int,
             new: list[ports.Listed], at: int) -> None:
-    """Insert rows of listed objects that have none."""
+    """Insert rows for the listed objects *new*, which have none."""
     if not new:
         return
     ticks = [one.settled for one in new]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row of a member in a database, from the side of the member.
+"""The row of a member in a database, as the member itself reads and writes it.
 
-The row holds what operators want of the member, and what it reports. It stays
-when the process ends, so a process that starts again under its name finds what
-was wanted of it.
+The row holds the state that operators want of the member, and the state that
+the member reports. The row stays when the process ends. So a process that
+restarts under the same name finds the state that operators want.
 """
 
 import json
@@ -26,7 +26,7 @@ _member = tables.member
 
 
 class Found(NamedTuple):
-    """Wishes for a member that are in the store."""
+    """Desired state and unanswered actions of a member, from the store."""
 
     #: None means that the member has no row yet.
     desired: Desired | None
@@ -35,10 +35,11 @@ class Found(NamedTuple):
 
 
 def look(database: Database, me: Me) -> Found:
-    """Return the desired state and the open actions of a member."""
+    """Return the desired state and the unanswered actions of a member."""
     def work(connection: sa.Connection) -> Found:
-        # The actions first: an action is committed with its desired state, so
-        # the state that is read afterwards contains all of them.
+        # Read the actions first: an action is committed together with the
+        # desired state that it sets. So the state that is read afterwards
+        # includes the effects of all these actions.
         requests = [
             Request(row.id, row.verb, json.loads(row.arguments))
             for row in connection.execute(
@@ -57,10 +58,10 @@ def look(database: Database, me: Me) -> Found:
 
 def report(database: Database, me: Me, process: str,
            state: Mapping[str, Any], *, new: bool) -> None:
-    """Record that *process* is the member and alive, and its state.
+    """Record the reported state of a member, and the process that reports it.
 
-    :param process: Empty means that it has stopped.
-    :param new: Whether the member has no row yet.
+    :param process: Empty means that the process has stopped.
+    :param new: True if the member has no row yet.
     """
     def work(connection: sa.Connection) -> None:
         if new:
@@ -75,7 +76,12 @@ def report(database: Database, me: Me, process: str,
 
 def answer(database: Database, me: Me, process: str,
            outcomes: Mapping[str, Outcome]) -> None:
-    """Record the answers of a member by action. A first answer stays."""
+    """Record the answers of a member to actions.
+
+    If an action already has an answer, that answer stays.
+
+    :param outcomes: Outcome of each action, by the id of the action.
+    """
     def work(connection: sa.Connection) -> None:
         for action, outcome in sorted(outcomes.items()):
             connection.execute(sa.update(_answer).where(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Active workers of partitions, and heartbeats of those that stand by.
+"""Active worker of each partition, and heartbeats of all its workers.
 
-A partition is one row. Each change of its active worker is an UPDATE with the
-condition that the row is as the caller has read it; the answer is read back
-from the row. A transaction that starts runs, or lets a worker share the
-partition, changes the row first. So it cannot commit at the same time as a
-take-over: one of the two waits for the other, or is aborted and repeated.
+A partition has one row. Each change of its active worker is an UPDATE of this
+row, on the condition that the row is as the caller has read it. The result is
+then read back from the row. A transaction that starts runs, or lets a worker
+share the partition, changes the row first. So it cannot commit at the same
+time as a take-over: one of the two waits for the other, or is aborted and
+repeated.
 """
 
 from collections.abc import Collection
@@ -25,12 +26,12 @@ from distperiodic.core.standby import Standing
 _partition = tables.partition
 _worker = tables.partition_worker
 
-# Microseconds after its last heartbeat for which a worker is remembered.
+# Microseconds after its last heartbeat until the row of a worker is deleted.
 _REMEMBERED = 86_400_000_000
 
 
 class Statements:
-    """The statements, for one kind of database."""
+    """SQL statements about partitions, for one kind of database."""
 
     def __init__(self, dialect: Dialect):
         now, lease_now = dialect.now, dialect.lease_now
@@ -52,7 +53,7 @@ class Statements:
         free = sa.or_(_partition.c.worker.is_(None),
                       _partition.c.until <= lease_now)
         #: Acquire a free partition, unless another worker has acquired it
-        #: since the caller has read the row.
+        #: since the caller read the row.
         self.acquire = sa.update(_partition).where(
             this, free, _partition.c.fence == fence).values(
                 worker=by, fence=_partition.c.fence + 1, since=now,
@@ -73,7 +74,7 @@ class Statements:
             this, _partition.c.worker == by, _partition.c.fence == fence,
             _partition.c.until > lease_now)
         locked = {'starts': _partition.c.starts + 1}
-        #: Change the row, and so lock it, if the worker is active.
+        #: If the worker is active, change the row. This locks it.
         self.hold = sa.update(_partition).where(in_force).values(locked)
         self.lock = sa.update(_partition).where(this).values(locked)
         self.in_force = sa.select(_partition.c.fence).where(in_force)
@@ -86,13 +87,14 @@ class Statements:
         self.depart = sa.delete(_worker).where(its)
         present = _worker.c.seen > lease_now - sa.bindparam(
             'microseconds', type_=sa.BigInteger)
-        #: Workers with their roles, and whether they have sent a heartbeat.
+        #: Select the workers, their roles, and whether each has sent a
+        #: heartbeat recently.
         self.workers = sa.select(
             _worker.c.worker, _worker.c.role,
             sa.case((present, 1), else_=0).label('present')).where(
                 _worker.c.space == sa.bindparam('of_space'),
                 _worker.c.partition == sa.bindparam('of_name'))
-        #: Workers that can become active.
+        #: Select the workers that can become active.
         self.candidates = sa.select(_worker.c.worker).where(
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'),
@@ -154,7 +156,8 @@ class SqlPartitions:
             standing = self._read(connection, its)
             if not standing.promoted:
                 return standing
-            # A choice expires with the heartbeat of the chosen member.
+            # Withdraw the choice of an operator if the chosen member has sent
+            # no heartbeat for too long.
             if standing.promoted in {
                     identity_of(one) for one in connection.execute(
                         self._sql.candidates, its | {
@@ -238,9 +241,9 @@ class SqlPartitions:
             ).first()) is not None
 
     def hold(self, connection: sa.Connection, active: Active) -> bool:
-        """Return whether *active* is in force, and lock its row if it is.
+        """Return whether *active* is the active worker; if so, lock its row.
 
-        Call it first in a transaction that starts runs.
+        Call this at the beginning of a transaction that starts runs.
         """
         its = self._of(active.partition, active.worker) | {
             'of_fence': active.fence}

@@ -2,8 +2,9 @@
 """Version of the tables, and migrations to the newest version.
 
 The tables may share a database with those of a service, so they have a version
-table of their own. Only ``distperiodic db sync`` changes them, so only the
-user who runs it needs the right to do so.
+table of their own. Only ``distperiodic db sync`` changes the tables of a
+database that an operator has configured, so only the database user who runs it
+needs the right to do so.
 """
 
 import contextlib
@@ -34,12 +35,12 @@ VERSION = '0013'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
-# Advisory lock: a number that other programs are unlikely to use in the same
-# database.
+# Number of the advisory lock. Other programs are unlikely to use the same
+# number in the same database.
 _LOCK = 0x64697374
 
 # MySQL's error codes for a step that another process has completed: the table,
-# the column or the index exists, or what should be dropped is gone.
+# the column or the index already exists, or the one to drop does not exist.
 _STEP_DONE = frozenset({1050, 1060, 1061, 1091})
 # Number of attempts while another process creates the tables, and seconds
 # between two attempts.
@@ -73,12 +74,12 @@ def check(connection_url: str) -> None:
 
 
 def _check_file(connection_url: str, shown: str) -> None:
-    """Check that a file of SQLite exists and is a database.
+    """Check that the file of a SQLite database exists and has its format.
 
-    Connecting would create a missing file, and oslo.db logs a traceback for
-    each attempt to connect to a file of another format.
+    Connecting would create a missing file. For a file of another format,
+    oslo.db logs a traceback at each attempt to connect.
 
-    :raises SchemaError: it does not exist, or is not a database.
+    :raises SchemaError: the file does not exist, or is not a database.
     """
     url = engine.check(connection_url)
     if url.get_backend_name() != 'sqlite' or 'uri' in url.query:
@@ -97,10 +98,10 @@ def _check_file(connection_url: str, shown: str) -> None:
 
 
 def _is_foreign(path: pathlib.Path) -> bool:
-    """Return whether the file *path* has another format than SQLite's.
+    """Return whether the file *path* is not a SQLite database.
 
-    SQLite itself reads the file: to close any other descriptor of it would
-    release all locks that this process holds on it.
+    SQLite itself reads the file. If this function opened and closed the file
+    directly, the system would release all locks that this process holds on it.
     """
     try:
         with contextlib.closing(sqlite3.connect(
@@ -146,8 +147,9 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                     command.upgrade(configuration(connection), 'head')
                 except util.CommandError as exc:
                     if before is None:
-                        # The tables had no version a moment ago, so a process
-                        # on another node of the cluster is creating them.
+                        # The tables had no version before the upgrade, so a
+                        # process that uses another node of the cluster is
+                        # creating them.
                         raise _HalfMade(
                             'another process is creating the tables in '
                             f'database {redaction.redact(connection_url)}; '
@@ -158,20 +160,20 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                         f'{redaction.redact(connection_url)} have version '
                         f'{before}, which this release cannot upgrade to '
                         f'{VERSION}; check that it is a database of '
-                        'distperiodic, or first upgrade to a release in '
-                        'between') from exc
+                        'distperiodic, or first upgrade to an intermediate '
+                        'release') from exc
             return before, VERSION
     for attempt in itertools.count(1):
         try:
             return _transaction(connection_url, work)
         except (_HalfMade, exceptions.StoreUnavailable) as exc:
-            # GET_LOCK is local to one node, so a process on another node of a
-            # Galera cluster may be creating the same tables.
+            # GET_LOCK locks on one node only, so a process that uses another
+            # node of a Galera cluster may be creating the same tables.
             if attempt == _ATTEMPTS or not (
                     isinstance(exc, _HalfMade) or _step_done(exc.__cause__)):
                 raise
             threading.Event().wait(_PAUSE)
-    raise AssertionError('there is no end to counting')
+    raise AssertionError('unreachable: the loop never ends by itself')
 
 
 def _step_done(exc: BaseException | None) -> bool:
@@ -210,7 +212,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
 def check_keys(connection: sa.Connection, shown: str) -> None:
     """Check the primary keys and unique constraints.
 
-    They alone prevent two members from taking the same claim.
+    Only these keys prevent two members from acquiring the same claim.
 
     :param shown: URL without its password.
     :raises SchemaError: a table or a key is missing.
@@ -274,7 +276,7 @@ class _HalfMade(exceptions.SchemaError):
 
 def _check_empty(connection: sa.Connection, shown: str) -> None:
     # MySQL commits each CREATE TABLE separately, so an interrupted sync
-    # leaves some of the tables.
+    # leaves only some of the tables behind.
     existing = sorted(set(sa.inspect(connection).get_table_names())
                       & set(tables.metadata.tables))
     if existing:
@@ -322,11 +324,11 @@ def _exclusively(connection: sa.Connection) -> Iterator[None]:
         connection.execute(sa.select(sa.func.get_lock(name, 600)))
         try:
             yield
-            # The next holder must see the new version. It would otherwise
-            # repeat the last migration. Each step has committed itself, so
-            # nothing else ends here.
+            # Commit before the lock is released: otherwise the next holder
+            # would not see the new version, and would repeat the last
+            # migration. MySQL has already committed every other step.
             connection.execute(sa.text('COMMIT'))
         finally:
             connection.execute(sa.select(sa.func.release_lock(name)))
     else:
-        yield  # SQLite has one writer at a time.
+        yield  # SQLite allows only one writer at a time.

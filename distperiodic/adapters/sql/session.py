@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """End of a run in the handler's own transaction: ``context.finish``.
 
-The handler's writes and the end of its claim are committed together, or
-neither is.
+The handler's writes and the end of its claim are committed together, or not at
+all.
 """
 
 from typing import Any
@@ -22,10 +22,10 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
 _claim = tables.claim
-#: Maximum idle seconds of the transaction. An end that is not committed yet
-#: locks the claim: no process can take the claim over, and statements that
-#: must change its row wait. A process that is suspended here, or whose host
-#: loses power, must not hold that lock for longer.
+#: Maximum seconds that the transaction may be idle. Until it is committed, it
+#: locks the row of the claim: no process can take over the claim, and
+#: statements that must change the row wait. A process that is suspended at
+#: this point, or whose host loses power, must not hold the lock for longer.
 _IDLE = 5
 _BOUND = sa.text(
     "SELECT set_config(name, :value, true) FROM (SELECT "
@@ -39,15 +39,16 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
               lease: str, result: str | None = None) -> bool:
     """End a run in the transaction of *session*; the caller commits it.
 
-    The run is not counted here: that would lock a row of the history for all
-    members until the transaction ends. The claim stays in its lease, in the
-    state COMMITTED, until the store counts the run.
+    The run is not counted here: that would lock a row of the history until the
+    transaction ends, and other transactions would wait for that row. The claim
+    stays in its lease, in the state COMMITTED, until the store counts the run.
 
-    From now on PostgreSQL aborts the transaction if it is idle for some
-    seconds, unless the session has such a timeout already.
+    From now on, PostgreSQL aborts the transaction if it is idle for five
+    seconds, unless the session already has such a timeout.
 
-    :param result: For a step of a task, the JSON text of what its command
-        returns. The claim keeps it until the task moves on.
+    :param result: For a step of a task, the result of its command as JSON
+        text. The row of the claim keeps the result until the store counts the
+        run.
     :returns: True if the run has ended; False if the claim is not in *lease*,
         or not running.
     :raises ConfigError: the session's database does not hold the claims.
@@ -84,19 +85,19 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
 
 
 def shown(bind: Any) -> str:
-    """Return the URL of a session's engine or connection, without password."""
+    """Return the URL of an engine or a connection, without its password."""
     return str(bind.engine.url.render_as_string(hide_password=True))
 
 
 def lacks_tables(exc: Exception) -> bool:
-    """Return whether a statement failed since the tables are not there."""
+    """Return whether a statement failed because tables are missing."""
     text = database.reason_of(exc)
     return (any(table in text for table in tables.metadata.tables)
             and any(words in text for words in _MISSING))
 
 
 def now_in(session: Any, bind: Any) -> int:
-    """Return the store's clock, over a connection of the service.
+    """Return the time of the store's clock, over a connection of the service.
 
     Such a connection lacks the SQL functions that this library registers.
     """

@@ -3,7 +3,7 @@
 
 The statements are built once, and each call binds values: ``of_job`` and
 ``keys`` select the rows, ``stands_in`` names the lease in which the claims
-must be, and ``into`` the lease to which they move.
+must be, and ``into`` names the lease into which they move.
 """
 
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ _lease = tables.lease
 _history = tables.history
 _job = tables.job
 
-#: Seconds after the tick from which a claim is late, unless set otherwise.
+#: Default number of seconds after the tick from which a claim counts as late.
 LATE_AFTER = 5.0
 #: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
-#: States from which a take-over uses up an attempt: the run was granted, or
-#: it failed.
+#: States from which a take-over or a reclaim increases the number of attempts:
+#: the run was granted, or it failed.
 _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
 #: States from which an object may be claimed for a later tick.
 CLOSED = MOVES[Move.CLAIM][0]
@@ -53,8 +53,8 @@ class Step(NamedTuple):
     move: Any
     #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: True if the lease is read afterwards when fewer claims were moved than
-    #: requested. That also finds claims that an earlier call has moved.
+    #: True if the claims in the lease are read when the statement has moved
+    #: fewer than requested. This also finds claims that an earlier call moved.
     reads_back: bool
 
 
@@ -64,7 +64,7 @@ class Change(NamedTuple):
     move: Any
     #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: Select and lock the rows that the move is going to change.
+    #: Select and lock the rows that the move will change.
     before: Any
 
 
@@ -79,7 +79,8 @@ class Ending(NamedTuple):
 class Statements:
     """All statements of the store, for one dialect.
 
-    :param late_after: Seconds after the tick from which a claim is late.
+    :param late_after: Seconds after the tick from which a claim counts as
+        late.
     """
 
     def __init__(self, dialect: Dialect, late_after: float = LATE_AFTER):
@@ -104,16 +105,17 @@ class Statements:
                 (in_state([State.LISTED]), sa.bindparam(
                     'first', type_=sa.BigInteger)),
                 else_=_claim.c.fence + 1)),
-            # An object that has used up its attempts starts with its last one,
-            # until a run of it succeeds. If it kills its workers, it then
-            # costs one worker a tick, not one for each attempt.
+            # If an object has used up its attempts, each later tick starts at
+            # the last attempt, until a run of the object succeeds. So an
+            # object whose runs kill their workers costs one worker per tick,
+            # and not one per attempt.
             (_claim.c.attempt, sa.case((sa.and_(
                 spent, _claim.c.state != State.DONE), most), else_=1)),
             (_claim.c.worker, None),
             (_claim.c.progress, None),
         ]
-        # A trigger does not settle any tick: earlier ticks that are due stay
-        # due, and get claims of their own.
+        # The claim that an operator triggers does not change the watermark:
+        # earlier ticks that are due stay due, and are claimed separately.
         trigger_values = [item for item in claim_values
                           if item[0] is not _claim.c.settled]
         earlier = _claim.c.settled < sa.bindparam('of_tick')
@@ -131,12 +133,12 @@ class Statements:
             reads_back=False)
         self.trigger = self._step(
             before, state, trigger_values, earlier, listed,
-            # Since a trigger does not settle its tick, this condition prevents
-            # a second claim.
+            # The watermark does not change, so this condition prevents a
+            # second claim for the same tick.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
-        # Keep the number of attempts. If each tick were superseded before it
-        # ends, an object could otherwise lose any number of runs without
+        # Keep the number of attempts. Otherwise an object whose ticks are all
+        # superseded before they end could lose any number of runs without
         # using up its attempts.
         lost = sa.case((spent, most), else_=_claim.c.attempt)
         self.claim_unstarted = self._step(
@@ -182,7 +184,7 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.delisted,
             _claim.c.rule, _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
-        #: Select the schedule in force of a job.
+        #: Select the schedule of a job that is in force.
         self.schedule = sa.select(_job.c.schedule).where(
             _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
@@ -220,12 +222,12 @@ class Statements:
                 _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
                 _lease.c.state == _RUNS).group_by(_lease.c.job)
         self.make = sa.insert(_lease).values(_made(dialect.lease_now))
-        #: Run ``count_of`` and ``make``. None means that this database cannot
-        #: do both in one statement.
+        #: One statement that does the work of ``count_of`` and ``make``. None
+        #: means that this database has no such statement.
         self.count_and_make: Any = None
-        #: Run ``claim_ended``; if that wins all objects, also count them and
-        #: create their lease. None means that this database cannot do all of
-        #: it in one statement.
+        #: One statement that does the work of ``claim_ended`` and, if it wins
+        #: all objects, also counts them and creates their lease. None means
+        #: that this database has no such statement.
         self.claim_at_once: Any = None
         if dialect.name == 'postgresql':
             self.count_and_make = self.make.add_cte(
@@ -252,8 +254,8 @@ class Statements:
     def _in_force() -> sa.ColumnElement[bool]:
         """Build the condition that the schedule ``of_schedule`` is in force.
 
-        It also holds if ``of_schedule`` is empty, or if no schedule of the job
-        is recorded.
+        The condition is also true if ``of_schedule`` is empty, or if no
+        schedule of the job is recorded.
         """
         schedule = sa.bindparam('of_schedule', type_=_job.c.schedule.type)
         # The subquery does not depend on the claim, so it is evaluated once.
@@ -264,8 +266,8 @@ class Statements:
 
     def _reclaim(self, before: Any, state: State) -> Step:
         return self._step(before, state, [
-            # MySQL assigns from left to right: this reads the old state, so it
-            # comes before the new state.
+            # MySQL assigns from left to right. This value depends on the old
+            # state, so it is assigned before the new state.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
                 (in_state(_TRIED), sa.bindparam(
                     'tries', type_=sa.Integer)), else_=0)),
@@ -284,7 +286,10 @@ class Statements:
                 _claim.c.state == state))
 
     def _count_committed(self) -> Change:
-        """Build the move of committed runs to done; the caller counts them."""
+        """Build the transition of committed runs to the state DONE.
+
+        The caller adds them to the history.
+        """
         before, state = MOVES[Move.COUNT]
         return self._change(
             (self._of, self._among, self._stands, in_state(before)),
@@ -316,10 +321,10 @@ class Statements:
     def _at_once(self, dialect: Dialect, move: Any) -> Any:
         """Combine a move with the count in the history and the new lease.
 
-        Count and lease are written only if all objects were moved.
+        The count and the lease are written only if all objects were moved.
         """
         moved = move.cte('moved')
-        # One row if all were moved, else none.
+        # One row if all objects were moved, otherwise none.
         every = sa.select(dialect.now.label('now')).select_from(
             moved).having(
                 sa.func.count() == sa.bindparam('new_remaining')).cte('every')

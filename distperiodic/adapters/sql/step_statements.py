@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL statements about steps of tasks, each written once for all databases.
 
-Each function builds one, for :meth:`.Dialect.once`.
+Each function builds one statement. Pass the function to :meth:`.Dialect.once`.
 """
 
 from typing import Any
@@ -27,14 +27,16 @@ _task = tables.task
 def claim(dialect: Dialect) -> Any:
     """Claim the next steps of tasks.
 
-    A task has a row already for a command that an earlier step of it has run.
-    The fences of a task grow over all its commands.
+    If an earlier step of a task ran the same command, its row is changed.
+    Otherwise a row is inserted. The fences of a task grow over all its
+    commands.
     """
     before, _ = MOVES[Move.CLAIM]
 
     def change(new: Any) -> list[tuple[str, Any]]:
         # MySQL assigns from left to right: copy the old tick first, and
-        # change the state last. PyMySQL binds no parameters here.
+        # change the state last. PyMySQL binds no parameters in this clause,
+        # so the number is a literal.
         return [
             ('previous', _claim.c.tick), ('tick', new.tick),
             ('settled', new.tick), ('fence', sa.case(
@@ -64,8 +66,9 @@ def ready_of_command(dialect: Dialect) -> Any:
 
 
 def ready_of_tasks(dialect: Dialect) -> Any:
-    # Let no index match the second condition: to a planner that last saw the
-    # table empty, it seems cheaper than the search for each task.
+    # The sum keeps databases from using an index for the second condition. If
+    # the table was empty when its statistics were collected, that index would
+    # seem cheaper than a search for each task.
     return _ready_now(
         dialect, dialect.among(_ready.c.task),
         _ready.c.delayed + sa.literal_column('0') == 0)
@@ -116,7 +119,8 @@ def no_more_ready(dialect: Dialect) -> Any:
 
 
 def starting(dialect: Dialect) -> Any:
-    # There is no condition on the status, for the reason given above.
+    # There is no condition on the status: databases could choose the index of
+    # the status, as explained in ready_of_tasks().
     waits = _task.c.status == Status.WAITING
     at = sa.bindparam('at', type_=sa.BigInteger)
     return sa.update(_task).where(dialect.among(_task.c.id)).ordered_values(

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of tasks in a database: from ready to claimed, and on to the next.
+"""Steps of tasks in a database: claim, start, end, and the next step.
 
     ready ── take ──► claimed ── start ──► running ── advance ──► next ready
                          ▲                    │                 or task ended
                          └──── take over ◄────┘
 
-A claim of a step is a claim like any other: the object is the task, and the
-job is the command. The end of a run, the move of its task, and the claim of
-what the same worker runs next are one transaction.
+The claim of a step is a claim like any other: its object is the task, and its
+job is the command. One transaction records the end of a run, advances its
+task, and claims what the same worker runs next.
 
-The file is long because it has all moves of a step: each relies on the others
-for what a crash between two of them leaves.
+The file is long because it has all transitions of a step: each must leave the
+rows in a state from which the others can continue after a crash.
 """
 
 import collections
@@ -56,11 +56,13 @@ _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
 
-#: Number of losses of a run with its worker after which its task is stuck.
+#: Number of times that a step may be lost with its worker. If it is lost once
+#: more, its task becomes stuck.
 MOST_LOSSES = 5
-# Microseconds between the ticks of two commands of a task.
+# Microseconds between the ticks of two commands that a task runs one after the
+# other within a second.
 _BETWEEN = 1000
-# Codes of records.
+# Codes of the status in the record of a step.
 _DONE = workflow.CODES[Status.SUCCEEDED]
 _RUNNING = workflow.CODES[Status.RUNNING]
 _FAILED = workflow.CODES[Status.FAILED]
@@ -71,7 +73,7 @@ class _End(NamedTuple):
 
     task: task_rows.Task
     outcome: Outcome
-    #: Whether the command runs again.
+    #: True if the command is retried.
     again: bool
     error: str = ''
     #: What the command returned.
@@ -110,9 +112,9 @@ class SqlSteps:
         idle: set[str] = set()
         taken = self._take_once(jobs, tasks, into, holder, seconds, idle)
         if tasks is not None and idle:
-            # A task that was submitted in the caller's own transaction left
-            # its queue as it was. In another transaction, which locks the
-            # queue before the step.
+            # A task that was submitted in a transaction of the service has not
+            # become the head of its queue. Choose the heads in another
+            # transaction, since it must lock a queue before a step.
             self._choose_heads(idle)
             rooms = dict(jobs)
             for lease in taken:
@@ -157,10 +159,12 @@ class SqlSteps:
     def _next_of(tx: Transaction, numbers: Mapping[str, int],
                  jobs: Mapping[str, int], tasks: Sequence[str],
                  idle: set[str]) -> dict[str, list[Any]]:
-        """Lock those steps of *tasks*, and of the tasks that follow them in
-        their queues, that are ready. Return them by command.
+        """Lock the ready steps of *tasks*, and return them by command.
 
-        :param idle: Receives those of their queues that have no head.
+        For a task without a ready step, the ready step of the head of its
+        queue is locked instead.
+
+        :param idle: Receives the queues of these tasks that have no head.
         """
         names = {number: job for job, number in numbers.items()}
 
@@ -174,7 +178,7 @@ class SqlSteps:
             heads = set(tx.connection.execute(
                 tx.dialect.once(sql.heads_after), {
                     'keys': tx.dialect.keys(list(left))}).scalars())
-            # The head of a queue may itself be one of *tasks*.
+            # The step of a head may have been found already.
             heads.difference_update(row.task for row in found)
             if heads:
                 found += of(sorted(heads))
@@ -219,8 +223,9 @@ class SqlSteps:
     @staticmethod
     def _taken_before(tx: Transaction, numbers: Mapping[str, int],
                       into: str) -> list[Lease]:
-        """Return the leases that an earlier call created, whose answer was
-        lost.
+        """Return the leases that an earlier call of this request created.
+
+        The answer to that call was lost.
         """
         jobs = {number: job for job, number in numbers.items()}
         names, found = lease_names(into), []
@@ -233,9 +238,9 @@ class SqlSteps:
             for row in found]
 
     def wake(self) -> bool:
-        """Make steps ready that were delayed, and choose heads of queues.
+        """Make ready the delayed steps that are due; choose heads of queues.
 
-        :returns: Whether there may be more of them.
+        :returns: True if there may be more of them.
         """
         def due(connection: sa.Connection) -> tuple[list[str], list[str]]:
             return (list(connection.execute(
@@ -267,7 +272,7 @@ class SqlSteps:
         return max(len(delayed), len(queues)) == _AT_A_TIME
 
     def _choose_heads(self, queues: Collection[str]) -> None:
-        """Let the next tasks run in *queues* that have no head."""
+        """Choose the next head of each of *queues* that has none."""
         def work(tx: Transaction) -> None:
             moves = self._moves(tx, self._now(tx))
             for name in sorted(queues):
@@ -301,7 +306,7 @@ class SqlSteps:
 
         def work(tx: Transaction) -> ports.Advanced:
             self.forget_ended()
-            # As at a start, the row of the partition is locked first.
+            # Lock the row of the partition first, as in the store's start().
             goes_on = proceed
             if proceed is not None and proceed.active is not None and not (
                     self._partitions.hold(tx.connection, proceed.active)):
@@ -322,7 +327,7 @@ class SqlSteps:
             advanced = self._end(tx, number, tick, ends, run, into, pause,
                                  rows[0].now, goes_on, numbers)
             if sum(map(len, advanced[:3])) < len(ends):
-                # Too late, or the repetition of a call.
+                # The call came too late, or it repeats an earlier one.
                 return self._ended_before(
                     tx, number, done, failed, lease, advanced.retried,
                     proceed, numbers)
@@ -340,14 +345,17 @@ class SqlSteps:
         return advanced
 
     def forget_ended(self) -> None:
-        """Forget the tasks that ended in a transaction that was not committed.
+        """Forget the tasks that ended in a transaction that was rolled back.
+
         Call this at the beginning of each transaction.
         """
         self._ended.clear()
 
     def report_ended(self) -> None:
-        """Count the tasks that ended or became stuck in the last transaction,
-        and log those that are stuck. Call this after its commit.
+        """Count the tasks that ended in the last transaction.
+
+        Tasks that became stuck are counted and logged. Call this after the
+        commit.
         """
         for task in self._ended:
             self._outcomes[task.position.status] += 1
@@ -394,8 +402,8 @@ class SqlSteps:
             left += 1
         counted: set[str] = set()
         if left < len(ends):
-            # A command that ended its run in a transaction of its own is
-            # done, whatever happened to it afterwards.
+            # If a command ended its run in its own transaction, the run is
+            # done, even if the command failed afterwards.
             for row in self._count_committed(tx, number, list(ends), run.id):
                 self._follow(moves, _committed(
                     ends[row.object].task, row.progress), row, run, now)
@@ -405,7 +413,7 @@ class SqlSteps:
         granted = [] if proceed is None else self._proceed(
             tx, moves, numbers, proceed, now, counts)
         moves.write()
-        # The last one is written with the first lease.
+        # Write the last count in one statement with the first lease.
         last_count = counts.pop() if granted and counts else None
         history.add(tx, counts)
         if waiting:
@@ -431,7 +439,7 @@ class SqlSteps:
 
         The caller creates the leases.
 
-        :param counts: What is added to the history is appended to this.
+        :param counts: Receives the counts to add to the history.
         """
         tasks: dict[str, task_rows.Task] = {}
         rows: dict[str, list[task_rows.Ready]] = {}
@@ -460,7 +468,7 @@ class SqlSteps:
 
     def _follow(self, moves: task_rows.Moves, end: _End, row: Any,
                 run: _Lease, now: int) -> None:
-        """Record the end of a run, and move its task.
+        """Record the end of a run, and advance its task.
 
         :param run: The lease in which it ran.
         """
@@ -497,7 +505,8 @@ class SqlSteps:
                          keys: Sequence[str], lease: str) -> Sequence[Any]:
         """Count runs that ended in transactions of their handlers.
 
-        :returns: their rows, with the result as ``progress``.
+        :returns: their rows. The column ``progress`` has the result of the
+            command.
         """
         rows = tx.connection.execute(tx.dialect.once(sql.committed), {
             'of_job': number, 'stands_in': lease,
@@ -512,8 +521,10 @@ class SqlSteps:
                       lease: str, retried: set[str],
                       proceed: ports.Proceed | None,
                       numbers: Mapping[str, int]) -> ports.Advanced:
-        """Return the ends in *lease*, by this call or an earlier one, and what
-        that call granted.
+        """Return the ends in *lease*, and the runs that were granted then.
+
+        They may be those of this call, or of an earlier one that this call
+        repeats.
         """
         ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
@@ -524,7 +535,8 @@ class SqlSteps:
             (one, self._inputs(tx.connection, [
                 claim.object for claim in one.claims]))
             for one in self._taken_before(tx, numbers, proceed.into)]
-        # A next step of the same command has the row of the step that ended.
+        # If the next step runs the same command, its claim has replaced that
+        # of the step that ended.
         following = {claim.object for one, _ in granted
                      for claim in one.claims} - ended - dead
         return ports.Advanced(
@@ -556,7 +568,7 @@ class SqlSteps:
         for claim in claims:
             task = tasks.get(claim.object)
             if task is None:
-                # Its row was deleted, so there is nothing left to run.
+                # The row of the task was deleted, so nothing is left to run.
                 continue
             record = task.record()
             record['losses'] = record.get('losses', 0) + 1
@@ -597,10 +609,10 @@ class SqlSteps:
             connection, self._database.dialect, self._sql)))
 
 
-# Number of delayed steps, and of queues, that are handled together.
+# Maximum number of delayed steps, and of queues, that one call handles.
 _AT_A_TIME = 500
 
-# Number of leases that one statement looks for.
+# Number of names of leases in one statement.
 _LEASES = 100
 
 
@@ -611,10 +623,11 @@ def lease_names(into: str) -> Iterator[str]:
 
 def _by_tick(rows: Sequence[Any], now: int
              ) -> list[tuple[int, list[Any]]]:
-    """Return ready steps of one command by the tick of their claim.
+    """Group ready steps of one command by the tick of their claim.
 
-    Tasks that are at the same step share a tick, so one message can carry
-    them. The ticks of a task grow with its moves, and so do its fences.
+    Tasks that have run the same number of commands share a tick, so one
+    message can carry them. Each further command of a task has a later tick and
+    a higher fence.
     """
     second = max(now, *(row.after for row in rows)) // SECOND * SECOND
     found: dict[int, list[Any]] = {}
@@ -639,8 +652,9 @@ def _ended_well(task: task_rows.Task, result: str | None) -> _End:
 
 
 def _committed(task: task_rows.Task, result: str | None) -> _End:
-    """Return the end of a run that its handler has committed: it must not
-    run again, even if its result cannot be kept.
+    """Return the end of a run that its handler has committed.
+
+    The command must not run again, even if its result cannot be stored.
     """
     return _ended_well(task, result)._replace(again=False)
 
@@ -649,6 +663,7 @@ def _ended_badly(task: task_rows.Task, error: str) -> _End:
     failures = task.record().get('failures', 0) + 1
     return _End(task, Outcome.FAILED, failures <= task.action.retry
                 and task.action.delivery is not Delivery.AT_MOST_ONCE
-                # A rollback has its retries even if it is due to a request.
+                # A rollback keeps its retries, even if an operator caused it
+                # by cancelling the task.
                 and (task.position.back or task.row.cancelled_by is None),
                 error)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in a database: SQLite, PostgreSQL, MySQL or MariaDB.
 
-Each move is one UPDATE. Its condition is that the claim is in the lease that
-the mover holds, in a state that the move may leave; core.claim defines these
-states. The claims that were won are found by the mark that the move
-leaves: the name of the new lease, which no other call uses. The lease itself
-is inserted last. If a call is repeated because its answer was lost, the insert
-fails since the lease exists. The repeated call is then rolled back, and reads
-the result of the first one.
+Each transition of claims from one state to another is one UPDATE.
+:mod:`distperiodic.core.claim` defines the allowed transitions. The UPDATE
+changes a claim only if the claim is in a state that the transition may leave
+and, unless the claim has ended, in the lease that the caller names. It also
+writes the name of the new lease into each claim. No other call uses this name,
+so the claims that were won are found by it.
 
-Each lease counts the claims that are in it, and is deleted with the last one.
-A move changes claims before leases. A take-over changes the lease first:
-otherwise a lease could be taken over although its holder renews it at the same
-moment. If a move and a take-over collide, the database aborts one of them, and
-that one is repeated.
+The lease itself is inserted last. If a caller repeats a call because the
+answer was lost, this insert fails, since the lease exists. The repeated call
+is then rolled back, and returns the result of the first call.
+
+The row of a lease has the number of its claims, and is deleted when the last
+claim leaves. A take-over changes the lease before its claims: otherwise a
+lease could be taken over although its holder renews it at the same moment. All
+other transitions change the claims first. If the two orders deadlock, the
+database aborts one of the transactions, and that one is repeated.
 
 The file is long because it has one method for each operation of the port.
 """
@@ -89,8 +92,9 @@ class SqlClaimStore:
             several services can share a database.
         :param late_after: Seconds after the tick from which the history counts
             a claim as late.
-        :param task_outcomes: Counts the tasks that end or become stuck in this
-            store, by status. None means that they are not counted.
+        :param task_outcomes: Receives the numbers of tasks that end or become
+            stuck in this store, by status. None means that they are not
+            counted.
         :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL cannot work.
         """
@@ -163,8 +167,8 @@ class SqlClaimStore:
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
-        # Usually there is nothing to write. A read is then enough, and blocks
-        # no other process.
+        # Usually there is nothing to write. A read-only transaction is then
+        # enough, and it blocks no other process.
         rows = self._numbers.read_existing(jobs.keys())
         if rows is not None:
             found = sql_jobs.attendance(rows, jobs, checked)
@@ -187,7 +191,7 @@ class SqlClaimStore:
             if len(one.rule) > tables.LONGEST_RULE:
                 raise exceptions.InvalidObject(
                     f'the schedule of object {one.object!r} is a text of '
-                    f'{len(one.rule)} characters; the store takes up to '
+                    f'{len(one.rule)} characters; the store accepts up to '
                     f'{tables.LONGEST_RULE}')
         gone = _usable(delisted)
         if not by_key and not gone:
@@ -213,7 +217,7 @@ class SqlClaimStore:
         number = self._number(job)
         return self._read(lambda tx: listing.settled(tx, number, tick))
 
-    # Moves into a new lease.
+    # Transitions into a new lease.
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
@@ -258,8 +262,8 @@ class SqlClaimStore:
         def again(tx: Transaction) -> Claimed:
             rows = tx.rows_of(number, keys)
             existing = [rows[key] for key in keys if key in rows]
-            # Rows that still have an earlier tick: the first call could not
-            # claim them.
+            # Rows whose watermark is still before the tick: the first call
+            # could not claim them.
             left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]
@@ -332,8 +336,8 @@ class SqlClaimStore:
                         seconds)
                 tx.leave(lease, len(waiting))
             if len(waiting) < len(keys):
-                # A handler may end its run in its own transaction, and then
-                # raise.
+                # A handler may end its run in its own transaction, and raise
+                # an exception afterwards. Such a run counts as done.
                 tx.leave(lease, history.count_committed(
                     tx, number, keys, lease))
             return set(waiting)
@@ -374,14 +378,14 @@ class SqlClaimStore:
             left: dict[str, int] = {}
             found = tx.rows_of(number, keys)
             if any(row.lease == into for row in found.values()):
-                # An earlier call has done this, and its answer was lost.
+                # An earlier call has reclaimed them, but its answer was lost.
                 return tx.standing(number, keys, into)
             rows = {key: row for key, row in found.items()
                     if row.lease in leases}
             # Skip rows that a handler's open transaction has locked: their
             # runs are about to end. Wait for all other locks, which are
-            # short: the caller gives up these claims, so a skipped one would
-            # not run before its lease expires.
+            # held briefly: the caller gives up its claims, so a claim that is
+            # skipped here would not run before its lease expires.
             began = [key for key, row in rows.items()
                      if count_attempt and row.state == State.RUNNING]
             ending = set(began).difference(tx.unlocked(number, began))
@@ -402,7 +406,7 @@ class SqlClaimStore:
         return self._once(
             work, lambda tx: tx.standing(number, keys, into))
 
-    # Moves that end claims.
+    # Transitions that end claims.
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
                lease: str) -> set[str]:
@@ -479,12 +483,13 @@ class SqlClaimStore:
             return []
         search = takeover.search(self._overdue, gone, seconds, silence_timeout)
         names = names_of_leases(into, limit)
-        # Usually there are none, and a read does not wait for writers.
+        # Usually no lease can be taken over. Search in a read-only
+        # transaction, which does not wait for writers.
         found = self._read(lambda tx: takeover.find(
             tx, list(numbers), search, names))
         if not found:
             return []
-        # Leases that an earlier call took over, whose answer was lost.
+        # Leases that an earlier call took over; the answer was lost.
         known = [old for old in found if old.id in names]
         free = [name for name in names
                 if name not in {old.id for old in known}]
@@ -555,7 +560,7 @@ def _usable(objects: Iterable[str]) -> list[str]:
             raise exceptions.InvalidObject(
                 f'the id {key[:200]!r} has {len(key)} characters'
                 f'{" and a NUL among them" * (chr(0) in key)}; the store '
-                f'takes ids of up to {tables.LONGEST_ID}, without NUL')
+                f'accepts up to {tables.LONGEST_ID}, without NUL')
     return keys
 
 
@@ -564,7 +569,8 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
          reason: str = '') -> set[str]:
     """End claims in *lease*.
 
-    :returns: the objects in the lease that have this end now.
+    :returns: the objects whose claims in the lease now have the state
+        *ending*.
     """
     parameters = {'of_job': number, 'keys': tx.dialect.keys(keys),
                   'stands_in': lease}
@@ -581,6 +587,7 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
         left += history.count_committed(tx, number, keys, lease)
     tx.leave(lease, left)
     if len(rows) < len(keys):
-        # Include claims that an earlier call ended, whose answer was lost.
+        # Include claims that an earlier call ended; its answer may have been
+        # lost.
         return set(tx.connection.execute(sql.after, parameters).scalars())
     return {row.object for row in rows}

@@ -2,8 +2,8 @@
 """The tables of the store.
 
 Each claim is one row that is changed in place. Only columns that never change
-are indexed, so a move updates no index (on PostgreSQL this is a HOT update, at
-half the cost of an ordinary one).
+are indexed, so a change of a claim updates no index (on PostgreSQL this is a
+HOT update, at half the cost of an ordinary one).
 
 Ids are compared byte for byte in all databases. MySQL's text types ignore
 case or trailing blanks, so ids are stored as bytes there.
@@ -97,8 +97,8 @@ class Exact(sa.TypeDecorator[str]):
     def process_result_value(self, value: Any, dialect: Any) -> str | None:
         return _read(value)
 
-    # Processors run for each value of hundreds of rows. So there is none where
-    # nothing needs converting, and they bypass the slower methods above.
+    # Processors run for each value of hundreds of rows. So the processors for
+    # MySQL bypass the slower methods above, and other databases need none.
 
     def bind_processor(self, dialect: Any) -> Any:
         return _written if dialect.name in _MYSQL else None
@@ -161,7 +161,7 @@ class RoleColumn(sa.TypeDecorator[Role]):
         return None if value is None else _ROLES[value]
 
 
-#: Type of the names of leases; the caller that creates a lease names it.
+#: Type of the names of leases. The process that creates a lease names it.
 LeaseName = sa.String(100).with_variant(
     mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
 #: Type of long texts; MySQL's TEXT is limited to 64 KiB.
@@ -173,12 +173,11 @@ _OF_TABLES: dict[str, Any] = {
 }
 # Leave room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
-# A batch may change all rows of a page together, and the old versions stay
-# until the transaction commits. So leave room for two versions of each row.
+# One transaction may change all rows of a page, and the old versions stay in
+# the page until it commits. So leave room for two versions of each row.
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
-#: Kind of the things that claims are about: periodic jobs, or the commands
-#: that the steps of tasks run.
+#: Kinds of jobs: periodic jobs, and the commands that the steps of tasks run.
 KIND = 'job'
 COMMAND = 'task'
 
@@ -193,7 +192,8 @@ job = sa.Table(
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('kind', Exact(20), nullable=False),
     sa.Column('name', Exact(200), nullable=False),
-    #: Microseconds of the store's clock. None means that it is not paused.
+    #: When the job was paused, in microseconds of the store's clock. None
+    #: means that it is not paused.
     sa.Column('paused_since', sa.BigInteger),
     sa.Column('paused_by', sa.String(LONGEST_REASON)),
     sa.Column('paused_why', sa.String(LONGEST_REASON)),
@@ -202,11 +202,12 @@ job = sa.Table(
     #: Instant from which that schedule is in force.
     sa.Column('schedule_since', sa.BigInteger),
     #: Interval in which schedulers have attended the job without a gap, in
-    #: microseconds of the store's clock. None means that no scheduler has.
+    #: microseconds of the store's clock. None means that no scheduler has
+    #: attended it.
     sa.Column('attended_since', sa.BigInteger),
     sa.Column('attended_until', sa.BigInteger),
-    #: Instant up to which all ticks that were due were found claimed or
-    #: settled.
+    #: Instant up to which all due ticks are known to be claimed, skipped or
+    #: given up.
     sa.Column('checked', sa.BigInteger),
     #: Tick before which history may have been pruned. None means that no
     #: history was pruned.
@@ -218,7 +219,7 @@ claim = sa.Table(
     'distperiodic_claim', metadata,
     # The object comes first, and no index begins with the job: as long as the
     # table has no statistics, PostgreSQL would otherwise read all rows of the
-    # job to find 500.
+    # job to find 500 of them.
     sa.Column('object', Exact(LONGEST_ID), primary_key=True),
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
     #: Position of the object on the ring.
@@ -227,9 +228,10 @@ claim = sa.Table(
     #: Tick that was claimed before this one. None means that this is the
     #: first.
     sa.Column('previous', sa.BigInteger),
-    #: Watermark: the newest tick that can no longer be claimed. It is this
-    #: tick, or a later one that was skipped. It is earlier than this tick if
-    #: an operator triggered this one: ticks that were due before stay due.
+    #: Watermark: the newest tick that can no longer be claimed. It is the tick
+    #: of this claim, or a later one that was skipped. If an operator triggered
+    #: this claim, the watermark is earlier than its tick: ticks that are due
+    #: in between stay due.
     sa.Column('settled', sa.BigInteger, nullable=False),
     #: Cause of the last skip. None means that there was none.
     sa.Column('skipped_by', SkippedByColumn),
@@ -249,11 +251,11 @@ claim = sa.Table(
     #: Instant from which the object's schedule applies. None means that the
     #: object is not listed.
     sa.Column('since', sa.BigInteger),
-    #: Instant of the reading that last left the object out. None means that
-    #: no reading did.
+    #: Instant of the last reading of the catalogue in which the object was
+    #: missing. None means that there was no such reading.
     sa.Column('delisted', sa.BigInteger),
-    #: Text of the object's own schedule. Empty means that it follows the
-    #: job's; None means not recorded yet.
+    #: Text of the object's own schedule. Empty means that the object follows
+    #: the schedule of its job. None means not recorded yet.
     sa.Column('rule', Exact(LONGEST_RULE)),
     #: Index for queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
@@ -268,11 +270,11 @@ lease = sa.Table(
     sa.Column('state', StateColumn, nullable=False),
     #: Holder of the lease. Empty means that the lease has no holder.
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
-    #: When the lease expires, in microseconds of the clock of leases.
+    #: When the lease expires, in microseconds of the lease clock.
     sa.Column('until', sa.BigInteger, nullable=False),
-    #: When the lease was created, by the same clock. For a lease of runs, this
-    #: is when they were granted. None means that an earlier release created
-    #: it.
+    #: When the lease was created, in microseconds of the lease clock. For a
+    #: lease of runs, this is when they were granted. None means that an
+    #: earlier release created it.
     sa.Column('made', sa.BigInteger),
     #: Number of claims in the lease.
     sa.Column('remaining', sa.Integer, nullable=False),
@@ -285,8 +287,9 @@ lease = sa.Table(
     **_OF_TABLES, **_CHANGING)
 
 #: Results of each tick, as numbers of objects, with one row for each member
-#: that took part. Over all members, ``due`` is the sum of the endings (done,
-#: dead, skipped, superseded, cancelled) and of the open claims.
+#: that took part. Summed over all members, ``due`` equals the number of
+#: endings (done, dead, skipped, superseded, cancelled) plus the number of open
+#: claims.
 history = sa.Table(
     'distperiodic_history', metadata,
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
@@ -294,27 +297,27 @@ history = sa.Table(
     #: Holder of the lease: the scheduler that claimed, or the worker that ran.
     #: Empty means that the lease had no holder.
     sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
-    #: Claimed, or skipped without a claim.
+    #: Objects that were claimed, or skipped without a claim.
     sa.Column('due', sa.BigInteger, nullable=False),
     sa.Column('done', sa.BigInteger, nullable=False),
-    #: Dead, minus those that an operator has requeued. A requeued object does
-    #: not count as due again.
+    #: Dead objects, minus those that an operator has requeued. A requeued
+    #: object does not count as due again.
     sa.Column('dead', sa.BigInteger, nullable=False),
-    #: Skipped; the by_ columns have the numbers by cause.
+    #: Skipped objects. The columns that begin with by_ have the number for
+    #: each cause.
     sa.Column('skipped', sa.BigInteger, nullable=False),
     sa.Column('by_misfire', sa.BigInteger, nullable=False),
     sa.Column('by_overlap', sa.BigInteger, nullable=False),
     sa.Column('by_pause', sa.BigInteger, nullable=False),
     sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
-    #: Skipped for ticks before this one; included in skipped. Ticks that were
-    #: missed together are counted in the newest of them.
+    #: Skips for ticks before this one; included in ``skipped``. If an object
+    #: missed several ticks at once, they are counted in the row of the newest.
     sa.Column('missed', sa.BigInteger, nullable=False),
     sa.Column('superseded', sa.BigInteger, nullable=False),
     sa.Column('cancelled', sa.BigInteger, nullable=False),
-    #: Failed runs that were to be retried; each failure counts.
+    #: Failures after which a run is retried.
     sa.Column('retried', sa.BigInteger, nullable=False),
-    #: Taken over from a lease that expired or whose holder was gone; each
-    #: take-over counts.
+    #: Take-overs of claims from leases that expired or whose holder was gone.
     sa.Column('taken_over', sa.BigInteger, nullable=False),
     #: Time from the tick to its claim, in milliseconds of the store's clock:
     #: sum and maximum over the claimed objects. For a job with spread, it
@@ -327,8 +330,8 @@ history = sa.Table(
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
-#: One row, used with SQLite only. It holds the parameters that derive the
-#: clocks from the time since the host's boot, in microseconds; see
+#: One row, used with SQLite only. It holds the offsets of both clocks from the
+#: time since the host's boot, in microseconds; see
 #: :mod:`distperiodic.adapters.sql.host_clock`.
 clock = sa.Table(
     'distperiodic_clock', metadata,
@@ -339,7 +342,7 @@ clock = sa.Table(
     sa.Column('seen', sa.BigInteger, nullable=False),
     **_OF_TABLES)
 
-#: Runs that failed for the last time.
+#: Runs that failed in their last attempt.
 failure = sa.Table(
     'distperiodic_failure', metadata,
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
@@ -368,12 +371,12 @@ task = sa.Table(
     #: The submitter's own name of the task. None means that the submitter
     #: gave no name.
     sa.Column('key', Exact(LONGEST_ID)),
-    #: Digest of what a task with a key was submitted with.
+    #: Digest of the arguments with which a task with a key was submitted.
     sa.Column('digest', LeaseName),
-    #: Ordered queue of the task. None means that it is in none.
+    #: Ordered queue of the task. None means that the task is in no queue.
     sa.Column('queue', Exact(LONGEST_NAME)),
     sa.Column('status', StatusColumn, nullable=False),
-    #: Error of the step that failed. None means that none failed.
+    #: Error of the step that failed. None means that no step failed.
     sa.Column('message', LongText),
     #: Position; see :class:`distperiodic.core.workflow.Position`.
     sa.Column('cursor', sa.Integer, nullable=False),
@@ -381,9 +384,10 @@ task = sa.Table(
     sa.Column('back', sa.SmallInteger, nullable=False),
     #: Number of commands that were made ready before the current one.
     sa.Column('move', sa.Integer, nullable=False),
-    #: Higher first.
+    #: Tasks with a higher priority are claimed first.
     sa.Column('priority', sa.Integer, nullable=False),
-    #: The times are in microseconds of the store's clock.
+    #: This time and the following ones are in microseconds of the store's
+    #: clock.
     sa.Column('created', sa.BigInteger, nullable=False),
     #: Earliest instant of the first step. None means at once.
     sa.Column('due', sa.BigInteger),
@@ -393,9 +397,9 @@ task = sa.Table(
     sa.Column('cancelled_by', sa.String(LONGEST_REASON)),
     #: The workflow with which the task began, as JSON.
     sa.Column('definition', LongText, nullable=False),
-    #: What the steps share, as JSON.
+    #: Values that the steps share, as JSON.
     sa.Column('parameters', LongText, nullable=False),
-    #: What is recorded of each step, as JSON.
+    #: Record of each step, as JSON.
     sa.Column('records', LongText, nullable=False),
     sa.UniqueConstraint('space', 'key', name='distperiodic_task_key'),
     sa.Index('distperiodic_task_status', 'space', 'status', 'created', 'id'),
@@ -411,17 +415,17 @@ ready = sa.Table(
     sa.Column('task', Exact(LONGEST_TASK), primary_key=True),
     #: Number of the command.
     sa.Column('job', sa.Integer, nullable=False),
-    #: 1 until the task is due.
+    #: 1 until the step is due.
     sa.Column('delayed', sa.SmallInteger, nullable=False),
-    #: Lower first.
+    #: Steps with a lower precedence are claimed first.
     sa.Column('precedence', sa.Integer, nullable=False),
     #: When the step is due, in microseconds of the store's clock.
     sa.Column('due', sa.BigInteger, nullable=False),
     #: Tick of the command that the task ran before this one, or 0.
     sa.Column('after', sa.BigInteger, nullable=False),
-    #: As in the task.
+    #: As in the row of the task.
     sa.Column('move', sa.Integer, nullable=False),
-    #: 1 if the task waits until this claim, and runs from then on.
+    #: 1 if the claim of this step starts a waiting task.
     sa.Column('starts', sa.SmallInteger, nullable=False),
     sa.Index('distperiodic_ready_job', 'job', 'delayed', 'precedence', 'due',
              'task'),
@@ -436,8 +440,9 @@ queue = sa.Table(
     #: The task that may run. None means that the next one is still to be
     #: chosen, or that the queue is empty or halted.
     sa.Column('head', Exact(LONGEST_TASK)),
-    #: Number of changes. Each submission changes it, so that two of them
-    #: cannot commit in another order than that of their times.
+    #: Number of changes of this row. A submission increases it and so locks
+    #: the row, so that submissions commit in the order of their times.
+    #: Submissions in a caller's own transaction do not increase it.
     sa.Column('changes', sa.BigInteger, nullable=False),
     #: 1 if the queue goes on after a task that failed.
     sa.Column('goes_on', sa.SmallInteger, nullable=False),
@@ -451,7 +456,7 @@ queue = sa.Table(
 #: Pools of tasks that workers pull.
 pool = sa.Table(
     'distperiodic_pool', metadata,
-    #: A random number, for the reason given for jobs.
+    #: A random number, for the same reason as that of a job.
     sa.Column('id', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('name', Exact(LONGEST_POOL), nullable=False),
@@ -470,7 +475,7 @@ bucket = sa.Table(
     #: that has expired is deleted, and the worker's next one has another
     #: number.
     sa.Column('id', sa.BigInteger, nullable=False),
-    #: When the bucket expires, in microseconds of the clock of leases.
+    #: When the bucket expires, in microseconds of the lease clock.
     sa.Column('until', sa.BigInteger, nullable=False),
     #: Number of calls that have renewed the bucket.
     sa.Column('calls', sa.BigInteger, nullable=False),
@@ -488,12 +493,13 @@ def done_of(pool: int) -> int:
     return -2 * pool - 1
 
 
-#: Tasks of pools, from their first recreation until they are removed or their
-#: end is forgotten. Each is one row, so a task cannot be in two places.
+#: Tasks of pools. A recreation of the pool inserts the row of a task, and the
+#: row stays until the task is removed or its end is forgotten. Each task is
+#: one row, so it cannot be in two buckets.
 pool_task = sa.Table(
     'distperiodic_pool_task', metadata,
-    # The task comes first, and no index begins with the pool, for the reason
-    # given for claims.
+    # The task comes first, and no index begins with the pool, for the same
+    # reason as in the table of claims.
     sa.Column('task', Exact(LONGEST_KEY), primary_key=True),
     sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
     #: The id of a bucket, above 0, or a value of free_of() or done_of().
@@ -522,12 +528,13 @@ partition = sa.Table(
     #: When the worker became active, or the last one released the partition,
     #: in microseconds of the store's clock.
     sa.Column('since', sa.BigInteger, nullable=False),
-    #: When the lease of the worker expires, in microseconds of the clock of
-    #: leases.
+    #: When the lease of the worker expires, in microseconds of the lease
+    #: clock.
     sa.Column('until', sa.BigInteger, nullable=False),
     #: Number of transactions that have locked the row.
     sa.Column('starts', sa.BigInteger, nullable=False),
-    #: Member that is to be active next. None means that none was chosen.
+    #: Member that an operator has chosen to become active next. None means
+    #: that no member was chosen.
     sa.Column('promoted', Exact(LONGEST_HOLDER)),
     sa.Column('promoted_by', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
@@ -537,17 +544,18 @@ partition_worker = sa.Table(
     'distperiodic_partition_worker', metadata,
     sa.Column('space', Exact(100), primary_key=True),
     sa.Column('partition', Exact(LONGEST_NAME), primary_key=True),
-    #: The process.
+    #: Process of the worker.
     sa.Column('worker', Exact(LONGEST_HOLDER), primary_key=True),
     sa.Column('role', RoleColumn, nullable=False),
-    #: Since when it has this role, in microseconds of the store's clock.
+    #: When the worker took this role, in microseconds of the store's clock.
     sa.Column('since', sa.BigInteger, nullable=False),
-    #: Its last heartbeat, in microseconds of the clock of leases.
+    #: Time of its last heartbeat, in microseconds of the lease clock.
     sa.Column('seen', sa.BigInteger, nullable=False),
     **_OF_TABLES, **_CHANGING)
 
-#: Processes of a group by their names, with what operators ask of them and
-#: what they report. A process that starts again under its name finds its row.
+#: Members of a group, with the state that operators want and the state that
+#: the member reports. A process that restarts under the same name finds its
+#: row.
 member = sa.Table(
     'distperiodic_member', metadata,
     sa.Column('space', Exact(100), primary_key=True),
@@ -563,11 +571,12 @@ member = sa.Table(
     #: Id of the action that drained the member. None means that the member is
     #: not drained.
     sa.Column('drained', LeaseName),
-    #: Number of threads that an operator has set. None means the option.
+    #: Number of threads that an operator has set. None means the value of the
+    #: option ``pool_size``.
     sa.Column('pool_size', sa.Integer),
     **_OF_TABLES, **_CHANGING)
 
-#: What operators did: one row for each action.
+#: Actions of operators, one row for each.
 action = sa.Table(
     'distperiodic_action', metadata,
     sa.Column('id', LeaseName, primary_key=True),
@@ -577,14 +586,14 @@ action = sa.Table(
     #: User and host of the operator.
     sa.Column('who', sa.String(LONGEST_REASON), nullable=False),
     sa.Column('host', sa.String(LONGEST_REASON), nullable=False),
-    #: What was done, such as ``job pause``, and to what.
+    #: What was done, such as ``job pause``, and to which target.
     sa.Column('verb', sa.String(LONGEST_NAME), nullable=False),
     sa.Column('target', sa.String(LONGEST_ID), nullable=False),
     #: Arguments of the action, as JSON.
     sa.Column('arguments', LongText, nullable=False),
     sa.Column('why', sa.String(LONGEST_REASON), nullable=False),
-    #: What it changed, or why it did not. None means that this is not
-    #: recorded yet, or that the process of the operator died.
+    #: What the action changed, or why it changed nothing. None means that this
+    #: is not recorded yet, or that the process of the operator died.
     sa.Column('outcome', LongText),
     sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
     **_OF_TABLES)
@@ -596,8 +605,8 @@ answer = sa.Table(
     sa.Column('part', Exact(LONGEST_PART), primary_key=True),
     sa.Column('name', Exact(LONGEST_MEMBER), primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
-    #: When it answered, in microseconds of the store's clock. 0 means that it
-    #: has not.
+    #: When the member answered, in microseconds of the store's clock. 0 means
+    #: that it has not answered.
     sa.Column('at', sa.BigInteger, nullable=False),
     #: The process that answered.
     sa.Column('process', Exact(LONGEST_HOLDER)),

@@ -40,8 +40,8 @@ class ClaimLocked(Exception):
 class Statements:
     """Statements about overdue leases.
 
-    A lease is overdue if it expired, or if its holder is gone and has not
-    renewed it for long enough; see
+    A lease is overdue if it has expired, or if its holder is gone and has not
+    renewed it for *silence_timeout* seconds; see
     :meth:`distperiodic.ports.ClaimStore.take_over_expired`.
 
     :param gone: True if the statements take a list of holders that are gone.
@@ -59,8 +59,8 @@ class Statements:
         self.holders = sa.select(_lease.c.holder).distinct().where(
             some, _lease.c.holder != '')
         named = dialect.among(_lease.c.id)
-        #: Select leases of some jobs: first those that have given names, then
-        #: those that are overdue.
+        #: Select leases of some jobs: first those with one of the given names,
+        #: then those that are overdue.
         self.find = sa.select(
             _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
             _lease.c.holder
@@ -80,8 +80,9 @@ class Search(NamedTuple):
     """A search for overdue leases."""
 
     sql: Statements
-    #: Parameters: the holders that are gone, and the maximum remaining time of
-    #: a lease whose gone holder counts as silent.
+    #: Parameters of the statements: the holders that are gone, and the
+    #: remaining time of a lease up to which its holder counts as silent, in
+    #: microseconds. Empty if no holder is gone.
     gone: dict[str, Any]
 
 
@@ -105,8 +106,8 @@ def find(tx: transaction.Transaction, numbers: Sequence[int],
          search: Search, names: Sequence[str]) -> Sequence[Any]:
     """Return leases of these jobs that are overdue, or have one of *names*.
 
-    Leases with one of *names* come first, then those that expired first. The
-    result has at most as many leases as there are names.
+    Leases with one of *names* come first. The others follow in the order of
+    their expiry. The result has at most as many leases as there are names.
     """
     return tx.connection.execute(search.sql.find, {
         **search.gone, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
@@ -126,8 +127,8 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     """Take over the lease *old* and its open claims, if it is still overdue.
 
     :param name: New name of the lease.
-    :param lost: Records that runs of steps of tasks were lost. None means
-        that the claims are of a periodic job.
+    :param lost: Function that records lost runs of steps. None means that the
+        claims are of a periodic job.
     :returns: the claims, with new fences.
     :raises ClaimLocked: a handler's open transaction has locked a claim. The
         caller must roll back.
@@ -156,9 +157,9 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []
     if old.holder:
-        # A lease without a holder has retries, or claims that an operator has
-        # requeued or triggered. No holder died, so these are not counted as
-        # taken over.
+        # A lease without a holder contains retries, or claims that an operator
+        # has requeued or triggered. No holder died, so these claims do not
+        # count as taken over.
         history.count(tx, old.job, old.tick, holder,
                       taken_over=len(claims))
     tx.connection.execute(

@@ -2,11 +2,11 @@
 """Recreation of a pool of tasks, in one transaction of the caller.
 
 The tasks of the pool are read and compared with the named ones, and only the
-differences are written. Each write has the condition that the task is still
-where it was read. A task that another transaction has locked at that moment is
-being assigned, given back or ended; it is left as it is. Otherwise a
-recreation of many tasks and the calls of workers would wait for each other,
-and fail.
+differences are written. A write changes a task only if the task is still in
+the bucket in which it was read, or still free. If another transaction has
+locked a task, the task is being assigned, given back or ended, and it is not
+changed. Otherwise a recreation of many tasks and the calls of workers would
+wait for each other, and fail.
 """
 
 import itertools
@@ -33,12 +33,12 @@ _NEW_AT_A_TIME = 10_000
 def recreate(connection: sa.Connection, dialect: Dialect, sql: Statements,
              number: int, places: Mapping[str, float], as_of: int | None,
              done_retention: int) -> Recreated:
-    """Make a pool hold the tasks *places*.
+    """Make a pool contain the tasks that are the keys of *places*.
 
     See :meth:`distperiodic.adapters.sql.task_pools.SqlTaskPool.recreate`.
 
-    :param number: Number of the pool, whose row the caller has changed.
-    :param done_retention: In microseconds.
+    :param number: Number of the pool. The caller has locked its row.
+    :param done_retention: Microseconds for which done tasks are remembered.
     """
     change = _Change(connection, dialect, sql, number)
     expire(connection, sql, number)
@@ -72,9 +72,9 @@ def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
             sql.expired, {'of_pool': number}).all():
         this = {'of_pool': number, 'of_worker': worker, 'of_bucket': bucket}
         connection.execute(sql.expire, this)
-        # It is still there if its worker has renewed it meanwhile. Otherwise
-        # this transaction has deleted it, or another one has, which has also
-        # freed the tasks.
+        # The bucket still exists if its worker has renewed it in the meantime.
+        # If it does not exist, this transaction has deleted it, or another
+        # one, which has then freed the tasks as well.
         if connection.execute(sql.stands, this).scalar() is None:
             connection.execute(sql.empty, {
                 'of_bucket': bucket, 'into': free_of(number)})
@@ -110,26 +110,26 @@ class _Change:
             self._sql.assigned, {'of_pool': self._number})}
 
     def done_among(self, keys: list[str]) -> dict[str, float]:
-        """Return when those of *keys* were done that are done."""
+        """Return the time of the end of each of *keys* that is done."""
         return {row.task: row.place for some in chunks(keys)
                 for row in self._connection.execute(
                     self._sql.some, self._among(some, self._done))}
 
     def forget_done(self, before: int, places: Mapping[str, float]) -> None:
-        """Forget the tasks done before that instant, except *places*."""
+        """Remove done tasks that ended before *before*, except *places*."""
         old = self._connection.execute(self._sql.before, {
             'of_bucket': self._done, 'done_before': before}).scalars().all()
         self.forget([key for key in old if key not in places], before)
 
     def forget(self, keys: list[str], before: int | None) -> None:
-        """Remove those of *keys* that were done before that instant."""
+        """Remove those of *keys* that were done before *before*."""
         for some in chunks(sorted(keys)):
             self._connection.execute(
                 self._sql.remove_before,
                 self._among(some, self._done) | {'done_before': before})
 
     def insert(self, keys: list[str], places: Mapping[str, float]) -> None:
-        """Put tasks into the pool, except those that exist."""
+        """Insert *keys* as free tasks, except those that already exist."""
         for some in chunks(keys, _NEW_AT_A_TIME):
             self._dialect.insert_new(
                 self._connection, tables.pool_task,

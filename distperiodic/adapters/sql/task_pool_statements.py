@@ -4,9 +4,9 @@
 Each call binds values: ``of_pool``, ``of_worker`` and ``of_bucket`` select the
 rows, and ``keys`` the tasks among them.
 
-A statement that changes a task names in its condition the bucket that the
-task must be in. Locks that skip locked rows only keep callers from waiting
-for each other: nothing depends on them.
+The condition of each statement that changes a task names the bucket in which
+the task must be. Some statements skip locked rows. This only keeps callers
+from waiting for each other; correctness does not depend on it.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from distperiodic.core.task_pool import Stats
 _bucket = tables.bucket
 _pool = tables.pool
 _task = tables.pool_task
-#: Hint for MySQL, which could otherwise sort all free tasks, and lock them, to
-#: find the best ones.
+#: Hint for MySQL. Without it, MySQL could sort and lock all free tasks to find
+#: the best ones.
 _BY_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'
 
 
@@ -44,12 +44,12 @@ class Statements:
         named = sa.and_(_pool.c.space == sa.bindparam('of_space'),
                         _pool.c.name == sa.bindparam('of_name'))
         self.find = sa.select(_pool.c.id).where(named)
-        #: Change the pool's row, so that others wait to do the same.
+        #: Change the row of the pool, so that other recreations wait.
         self.occupy = sa.update(_pool).where(named).values(recreated=now)
         self.now = sa.select(dialect.now)
 
-        # Buckets. The sum keeps databases from using the index of ``until``
-        # to find one bucket.
+        # Buckets. The sum ``until + 0`` keeps databases from using the index
+        # of ``until`` to find one bucket.
         ours = sa.and_(_bucket.c.pool == of_pool,
                        _bucket.c.worker == sa.bindparam('of_worker'))
         live = _bucket.c.until + 0 >= lease_now
@@ -64,7 +64,7 @@ class Statements:
         #: Select the id of the worker's bucket, and whether any bucket of the
         #: pool has expired.
         self.opened = sa.select(_bucket.c.id, any_expired).where(ours, live)
-        #: Do the same as ``renew`` and ``opened``.
+        #: One statement that does the work of ``renew`` and ``opened``.
         self.renew_returning = self.renew.returning(
             _bucket.c.id, any_expired)
         self.expired = sa.select(_bucket.c.worker, _bucket.c.id).where(
@@ -78,8 +78,8 @@ class Statements:
             _bucket.c.worker, _bucket.c.id, _bucket.c.until,
             live.label('live')).where(_bucket.c.pool == of_pool)
 
-        # Tasks. The sum keeps databases from searching all tasks with this
-        # bucket for those with the right keys.
+        # Tasks. The sum ``bucket + 0`` keeps databases from searching all
+        # tasks of a bucket for the given keys.
         some = sa.and_(_task.c.pool == of_pool,
                        dialect.among(_task.c.task))
         among = sa.and_(some, _task.c.bucket + 0 == of_bucket)
@@ -88,7 +88,7 @@ class Statements:
             _task.c.bucket == of_bucket).order_by(*reversed(columns))
         #: Move tasks of the bucket ``of_bucket`` to another one.
         self.move = sa.update(_task).where(among).values(bucket=into)
-        #: Do the same, and leave a mark.
+        #: Like ``move``, but also write the mark of the call.
         self.give_back = sa.update(_task).where(among).values(
             bucket=into, mark=mark)
         self.finish = sa.update(_task).where(among).values(
@@ -127,9 +127,9 @@ class Statements:
             _bucket, _task, _task.c.bucket == _bucket.c.id).where(
                 _bucket.c.pool == of_pool).group_by(_bucket.c.id)
 
-        #: Renew the worker's bucket, and then fill it to ``at_most`` tasks,
-        #: read it, or move tasks out of it. None means that this database
-        #: cannot do that in one statement.
+        #: Statements that renew the worker's bucket, and then fill it to
+        #: ``at_most`` tasks, read it, or move tasks out of it. None means that
+        #: this database has no such statement.
         self.renew_and_fill: Any = None
         self.renew_and_read: Any = None
         self.renew_and_give_back: Any = None
@@ -144,9 +144,10 @@ class Statements:
             bucket=into, mark=mark).returning(_task.c.task)
         self.renew_and_finish = sa.update(_task).where(some, its).values(
             bucket=into, mark=mark, place=now).returning(_task.c.task)
-        # If the renewal waited for another call of this worker, the rest of
-        # the statement does not see the changes of that call. The number of
-        # calls shows it: this statement sees the one before the renewal.
+        # If the renewal waited for another call for this worker, the rest of
+        # the statement does not see the changes of that call. The numbers of
+        # calls show this: the number after the renewal is then not one higher
+        # than the number that the rest of the statement sees.
         seen = _bucket.alias()
         usable = sa.select(mine.c.id).where(
             sa.not_(mine.c.expired),
@@ -159,7 +160,8 @@ class Statements:
             _task.c.bucket == target).cte('held')
         missing = (
             at_most * _number_of(usable) - _number_of(held))
-        # An array, since a join could read all tasks.
+        # Select the keys as an array: with a join, the database could read all
+        # tasks.
         first = sa.func.array(sa.select(_task.c.task).where(
             _task.c.bucket == of_bucket).order_by(*reversed(columns)).limit(
                 sa.func.greatest(0, missing)).with_for_update(

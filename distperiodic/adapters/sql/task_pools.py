@@ -2,13 +2,14 @@
 """Pools of tasks in a database, and the buckets of their workers.
 
 Each call is one transaction. The transaction first renews the worker's bucket,
-and so locks its row until the end: two calls for one worker run one after the
-other, and a bucket cannot expire during a call. Each task is one row, and each
-UPDATE of it has the condition that it is still where it was found. The content
-of a bucket is read from the rows themselves, so a row count never decides.
+and so locks the row of the bucket until the end. So two calls for one worker
+run one after the other, and a bucket cannot expire during a call. Each task is
+one row. An UPDATE changes the row only if the task is still in the bucket in
+which it was read, or still free. The content of a bucket is read from the rows
+of its tasks, so a row count never decides.
 
-A pool that many workers use is not a bottleneck: nothing is written that they
-share.
+The calls of different workers write no common row, so a pool with many workers
+is not a bottleneck.
 """
 
 import random
@@ -35,12 +36,14 @@ from distperiodic.adapters.sql.task_pool_statements import stats_of
 from distperiodic.core.task_pool import Recreated
 from distperiodic.core.task_pool import Stats
 
-#: Maximum number of attempts to open a bucket. One is enough unless others
-#: call for the same worker at the same time.
+#: Maximum number of attempts to open a bucket. An attempt inserts a missing
+#: bucket, and the next one renews it. Three are enough, unless other calls for
+#: the same worker run at the same time.
 _ATTEMPTS = 5
 _NUMBERS = 1, 2 ** 31 - 1
 _IDS = 1, 2 ** 62
-# Processes that seed the usual generator alike must not draw the same ids.
+# The default generator is not used: processes that seed it with the same value
+# would draw the same ids.
 _RANDOM = random.SystemRandom()
 
 
@@ -68,8 +71,9 @@ class SqlTaskPool:
         self._name = pool
         self._key = {'of_space': namespace, 'of_name': pool}
         self._microseconds = round(bucket_timeout * 1e6)
-        #: Number of the pool, as it was last read. Rows of recreated tables
-        #: have other numbers; each call that finds no bucket reads it again.
+        #: Number of the pool, as it was last read; 0 means not read yet. If
+        #: the tables are recreated, the pool gets another number, so each call
+        #: that finds no bucket reads the number again.
         self._number = 0
 
     def close(self) -> None:
@@ -85,7 +89,8 @@ class SqlTaskPool:
         """Make the worker's bucket hold *limit* tasks, and return them.
 
         :returns: its tasks, in order of place. There are fewer than *limit* if
-            the pool has no more that no other transaction has locked.
+            all further free tasks are locked by other transactions, or none is
+            left.
         :raises PoolNotFound: the pool does not exist.
         """
         return self.database.write(
@@ -128,7 +133,7 @@ class SqlTaskPool:
         """Fill the worker's bucket in one statement, if that is possible.
 
         :returns: the tasks in the bucket, in order of place. An empty list
-            may also mean that it was not possible.
+            may also mean that this was not possible.
         """
         if self._sql.renew_and_fill is None or not self._number:
             return []
@@ -175,8 +180,8 @@ class SqlTaskPool:
     def _leave(self, worker: str, keys: Sequence[str],
                into: Callable[[int], int], statement: Any,
                at_once: Any) -> bool:
-        # If the answer to a commit is lost, the work is repeated. It then
-        # finds by this mark that the first attempt was successful.
+        # If the answer to a commit is lost, the transaction is repeated. The
+        # mark then shows that the first attempt was successful.
         mark = {'new_mark': _RANDOM.randrange(*_IDS)}
 
         def work(connection: sa.Connection) -> bool:
@@ -211,16 +216,16 @@ class SqlTaskPool:
 
     def recreate(self, places: Mapping[str, float], *, as_of: int | None,
                  done_retention: float) -> Recreated:
-        """Make the pool hold the tasks *places*; create it if it is missing.
+        """Make the pool contain the tasks that are the keys of *places*.
 
-        Tasks in buckets stay there. Done tasks stay done, except those that
-        were done before *as_of*.
+        A missing pool is created. Tasks in buckets stay in them. Done tasks
+        stay done, except those that were done before *as_of*.
 
         :param places: Place of each task.
         :param as_of: When the caller began to read *places*, in microseconds
             of the store's clock. None means that all done tasks stay done.
-        :param done_retention: Seconds after its end from which a task is
-            forgotten that is not in *places*.
+        :param done_retention: Seconds after its end until a task that is not
+            in *places* is forgotten.
         """
         return self.database.write(
             lambda connection: task_pool_recreation.recreate(
@@ -239,8 +244,8 @@ class SqlTaskPool:
             if number is not None:
                 self._number = number
                 return self._number
-            # A row whose number another pool has is not inserted; try another
-            # number.
+            # The row is not inserted if its number belongs to another pool.
+            # The loop then tries another number.
             self._dialect.insert_new(
                 connection, tables.pool,
                 {'id': [_RANDOM.randrange(*_NUMBERS)]},
@@ -259,7 +264,8 @@ class SqlTaskPool:
         """
         for attempt in range(_ATTEMPTS):
             found = self._renew(connection, worker)
-            # At the second attempt, the worker's own bucket has expired.
+            # If the first attempt could not insert a bucket, the worker's own
+            # bucket exists, but has expired.
             if attempt if found is None else found.expired:
                 expire(connection, self._sql, self._number)
             if found is not None:
@@ -267,7 +273,7 @@ class SqlTaskPool:
             self._dialect.insert_new(
                 connection, tables.bucket, {'worker': [worker]},
                 pool=self._number, id=_RANDOM.randrange(*_IDS),
-                # It is renewed before anything else is done.
+                # The next attempt renews the bucket.
                 until=2 ** 62, calls=0)
         raise exceptions.StoreUnavailable(
             f'pool {self._name!r}: the bucket of worker {worker!r} expired '

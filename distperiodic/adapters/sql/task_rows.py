@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of tasks, and the changes that a move of a task makes to them.
+"""Rows of tasks, and the changes to these rows when a task advances.
 
-A task is always in exactly one of these conditions, which each transaction
-preserves: it has ended or is stuck; it waits for its turn in its queue; its
-next step has a row in the table of ready steps; or that step is claimed. So a
-crash at any moment leaves nothing to repair.
+After each transaction, exactly one of these conditions is true of a task: it
+has ended or is stuck; it waits for its turn in its queue; its next step has a
+row in the table of ready steps; or that step is claimed. So a crash at any
+moment leaves nothing to repair.
 """
 
 import functools
@@ -37,7 +37,7 @@ WHOLE = ''
 
 
 class Task:
-    """A row of a task, with its JSON read."""
+    """Row of a task, with its JSON columns decoded."""
 
     __slots__ = ('_changed', '_parameters', 'definition', 'position',
                  'records', 'row')
@@ -45,8 +45,8 @@ class Task:
     def __init__(self, row: Any):
         self.row = row
         self.definition = _definition(row.definition)
-        #: By step and direction: see :meth:`record`. The key :data:`WHOLE`
-        #: stands for the task itself.
+        #: Records of the commands, by step and direction; see :meth:`record`.
+        #: The record with the key :data:`WHOLE` is that of the task itself.
         self.records: dict[str, dict[str, Any]] = json.loads(row.records)
         self.position = Position(
             row.status, row.cursor, row.step, bool(row.back))
@@ -77,8 +77,9 @@ class Task:
 
     @property
     def restarts(self) -> int:
-        """Number of times that an operator has let the task run forward again
-        after steps of it were rolled back.
+        """Number of times that an operator has restarted the task.
+
+        A restart lets the task run forward again after steps were rolled back.
         """
         return int(self.records.get(WHOLE, {}).get('restarts', 0))
 
@@ -128,7 +129,7 @@ class Ready(NamedTuple):
 
 
 class Moves:
-    """Changes of positions of tasks, to be written together.
+    """Changes of the positions of tasks, which are written together.
 
     :param now: The store's clock, in microseconds since the epoch.
     """
@@ -144,14 +145,14 @@ class Moves:
         self._ready: dict[str, Ready] = {}
         #: Tasks whose next step becomes ready, and whose row is locked.
         self._tasks: dict[str, Task] = {}
-        #: Queues whose head has ended: the id of the head, and whether the
-        #: queue halts unless it goes on.
+        #: Queues whose head has ended, each with the id of the head, and True
+        #: if the head failed.
         self._left: dict[str, tuple[str, bool]] = {}
         #: Queues in which a task waits again.
         self._chosen: set[str] = set()
 
     def save(self, task: Task, message: str | None = None) -> None:
-        """Write what a task has recorded; its position does not change."""
+        """Save the records of a task; its position does not change."""
         self._update(task, task.position, message, task.row.move)
 
     def move(self, task: Task, position: Position, *, after: int = 0,
@@ -173,7 +174,10 @@ class Moves:
                 task.row.id, position.status is Status.FAILED)
 
     def make_ready(self, task: Task, after: int, move: int) -> None:
-        """Make the current command of a task ready. Its row is locked."""
+        """Make the current command of a task ready.
+
+        The caller has locked the row of the task.
+        """
         self._tasks[task.row.id] = task
         if task.position.status is Status.WAITING:
             self.start(task.row.id, task.action, task.row.priority,
@@ -196,15 +200,16 @@ class Moves:
             0, move, 1)
 
     def ready(self, jobs: Container[str]) -> list[tuple[Ready, Task]]:
-        """Return the steps of *jobs* that become ready at once, with their
-        tasks. Call :meth:`turn_queues` before.
+        """Return the steps of *jobs* that become ready now, with their tasks.
+
+        Call :meth:`turn_queues` first.
         """
         return [(one, self._tasks[one.task]) for one in self._ready.values()
                 if one.job in jobs and not one.delayed
                 and one.task in self._tasks]
 
     def begin(self, task: Task) -> None:
-        """Record that the step of a task that became ready is claimed."""
+        """Record that the ready step of a task is claimed."""
         del self._ready[task.row.id]
         if task.position.status is not Status.WAITING:
             return
@@ -232,16 +237,18 @@ class Moves:
             self._tx.dialect.update_rows(self._tx.connection, _task, {
                 name: [row[name] for row in rows] for name in rows[0]},
                 keeps=('message', 'started', 'parameters'))
-        # A task that waits no more, or again, counts in its queue only now.
+        # Choose heads after the new statuses are written: a task counts as
+        # waiting in its queue according to its row.
         self.turn_queues()
         if self._ready:
             insert_ready(self._tx, self._numbers, list(self._ready.values()))
 
     def turn_queues(self) -> None:
-        """Let the next tasks run in the queues whose heads have ended.
+        """Choose the next heads of the queues whose heads have ended.
 
-        :meth:`write` does this, too. Call it earlier only if no task that
-        moves was waiting: what is not written yet is not considered.
+        :meth:`write` also does this. Call this method before :meth:`write`
+        only if none of the tasks that advance was waiting: changes that are
+        not written yet have no effect here.
         """
         for name in sorted(self._left.keys() | self._chosen):
             self.choose_head(name, *self._left.get(name, ()),
@@ -254,15 +261,15 @@ class Moves:
         """Let the next task of a queue run, unless the queue is halted.
 
         :param ended: Task that has ended, and leaves the queue.
-        :param failed: Whether it failed, so that the queue halts unless it
-            goes on after failures.
-        :param again: Whether a head that has not started makes room for a
+        :param failed: True if that task failed. The queue then halts, unless
+            it goes on after failures.
+        :param again: True replaces a head that has not started by a waiting
             task that was submitted before it.
         """
         connection = self._tx.connection
         ours = {'of_space': self._namespace, 'of_queue': name}
-        # Lock the queue first, in a statement of its own: only a later one
-        # sees the tasks that were submitted until then.
+        # Lock the queue first, in a separate statement: only a later statement
+        # sees all tasks that were submitted before the lock was acquired.
         row = connection.execute(_LOCK_QUEUE, ours).one()
         leaves = row.head is not None and row.head == ended
         stands = row.head is not None and not leaves
@@ -271,7 +278,8 @@ class Moves:
         halts = leaves and failed and not row.goes_on
         following = None
         if row.halted is None and not halts:
-            # Lock the task, too: otherwise it could be cancelled meanwhile.
+            # Lock the task as well: otherwise another transaction could cancel
+            # it in the meantime.
             following = connection.execute(_LOCK_NEXT, ours).one_or_none()
         if following is None:
             if not leaves:
@@ -289,8 +297,9 @@ class Moves:
 
 
 def hold(tx: Transaction, head: str) -> bool:
-    """Keep the head of a queue from starting. Return whether it had not
-    started.
+    """Keep the head of a queue from starting.
+
+    :returns: True if it had not started.
     """
     waits = tx.connection.execute(
         sa.select(_ready.c.task).where(
@@ -304,8 +313,8 @@ def hold(tx: Transaction, head: str) -> bool:
 
 _OF_QUEUE = (_queue.c.space == sa.bindparam('of_space'),
              _queue.c.name == sa.bindparam('of_queue'))
-# A submission in a transaction of the caller keeps the row from being deleted,
-# and no change of the row waits for that.
+# A submission in a caller's transaction locks the row only against deletion.
+# With key_share, this lock does not wait for that one.
 _LOCK_QUEUE = sa.select(_queue).where(*_OF_QUEUE).with_for_update(
     key_share=True)
 _LOCK_NEXT = sa.select(_task).where(

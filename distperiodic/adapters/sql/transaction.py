@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of the store: the steps that make up its moves.
+"""One transaction of the store: the operations of which its calls consist.
 
-The claims that were won are found by the mark that a move leaves: the name of
-the new lease, which no other call uses. A row count never decides.
+Each call that moves claims into a lease gives the lease a name that no other
+call uses. The claims that the call has won are those with this name in their
+rows; a row count never decides.
 """
 
 import json
@@ -33,7 +34,7 @@ _WIDTH = len(GRANTED)
 
 
 class Transaction:
-    """Steps within one transaction, which the caller commits.
+    """Operations within one transaction, which the caller commits.
 
     A claim is identified by the number of its job and by its object, the key.
     """
@@ -48,10 +49,10 @@ class Transaction:
 
     def move(self, step: Step, number: int, keys: Sequence[str],
              moved: dict[str, Claim], parameters: dict[str, Any]) -> int:
-        """Move those claims of *keys* that may be moved into a lease.
+        """Move claims of *keys* into a lease, where the step allows it.
 
-        :param moved: The moved claims are added to this, by key.
-        :returns: Number of claims that were added.
+        :param moved: Receives the moved claims, by key.
+        :returns: Number of claims that were moved.
         """
         parameters = {**parameters, 'of_job': number,
                       'keys': self.dialect.keys(keys)}
@@ -75,8 +76,8 @@ class Transaction:
                       seconds: float) -> dict[str, Claim]:
         """Claim objects whose last tick has ended, in one statement.
 
-        If that wins all of *keys*, the statement also counts them in the
-        history and creates the lease.
+        If the statement wins all of *keys*, it also counts them in the history
+        and creates the lease.
 
         The parameters without a description are those of
         :meth:`distperiodic.ports.ClaimStore.claim`.
@@ -111,7 +112,8 @@ class Transaction:
                     ) -> dict[str, Claim]:
         """Claim the next steps of tasks, and return the claims by task.
 
-        :param state: RUNNING grants the runs to *worker*, too.
+        :param state: CLAIMED; or RUNNING, which also grants the runs to
+            *worker*.
         """
         ordered = sorted(keys)
         rows = self.connection.execute(
@@ -137,9 +139,9 @@ class Transaction:
 
     def skip(self, number: int, keys: Sequence[str], tick: int,
              by: SkippedBy, schedule: str, due_at: int) -> list[int]:
-        """Settle *tick* for those of *keys* for which that is allowed.
+        """Set the watermark of those of *keys* that may be skipped to *tick*.
 
-        :returns: the previous watermark of each settled object.
+        :returns: the previous watermark of each skipped object.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
                       'of_tick': tick, 'of_due': due_at, 'by': by,
@@ -162,7 +164,7 @@ class Transaction:
         :returns: the keys of the locked rows.
         """
         if self.dialect.name == 'sqlite' or not keys:
-            # SQLite has one writer at a time.
+            # SQLite allows only one writer at a time.
             return list(keys)
         return list(self.connection.execute(self.sql.unlocked, {
             'of_job': number, 'keys': self.dialect.keys(keys)}).scalars())
@@ -222,11 +224,11 @@ class Transaction:
         if not count:
             return
         parameters = {'stands_in': name, 'number': count}
-        # This is the only place that trusts a driver's row count, and no claim
+        # Only here does the claim store use a driver's row count, and no claim
         # depends on it. If the count is too low, the second statement finds
         # that the lease is already deleted, and changes nothing. If it is too
-        # high, an empty lease stays behind until it expires, is found empty
-        # and is deleted.
+        # high, an empty lease stays behind. When that lease expires, it is
+        # found empty and is deleted.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return

@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 class ConnectionWatchdog:
     """Watchdog that shuts down one thread's connection after a timeout.
 
-    The body of ``with watch:`` is one wait. The connection may be opened
-    within it; :meth:`connected` then passes it to the watchdog.
+    The body of ``with watchdog:`` counts as one wait. If a connection is
+    opened in the body, :meth:`connected` passes it to the watchdog.
 
     :param seconds: Maximum seconds of one wait, accurate to about a second.
     """
@@ -33,9 +33,9 @@ class ConnectionWatchdog:
         #: Number of the current wait; 0 means none.
         self._waiting = 0
         self._waits = 0
-        #: Socket on a duplicate of the driver's file descriptor. The system
-        #: cannot reuse the duplicate's number for another connection while the
-        #: duplicate is open.
+        #: Socket on a duplicate of the driver's file descriptor. While the
+        #: duplicate is open, the system cannot reuse its number for another
+        #: connection.
         self._socket: socket.socket | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,9 +86,10 @@ class ConnectionWatchdog:
             sock.close()
 
     def close(self) -> None:
-        """Stop the thread and forget the connection, which is closed.
+        """Stop the thread, and stop watching the connection.
 
-        The next wait starts a new thread.
+        Call this when the connection is closed. The next wait starts a new
+        thread.
         """
         self._closed.set()
         self._thread = None

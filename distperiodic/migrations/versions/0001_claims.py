@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs, claims, leases, history and failures.
+"""Add jobs, claims, leases, history and failures.
 
-The types are repeated here, since tables.py will change and this must not.
+The types are repeated here: tables.py changes over time, but a migration must
+not.
 """
 
 from typing import Any
@@ -76,8 +77,8 @@ def upgrade() -> None:
     op.create_index('distperiodic_lease_until', 'distperiodic_lease',
                     ['until'])
     if op.get_context().dialect.name == 'postgresql':
-        # A row lives for seconds: compressing it takes longer than writing
-        # it.
+        # A row exists for a few seconds only. Compressing it would take longer
+        # than writing it.
         op.execute('ALTER TABLE distperiodic_lease '
                    'ALTER COLUMN objects SET STORAGE EXTERNAL')
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record how a SQLite host's clocks derive from the time since its boot.
+"""Add the offsets of the two clocks of a store in a SQLite file.
 
-The table has one row. Database servers have their own clock and do not use
-it.
+The table has one row. Stores on a database server use the clock of the server,
+and not this table.
 """
 
 import sqlalchemy as sa

@@ -14,7 +14,7 @@ _DONE, _COMMITTED = 10, 5
 
 
 def upgrade() -> None:
-    # Both columns change together, so the update may be repeated.
+    # Both columns change in one statement, so the update may be repeated.
     claim = sa.table('distperiodic_claim', sa.column('state', sa.SmallInteger),
                      sa.column('lease', sa.String))
     op.execute(sa.update(claim).where(

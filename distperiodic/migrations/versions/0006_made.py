@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record when a lease was made, to know the age of its runs.
+"""Record when a lease was created, which gives the age of its runs.
 
 Existing leases have no such time; they end within minutes.
 """

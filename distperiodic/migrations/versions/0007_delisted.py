@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record when an object was delisted.
 
-A process with an older reading can then not list it for the time in between.
-Objects that are delisted already have no such time.
+Without this time, a process with an older reading of the catalogue could list
+the object from an instant before it was delisted. Objects that are already
+delisted have no such time.
 """
 
 import sqlalchemy as sa

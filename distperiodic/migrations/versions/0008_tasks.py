@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks, their steps that are ready, and ordered queues."""
+"""Add tasks, their steps that are ready, and ordered queues."""
 
 from typing import Any
 

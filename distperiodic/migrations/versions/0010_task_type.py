@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index tasks by type, so that a page of one type needs no other rows."""
+"""Index tasks by type, so that listing one type reads no other tasks."""
 
 import sqlalchemy as sa
 from alembic import op

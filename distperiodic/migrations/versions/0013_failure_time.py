@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index failures by time, so that a service finds the old ones."""
+"""Index failures by time, so that a service finds old ones to delete."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -21,7 +21,7 @@ def insert(database, volume_id):
 
 def owned(database, arcs):
     rows = []
-    # In parts, since a statement has a limit of variables.
+    # In parts: a statement has a maximum number of variables.
     for start in range(0, len(arcs), 100):
         part = arcs[start:start + 100]
         where = ' OR '.join(['position BETWEEN ? AND ?'] * len(part))
