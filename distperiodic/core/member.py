@@ -151,12 +151,12 @@ def sign_of(jobs: Iterable[str]) -> int:
     return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 
 
-@functools.lru_cache(maxsize=16384)
 def identity_of(process: str) -> str:
     """Return the identity of the member that a process is."""
     return process.rpartition('~')[0]
 
 
+@functools.lru_cache(maxsize=16384)
 def process_of(entry: str) -> str:
     """Return the name of the process that has *entry* in its group."""
     member = parse_entry(entry)
