@@ -612,7 +612,7 @@ class SqlSteps:
 # Maximum number of delayed steps, and of queues, that one call handles.
 _AT_A_TIME = 500
 
-# Number of names of leases in one statement.
+# Number of lease names that one statement searches for.
 _LEASES = 100
 
 

@@ -341,7 +341,7 @@ clock = sa.Table(
     sa.Column('seen', sa.BigInteger, nullable=False),
     **_OF_TABLES)
 
-#: Runs that failed in their last attempt.
+#: Runs that are dead: their last attempt failed, or they must not be repeated.
 failure = sa.Table(
     'distperiodic_failure', metadata,
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
