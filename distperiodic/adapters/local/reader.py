@@ -120,7 +120,7 @@ class ThreadReader:
     :param method: Returns the catalogue method of a job, by the job's name.
     :param answer: Called with job, ticket, and either an exception or the
         tuple (catalogue, own schedules, True if the catalogue has only the
-        requested arcs), in the thread that read.
+        requested arcs), in the thread that has read the catalogue.
     :param sort: True sorts the catalogue for the scheduler, which takes
         seconds for a million objects.
     """
