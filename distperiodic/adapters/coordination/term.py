@@ -87,7 +87,7 @@ class Term:
         self.heard = self._clock.monotonic()
 
     def check(self) -> None:
-        """Check that the session of this term is not over.
+        """Check that the session of this term still exists.
 
         :raises TermLost: the session is over, or may be.
         """
@@ -102,8 +102,8 @@ class Term:
     def confirm(self) -> None:
         """Get the server's confirmation that the session is alive.
 
-        If the service pushes changes, all earlier changes are known
-        afterwards.
+        If the service pushes changes, the notifications of all earlier changes
+        have arrived when this method returns.
         """
         now = self._clock.monotonic()
         self._request(self._coordinator.heartbeat)

@@ -71,8 +71,8 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
            whole: str) -> str | None:
     """Return the error in the URL before its options, or None."""
     if '#' in whole:
-        return ('holds a "#", which ends a URL for its driver; give the '
-                'service a password without one')
+        return ('contains a "#", at which its driver ends the URL; give the '
+                'service a password without "#"')
     if scheme == 'file':
         if not url.path:
             return ('names no directory; write three slashes: '
@@ -82,8 +82,8 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
                     'file:///var/lib/my-service')
         return None
     if '@' in url.path or '@' in url.query:
-        return ('has a "/" or a "?" before its last "@", which ends the hosts '
-                'for its driver; give the service a password without them')
+        return ('has a "/" or a "?" before its last "@", at which its driver '
+                'ends the hosts; give the service a password without both')
     for host in url.netloc.rpartition('@')[2].split(','):
         port = re.fullmatch(r'.*[^:\]]:(\d+)|\[.*\]:(\d+)', host)
         number = int(port[1] or port[2]) if port else 1

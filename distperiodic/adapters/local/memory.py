@@ -103,7 +103,8 @@ class MemoryClaimStore:
         """Record *checked* and return the status of *jobs*.
 
         Operators pause jobs in a shared store, so no job is paused here. This
-        store does not know when no scheduler ran, so it reports no attendance.
+        store does not know in which periods a scheduler ran, so it reports no
+        attendance.
         """
         for job, until in checked.items():
             self._checked[job] = max(

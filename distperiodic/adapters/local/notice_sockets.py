@@ -42,7 +42,9 @@ class Place(NamedTuple):
 
 
 def place_of(connection: str, group: str) -> Place | None:
-    """Return the place of the sockets. None means that there is no file.
+    """Return the place of the sockets, or None.
+
+    None means that the store is not a SQLite file.
 
     :param connection: URL of the store.
     """
@@ -104,7 +106,7 @@ def send(place: Place, tasks: Sequence[str],
     """Send the ids of *tasks* to all sockets at *place*; never block.
 
     :param without: Names of sockets to leave out.
-    :returns: Number of sockets that have received all of them.
+    :returns: Number of sockets that have received all ids.
     """
     try:
         names = [name for name in os.listdir(place.directory)

@@ -27,9 +27,8 @@ _listeners: dict[Key, list[tuple[
 def listen(key: Key, listener: Listener) -> None:
     """Call *listener* with the ids of tasks that are submitted or changed.
 
-    Tasks count that this process submits or changes. So do tasks that other
-    processes submit or change, if they share a SQLite file with this one.
-    *listener* must not block.
+    This process may submit or change the tasks, and so may other processes
+    that share a SQLite file with it. *listener* must not block.
     """
     socket = None
     place = notice_sockets.place_of(*key)

@@ -39,7 +39,7 @@ class Source(Protocol):
         """
 
     def run(self, chunk: Any) -> object:
-        """Run a chunk that was taken."""
+        """Run a chunk that :meth:`take` has returned."""
 
 
 class OfPartition(Source, Protocol):

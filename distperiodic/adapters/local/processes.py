@@ -159,8 +159,8 @@ class Processes:
             if self._pool is broken and not self._closed:
                 if broken is not None:
                     LOG.warning('processes replaced: reason=a process ended '
-                                'while it was idle; other processes run what '
-                                'has not begun')
+                                'while it was idle; other processes run the '
+                                'handlers that have not begun')
                     broken.stop()
                 started = threading.Event()
                 pool = self._new_pool()

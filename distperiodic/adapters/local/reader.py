@@ -26,8 +26,8 @@ class CatalogueMethods:
     Objects that cannot be used are left out and logged; the others run.
 
     :param method: Returns the catalogue method of a job, by the job's name.
-    :param sort: True sorts the catalogue for the scheduler; a million objects
-        take seconds.
+    :param sort: True sorts the catalogue for the scheduler, which takes
+        seconds for a million objects.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],
@@ -120,9 +120,9 @@ class ThreadReader:
     :param method: Returns the catalogue method of a job, by the job's name.
     :param answer: Called with job, ticket, and either an exception or the
         tuple (catalogue, own schedules, True if the catalogue has only the
-        requested arcs), in the thread that read.
-    :param sort: True sorts the catalogue for the scheduler; a million objects
-        take seconds.
+        requested arcs), in the thread that has read the catalogue.
+    :param sort: True sorts the catalogue for the scheduler, which takes
+        seconds for a million objects.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store in threads of its own, so that the flow never waits for it.
+"""Threads that call a store, so that the flow never waits for the store.
 
 Calls run in order. While the store is unreachable, a call is retried until it
 is answered, and later calls wait in a queue. To keep the queue short, the flow
 requests no further ticks of a job that still has a call in it. The queue can
 still grow long when a big job catches up on many ticks, or when a call waits
-for locked rows. Renewals of leases do not wait for that: they have a thread
-and a connection of their own::
+for locked rows. Renewals of leases do not wait in this queue: they have their
+own thread and connection::
 
                     +-- urgent ---> thread --> connection --+
     flow -- submit -+                                       +--> database

@@ -293,7 +293,7 @@ class _Bus(abc.ABC):
 
 
 def _claimed_origin(payload: Any) -> str:
-    """Return the sender that a rejected message claims, for the log.
+    """Return the sender that a rejected message names, for the log.
 
     The sender is not verified. Empty means that the message names none.
     """

@@ -3,8 +3,9 @@
 
 Publishing a message can block forever: a broker that is out of memory keeps
 the connection open and answers heartbeats, but confirms nothing until memory
-is freed. So one thread publishes. A batch must be reported as sent or unsent
-within a limited time, so for batches a second thread watches the clock::
+is freed. So a separate thread publishes. A batch must be reported as sent or
+unsent within a limited time, so for batches a second thread watches the
+clock::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
                   \\            \\----- refused ---------------> on_unsent
@@ -15,7 +16,8 @@ Patience counts from the broker's last answer, not from put(). While the broker
 keeps confirming messages, however slowly, no waiting batch is given up.
 
 A batch that was reported as unsent may still arrive once the broker recovers.
-That does no harm: a message is only a hint, and the claim decides.
+This does no harm: a message is only a hint, and the claim decides whether the
+work runs.
 
 This file uses no third-party library; the publish function is passed in.
 """

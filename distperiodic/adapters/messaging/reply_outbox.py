@@ -72,5 +72,5 @@ class ReplyOutbox:
 
 def _drop(reply: ControlReply, reason: str) -> None:
     LOG.info('reply not sent: member=%s action=%s reason=%s; the operator '
-             'is shown that this member did not answer', reply.name,
+             'sees that this member did not answer', reply.name,
              reply.request, reason)

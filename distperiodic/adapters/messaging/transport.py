@@ -123,8 +123,8 @@ def sender(transport: Any, topic: str, server: str) -> Any:
 def _register_missing_groups(conf: Any) -> None:
     """Register option groups that oslo.messaging does not register on *conf*.
 
-    It registers them on the global conf only, but reads them from the conf
-    that it was given.
+    oslo.messaging registers them on the global conf only, but reads them from
+    the conf that it was given.
     """
     for module, name in (('_tracing', 'oslo_messaging_tracing'),
                          ('_metrics', 'oslo_messaging_metrics')):

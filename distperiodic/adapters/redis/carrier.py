@@ -50,7 +50,7 @@ _AT_ONCE = 100
 # Milliseconds after which Redis deletes a stream, unless its process has
 # renewed this time. By then the senders have reclaimed the work in it.
 _EXPIRES = 30 * 60 * 1000
-# Seconds between two renewals of that time.
+# Seconds between two renewals of the time until a stream is deleted.
 _RENEWAL = 60.0
 # Milliseconds for which a read waits. close() waits for the end of a read.
 _WAIT = 500

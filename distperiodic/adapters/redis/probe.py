@@ -69,14 +69,14 @@ class RedisProbe:
             except redis.exceptions.NoPermissionError:
                 return [Weakness(
                     f'{host}: user {self._place.user!r} may not read the '
-                    'settings of the memory', 'allow the user +info')]
+                    'memory settings', 'allow the user +info')]
             policy = memory.get('maxmemory_policy', 'noeviction')
             if policy != 'noeviction':
                 found.append(Weakness(
                     f'{host} has maxmemory-policy {policy}: when its memory '
                     'is full, it deletes queues with their messages',
                     'set maxmemory-policy noeviction in the configuration '
-                    'of Redis, or use a server of its own'))
+                    'of Redis, or use a separate server'))
             if client.info('replication').get('role') != 'master':
                 found.append(Weakness(
                     f'{host} is a replica, which accepts no messages',

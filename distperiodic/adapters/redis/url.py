@@ -85,15 +85,14 @@ def _place(scheme: str, servers: str, database: str, query: str, user: str,
             f'unknown option {", ".join(sorted(options))}; the options are '
             f'sentinel, {", ".join(_FILES)}')
     if files and scheme != 'rediss':
-        raise ValueError(f'{", ".join(files)} has an effect with rediss:// '
-                         'only')
+        raise ValueError(f'{", ".join(files)} has no effect without rediss://')
     if database and not (database.isascii() and database.isdecimal()):
         raise ValueError(f'the database {database!r} is not a number')
     port = _SENTINEL_PORT if sentinel else _PORT
     hosts = tuple(_host(server, port, user) for server in servers.split(','))
     if len(hosts) > 1 and not sentinel:
-        raise ValueError(f'it names {len(hosts)} servers, which needs '
-                         '?sentinel=NAME')
+        raise ValueError(f'it names {len(hosts)} servers; several servers '
+                         'need ?sentinel=NAME')
     return Place(scheme, hosts, password, int(database or 0), sentinel, files)
 
 

@@ -34,7 +34,9 @@ def count(tx: Transaction, number: int, tick: int,
 
 def increments(number: int, tick: int, holder: str, *, late: int = 0,
                reason: str = '', **counts: int) -> dict[str, Any]:
-    """Return the parameters of a statement that counts as :func:`count` does.
+    """Return the parameters that :func:`count` binds.
+
+    Other statements that count bind the same parameters.
     """
     return _parameters(number, tick, counts, late, reason) | {'runner': holder}
 

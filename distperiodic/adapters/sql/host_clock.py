@@ -188,7 +188,7 @@ class HostClock:
         self._last_state = state
 
     def now_in(self, session: Any) -> int:
-        """Return the time of the clock for ticks; *session* reads the row."""
+        """Return the time of the clock for ticks, read over *session*."""
         return now(_state_in(session), self.read())
 
 

@@ -53,7 +53,7 @@ def create_file(connection_url: str, path: str) -> None:
     """Create an embedded store, if it is missing, or upgrade its tables.
 
     :param path: Path of its file, as in *connection_url*.
-    :raises ConfigError: Its directory cannot be used.
+    :raises ConfigError: The directory of the file cannot be used.
     """
     private.make_directory(os.path.dirname(path))
     private.make_file(path)

@@ -76,7 +76,7 @@ class _End(NamedTuple):
     #: True if the command is retried.
     again: bool
     error: str = ''
-    #: What the command returned.
+    #: Result of the command.
     result: Mapping[str, Any] | None = None
 
 
@@ -521,10 +521,9 @@ class SqlSteps:
                       lease: str, retried: set[str],
                       proceed: ports.Proceed | None,
                       numbers: Mapping[str, int]) -> ports.Advanced:
-        """Return the ends in *lease*, and the runs that were granted then.
+        """Return the ends in *lease*, and the runs granted together with them.
 
-        They may be those of this call, or of an earlier one that this call
-        repeats.
+        This call may have recorded them, or an earlier one that it repeats.
         """
         ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
@@ -612,7 +611,7 @@ class SqlSteps:
 # Maximum number of delayed steps, and of queues, that one call handles.
 _AT_A_TIME = 500
 
-# Number of names of leases in one statement.
+# Number of lease names that one statement searches for.
 _LEASES = 100
 
 

@@ -12,8 +12,8 @@ The lease itself is inserted last. If a caller repeats a call because the
 answer was lost, this insert fails, since the lease exists. The repeated call
 is then rolled back, and returns the result of the first call.
 
-The row of a lease has the number of its claims, and is deleted when the last
-claim leaves. A take-over changes the lease before its claims: otherwise a
+The row of a lease contains the number of its claims, and is deleted when the
+last claim leaves. A take-over changes the lease before its claims: otherwise a
 lease could be taken over although its holder renews it at the same moment. All
 other transitions change the claims first. If the two orders deadlock, the
 database aborts one of the transactions, and that one is repeated.

@@ -324,7 +324,8 @@ history = sa.Table(
     #: includes the object's phase.
     sa.Column('lateness', sa.BigInteger, nullable=False),
     sa.Column('latest', sa.BigInteger, nullable=False),
-    #: Number of objects that were claimed later than ``late_claim_after``.
+    #: Number of objects that were claimed more than ``late_claim_after``
+    #: seconds after the tick.
     sa.Column('late', sa.BigInteger, nullable=False),
     #: Reason of the last skip. None means that there was none.
     sa.Column('reason', sa.String(LONGEST_REASON)),
@@ -342,7 +343,7 @@ clock = sa.Table(
     sa.Column('seen', sa.BigInteger, nullable=False),
     **_OF_TABLES)
 
-#: Runs that failed in their last attempt.
+#: Runs that are dead: their last attempt failed, or they must not be repeated.
 failure = sa.Table(
     'distperiodic_failure', metadata,
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
@@ -598,7 +599,7 @@ action = sa.Table(
     sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
     **_OF_TABLES)
 
-#: Members that an action is for, and their answers.
+#: Answers to actions, one row for each member that an action concerns.
 answer = sa.Table(
     'distperiodic_answer', metadata,
     sa.Column('action', LeaseName, primary_key=True),

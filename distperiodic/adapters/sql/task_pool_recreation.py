@@ -110,7 +110,7 @@ class _Change:
             self._sql.assigned, {'of_pool': self._number})}
 
     def done_among(self, keys: list[str]) -> dict[str, float]:
-        """Return the time of the end of each of *keys* that is done."""
+        """Return the end times of those of *keys* that are done."""
         return {row.task: row.place for some in chunks(keys)
                 for row in self._connection.execute(
                     self._sql.some, self._among(some, self._done))}

@@ -232,7 +232,7 @@ class Moves:
     def write(self) -> None:
         """Write all changes."""
         if self._updates:
-            # In the order in which the rows were locked.
+            # Write the rows in the order in which they were locked.
             rows = [self._updates[key] for key in sorted(self._updates)]
             self._tx.dialect.update_rows(self._tx.connection, _task, {
                 name: [row[name] for row in rows] for name in rows[0]},

@@ -49,7 +49,7 @@ class Transaction:
 
     def move(self, step: Step, number: int, keys: Sequence[str],
              moved: dict[str, Claim], parameters: dict[str, Any]) -> int:
-        """Move claims of *keys* into a lease, where the step allows it.
+        """Move those claims of *keys* into a lease that *step* may move.
 
         :param moved: Receives the moved claims, by key.
         :returns: Number of claims that were moved.

@@ -13,7 +13,7 @@ _INDEX = 'distperiodic_task_type'
 
 def upgrade() -> None:
     # MySQL commits each step on its own, so an earlier attempt may have been
-    # interrupted after this one.
+    # interrupted after this step.
     found = sa.inspect(op.get_bind()).get_indexes(_TASK)
     if _INDEX not in [one['name'] for one in found]:
         op.create_index(_INDEX, _TASK, [
