@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
+    from distperiodic.operator.activity import Run
     from distperiodic.operator.members import Answer
     from distperiodic.operator.members import MemberAdmin
     from distperiodic.operator.members import MemberRow
@@ -89,7 +90,7 @@ class MemberList(_OfMembers, display.Table, lister.Lister):
     members are asked over the broker.
     """
 
-    essential = ('Member', 'Role', 'State', 'Seen')
+    essential = ('Member', 'Role', 'Partition role', 'State', 'Seen')
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
@@ -107,13 +108,16 @@ class MemberList(_OfMembers, display.Table, lister.Lister):
             pools = member.state.get('pools') or {}
             rows.append((
                 member.name, role(member),
+                member.state.get('partition_role', ''),
                 _state(member, settings.session_timeout),
                 'yes' if member.drained else 'no',
                 member.state.get('in_flight', ''),
                 sum(pool['busy'] for pool in pools.values()),
+                sum(pool.get('queued', 0) for pool in pools.values()),
                 _age(member.age, people), member.state.get('version', ''),
                 member.drained_by, member.drained_why))
-        return (('Member', 'Role', 'State', 'Drained', 'In flight', 'Busy',
+        return (('Member', 'Role', 'Partition role', 'State', 'Drained',
+                 'In flight', 'Busy', 'Queued',
                  'Seen' if people else 'Seen (s)', 'Version', 'Drained by',
                  'Why'), rows)
 
@@ -226,26 +230,27 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
         }
         fields.update({name: value for name, value in member.state.items()
                        if name not in fields and name != 'kind'})
+        runs = member.runs
         if settings.connection:
-            fields['runs'] = self._runs(parsed, member)
+            runs += self._stored_runs(parsed, member)
+        fields['runs'] = [
+            {'job': run.job, 'object': run.object,
+             'age_s': None if run.age is None
+             else round(max(0, run.age) / 1e6, 3),
+             'progress': run.progress} for run in runs]
         if people:
             fields = {name: value for name, value in fields.items()
                       if value not in ('', None, [])}
         return tuple(fields), tuple(fields.values())
 
-    def _runs(self, parsed: argparse.Namespace,
-              member: 'MemberRow') -> list[dict[str, Any]]:
-        """Return the runs of a member, which the store knows."""
+    def _stored_runs(self, parsed: argparse.Namespace,
+                     member: 'MemberRow') -> 'list[Run]':
+        """Return the runs of a member that the store knows."""
         from distperiodic.operator.activity import Activity
         with self.store(parsed, Activity) as activity:
-            runs = [run for run in activity.runs(None, 1000)
+            return [run for run in activity.runs(None, 1000)
                     if member.process
                     and run.worker.startswith(f'{member.process}~')]
-        return [
-            {'job': run.job, 'object': run.object,
-             'age_s': None if run.age is None
-             else round(max(0, run.age) / 1e6, 3),
-             'progress': run.progress} for run in runs]
 
 
 class _Order(_OfMember, acting.Acting, command.Command):

@@ -8,6 +8,7 @@ from typing import Any
 
 from cliff import lister
 
+from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
@@ -16,8 +17,9 @@ class Running(display.Table, lister.Lister):
     """Show the runs that are in progress, the longest first.
 
     The age counts from the moment when the run was granted to its worker. A
-    run whose lease has ended is listed until a scheduler takes it over. Jobs
-    that run on every member are not in the database.
+    run whose lease has ended is listed until a scheduler takes it over. Runs
+    of jobs that run on every member are those of the last reports of the
+    members.
     """
 
     essential = ('Job', 'Object', 'Worker', 'Age')
@@ -36,11 +38,24 @@ class Running(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.activity import Activity
+        from distperiodic.operator.members import MemberQueries
         people = parsed.formatter not in display.FOR_PROGRAMS
         job = configured.job_of(parsed)
+        settings = self.database(parsed)
+        with self.store(parsed, MemberQueries) as members:
+            runs = members.runs(job, settings.session_timeout,
+                                older_than=parsed.older_than)
         with self.store(parsed, Activity) as activity:
-            runs = activity.runs(
-                job, parsed.limit, older_than=parsed.older_than)
+            try:
+                runs += activity.runs(
+                    job, parsed.limit, older_than=parsed.older_than)
+            except exceptions.ConfigError as exc:
+                if not runs:
+                    raise exceptions.ConfigError(
+                        f'{exc}. A job that runs on every member is listed '
+                        'only while it runs') from exc
+        runs.sort(key=lambda run: (run.age is not None, -(run.age or 0)))
+        del runs[parsed.limit:]
         if not runs:
             self.sentence = 'Nothing is running.'
         elif len(runs) == parsed.limit:
@@ -49,7 +64,8 @@ class Running(display.Table, lister.Lister):
                  'Attempt', 'Tick', 'Lease ends', 'Progress'),
                 [(run.job, run.object, configured.identity(run.worker),
                   _age(run.age, people), run.attempt,
-                  configured.moment(run.tick), configured.second(run.until),
+                  configured.moment(run.tick),
+                  '' if run.until is None else configured.second(run.until),
                   _progress(run.progress, people)) for run in runs])
 
 

@@ -62,6 +62,9 @@ _WORD = re.compile(r'[0-9a-z]{0,32}')
 _REQUEST_FIELDS = frozenset((
     'v', 'kind', 'id', 'group', 'verb', 'arguments', 'members', 'sender',
     'why', 'sent', 'reply'))
+_RUN_FIELDS: Mapping[str, tuple[type, ...]] = {
+    'job': (str,), 'object': (str,), 'tick': (int,), 'attempt': (int,),
+    'age_s': (int, float), 'progress': (str, type(None))}
 _REPLY_FIELDS = frozenset((
     'v', 'kind', 'request', 'part', 'name', 'process', 'done', 'outcome',
     'state'))
@@ -227,9 +230,19 @@ def state_of(text: str) -> dict[str, Any]:
     pools = state.get('pools', {})
     if type(pools) is not dict or not all(
             type(pool) is dict and type(pool.get('busy')) is int
+            and type(pool.get('queued', 0)) is int
             for pool in pools.values()):
         raise InvalidMessage('pools in state are not those of a member')
+    runs = state.get('runs', [])
+    if type(runs) is not list or not all(map(_is_run, runs)):
+        raise InvalidMessage('runs in state are not those of a member')
     return state
+
+
+def _is_run(run: Any) -> bool:
+    return type(run) is dict and all(
+        type(run.get(name)) in kinds for name, kinds in _RUN_FIELDS.items()
+        ) and 0 <= run['age_s'] <= MAX_INT
 
 
 def _check_length(field: str, value: Any, most: int) -> None:

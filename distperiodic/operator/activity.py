@@ -112,8 +112,9 @@ class Run(NamedTuple):
     #: The run's last progress report, as JSON. None means that the run has
     #: not reported any progress.
     progress: str | None
-    #: Instant at which the lease of the run expires.
-    until: int
+    #: Instant at which the lease of the run expires. None means that it has
+    #: none: its job runs on every member.
+    until: int | None
 
 
 class Listing(NamedTuple):

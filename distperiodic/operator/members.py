@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.core.control import Verb
+from distperiodic.operator.activity import Run
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.auditing import Record
 from distperiodic.operator.group_reader import GroupReader
@@ -50,6 +51,16 @@ class MemberRow(NamedTuple):
     @property
     def stopped(self) -> bool:
         return not self.process
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs in its last report: those that the store does not know,
+        since their jobs run on every member, or there is no store.
+        """
+        return [Run(run['job'], run['object'], self.process, run['tick'],
+                    round(run['age_s'] * 1e6) + (self.age or 0),
+                    run['attempt'], run['progress'], None)
+                for run in self.state.get('runs', ())]
 
     def silent(self, seconds: float) -> bool:
         """Return True if a running process has not reported for *seconds*.
@@ -94,6 +105,20 @@ class MemberQueries:
                 .outerjoin(_action, _action.c.id == _member.c.drained)
                 .where(_member.c.space == self.group.namespace)
                 .order_by(_member.c.part, _member.c.name))]
+
+    def runs(self, job: str | None, within: float, *,
+             older_than: float = 0.0) -> list[Run]:
+        """Return the runs in progress that only their members know.
+
+        :param job: Name of the job. None means all jobs.
+        :param within: Seconds; leave out members whose report is older.
+        :param older_than: Seconds; leave out runs that began more recently.
+        """
+        return [run for member in self.members()
+                if not (member.stopped or member.silent(within))
+                for run in member.runs
+                if job in (None, run.job)
+                and (run.age or 0) >= older_than * 1e6]
 
     def answers(self, action: str) -> list[Answer]:
         """Return the answers to an action, by member."""

@@ -49,6 +49,7 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
 from distperiodic.core.member import process_of
+from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
@@ -78,6 +79,9 @@ _NAMES = 256
 _BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
+# Maximum number of runs in a report to operators, and of characters of the
+# progress of one: a report is one row, and one message.
+_REPORTED_RUNS, _REPORTED_PROGRESS = 20, 200
 
 
 # Lease names generated in advance. Each read of the system's random
@@ -176,6 +180,11 @@ class Lifecycle(ServiceBase):
         #: Membership of this process. None means that it joins no group.
         self._group_member: Membership | None = None
         self._pool = Pools('', {})
+        #: Runs handlers. Before the start it has no jobs.
+        self._executor = runs.Executor(
+            {}, clock=SystemClock(), pool=self._pool,
+            report=lambda report, to_entry: None,
+            may_start=lambda batch: Refusal.DRAINING)
         #: Monotonic time of the last pass of the main thread's loop, in
         #: seconds.
         self._last_turn = 0.0
@@ -355,10 +364,11 @@ class Lifecycle(ServiceBase):
         does not run. ``problem`` then gives the reason in one line. ``pools``
         gives the number of threads of each partition: the maximum (``size``),
         those that run a handler (``busy``), and those that were replaced
-        because their handler did not return in time (``hanging``). ``tasks``
-        gives, by status, the number of tasks whose end this process has
-        recorded since it started, and of those that became stuck. It is
-        missing if the service has no commands or no store.
+        because their handler did not return in time (``hanging``). ``queued``
+        is the number of objects that wait for a thread. ``tasks`` gives, by
+        status, the number of tasks whose end this process has recorded since
+        it started, and of those that became stuck. It is missing if the
+        service has no commands or no store.
         """
         problem: object = self._problem
         healthy = self._started.is_set() and not self._ended.is_set()
@@ -382,13 +392,19 @@ class Lifecycle(ServiceBase):
             'member': self._member_id,
             'healthy': healthy,
             'problem': str(problem) if problem else None,
-            'pools': self._pool.status(),
+            'pools': self._pools(),
         }
         if self._store is not None and self._tasks.commands:
             status['tasks'] = {
                 str(one): self._task_outcomes[one]
                 for one in (*sorted(ENDED), Status.STUCK)}
         return status
+
+    def _pools(self) -> dict[str, dict[str, int]]:
+        """Return the threads and the queue of each pool, by topic."""
+        queued = self._executor.queued()
+        return {topic: pool | {'queued': queued.get(topic, 0)}
+                for topic, pool in self._pool.status().items()}
 
     def exit_if_unusable(self, processes: int) -> None:
         """End the program if this service cannot start.
@@ -671,7 +687,21 @@ class Lifecycle(ServiceBase):
             'host': host_name(), 'healthy': status['healthy'],
             'problem': status['problem'], 'pools': status['pools'],
             'in_flight': self.open_runs(),
-            'drained': self._controls.desired.drained}
+            'drained': self._controls.desired.drained,
+            'runs': self._unstored_runs()}
+
+    def _unstored_runs(self) -> list[dict[str, Any]]:
+        """Return the longest runs in progress that the store does not know.
+        """
+        stored = bool(self._settings.connection)
+        found = [run for run in self._executor.in_progress()
+                 if not (stored and run.authority is Authority.STORE)]
+        return [{
+            'job': run.job, 'object': run.object, 'tick': run.tick,
+            'attempt': run.attempt, 'age_s': round(run.age, 3),
+            'progress': run.progress if run.progress is None or len(
+                run.progress) <= _REPORTED_PROGRESS else '"(too long)"'}
+            for run in found[:_REPORTED_RUNS]]
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Connect the bus and the store.

@@ -561,9 +561,10 @@ class SchedulerService(lifecycle.Lifecycle):
         ``problem`` then gives the reason in one line. ``pools`` gives the
         number of threads of each partition: the maximum (``size``), those that
         run a handler (``busy``), and those that were replaced because their
-        handler did not return in time (``hanging``). ``tasks`` gives, by
-        status, the number of tasks whose end this process has recorded, and of
-        those that became stuck; it is missing without commands or a store.
+        handler did not return in time (``hanging``); ``queued`` is the number
+        of objects that wait for a thread. ``tasks`` gives, by status, the
+        number of tasks whose end this process has recorded, and of those that
+        became stuck; it is missing without commands or a store.
         ``members`` lists the identities in its group, and ``counts`` gives the
         number of objects by job and outcome.
         """

@@ -248,6 +248,10 @@ class WorkerService(lifecycle.Lifecycle):
         """Return the number of objects whose runs have not ended."""
         return self._executor.busy
 
+    def report(self) -> dict[str, Any]:
+        return super().report() | {'partition_role': (
+            'shared' if self._standby is None else str(self._standby.role))}
+
     def set_drained(self, drained: bool) -> None:
         """Tell schedulers that there is no room here, or that there is again.
 

@@ -234,7 +234,8 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
         waiting.wait_until(lambda: worker.status()['healthy'], 30)
         assert json.loads(json.dumps(worker.status())) == {
             'member': worker.member_id, 'healthy': True, 'problem': None,
-            'pools': {'default': {'size': 10, 'busy': 0, 'hanging': 0}},
+            'pools': {'default': {
+                'size': 10, 'busy': 0, 'hanging': 0, 'queued': 0}},
             'partition': 'default', 'runs': 0, 'role': None}
     finally:
         worker.stop()
@@ -368,7 +369,7 @@ def test_handlers_that_hang_hold_up_no_other_partition(host):
         waiting.wait_until(lambda: len(tasks.ran) > number + 2, 20)
         assert tasks.hang == 2
         assert scheduler.status()['pools']['disks'] == {
-            'size': 2, 'busy': 2, 'hanging': 0}
+            'size': 2, 'busy': 2, 'hanging': 0, 'queued': 3}
     finally:
         tasks.let_go.set()
         scheduler.stop()

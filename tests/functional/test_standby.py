@@ -485,6 +485,11 @@ def test_the_commands_show_who_is_active_and_move_the_partition(cluster):
             if one['partition']} == {
                 first.member: 'worker, active',
                 other.member: 'worker, standby'}
+    waiting.wait_until(lambda: {
+        one['member']: one['partition_role'] for one in json.loads(
+            call('member', 'list', '-f', 'json').stdout)
+        if one['partition_role']} == {
+            first.member: 'active', other.member: 'standby'}, 20)
     listed = command('list', '-f', 'csv', '--quote', 'minimal').stdout
     name, mode, active, *_, standby, moves = listed.splitlines()[1].split(',')
     assert (name, mode, active, standby, moves) == (

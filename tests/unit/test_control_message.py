@@ -26,6 +26,8 @@ from distperiodic.core.control_message import encode_request
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
 ID = '0123456789abcdef' * 2
+RUN = {'job': 'beat', 'object': 'group', 'tick': NOW, 'attempt': 1,
+       'age_s': 2.5, 'progress': '{"page": 7}'}
 
 
 def a_request(**changes):
@@ -39,7 +41,8 @@ def a_request(**changes):
 def a_reply(**changes):
     reply = ControlReply(
         ID, 'default', 'api-1', 'api-1~00c0ffee', True, 'drained; 7 in flight',
-        json.dumps({'pools': {'default': {'size': 4, 'busy': 1}}}))
+        json.dumps({'pools': {'default': {'size': 4, 'busy': 1, 'queued': 9}},
+                    'runs': [RUN]}))
     return dataclasses.replace(reply, **changes)
 
 
@@ -166,6 +169,12 @@ def test_a_command_that_cannot_be_is_refused(changes):
     {'process': ''}, {'part': 1}, {'outcome': 'x' * (MAX_REASON + 1)},
     {'state': 'x'}, {'state': '[]'}, {'state': '{"pools": 1}'},
     {'state': '{"pools": {"a": {}}}'}, {'state': '[' * 90_000},
+    {'state': '{"pools": {"a": {"busy": 1, "queued": "x"}}}'},
+    {'state': '{"runs": {}}'}, {'state': '{"runs": ["x"]}'},
+    {'state': '{"runs": [{"job": "a"}]}'},
+    *({'state': json.dumps({'runs': [RUN | wrong]})} for wrong in (
+        {'age_s': float('nan')}, {'age_s': -1}, {'object': 1},
+        {'progress': {}}, {'tick': '0'})),
     {'state': '{"a": "' + 'x' * 100_000 + '"}'},
 ])
 def test_a_reply_that_cannot_be_is_refused(changes):

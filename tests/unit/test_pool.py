@@ -10,8 +10,10 @@ import weakref
 import pytest
 
 from distperiodic.adapters.local.pool import Pool
+from distperiodic.adapters.local.pool import Pools
 from tests import waiting
 from tests.logged import lines
+from tests.unit.world import job
 
 LIMIT = 20.0
 NUMBERS = itertools.count()
@@ -367,3 +369,61 @@ def test_surplus_threads_of_a_pool_that_is_made_smaller_end(make):
 
     waiting.wait_until(lambda: len(threads_of(pool)) == 1, LIMIT)
     assert pool.status() == {'size': 1, 'busy': 0, 'hanging': 0}
+
+
+# -- a pool for each partition
+
+class OfPartition(Parts):
+    """Parts of one job of a partition."""
+
+    def __init__(self, topic, number, function):
+        super().__init__(number, function)
+        self.job = job(topic=topic)
+
+
+@pytest.fixture
+def partitions():
+    made = Pools(f'pool-{next(NUMBERS)}.', {'bad': 3, 'good': 1})
+    yield made
+    made.stop()
+
+
+def test_a_partition_whose_threads_all_hang_takes_none_from_its_neighbour(
+        partitions):
+    forever, began = threading.Event(), threading.Semaphore(0)
+
+    def hang(part):
+        began.release()
+        forever.wait(LIMIT)
+    partitions.submit(9, OfPartition('bad', 50, hang))
+    for _ in range(3):
+        assert began.acquire(timeout=LIMIT)
+
+    over, ran = threading.Event(), []
+    partitions.submit(0, OfPartition('good', 100, ran.append))
+    partitions.submit(-1, OfPartition('good', 1, lambda part: over.set()))
+
+    assert over.wait(LIMIT)
+    assert len(ran) == 100
+    assert partitions.status()['bad'] == {'size': 3, 'busy': 3, 'hanging': 0}
+    forever.set()
+
+
+def test_a_thread_that_is_written_off_is_replaced_in_its_partition(
+        partitions):
+    forever, began, over = (threading.Event() for _ in range(3))
+    hanging = []
+
+    def hang(part):
+        hanging.append(threading.get_ident())
+        began.set()
+        forever.wait(LIMIT)
+    partitions.submit(0, OfPartition('good', 1, hang))
+    assert began.wait(LIMIT)
+    partitions.submit(0, OfPartition('good', 1, lambda part: over.set()))
+
+    assert partitions.write_off(hanging[0]) == 1
+    assert over.wait(LIMIT)
+    assert partitions.status()['good']['hanging'] == 1
+    assert partitions.status()['bad']['hanging'] == 0
+    forever.set()

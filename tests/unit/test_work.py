@@ -739,3 +739,68 @@ def test_under_contention_each_object_is_reported_exactly_once(seed):
                 f'SystemExit: object-{index}')
             assert told[index] == (
                 expected if fence in ran else Refusal.NOT_A_MEMBER)
+
+
+# -- what operators are told of runs
+
+def test_a_run_in_progress_is_reported_with_its_age_and_progress():
+    began, go = threading.Event(), threading.Event()
+
+    def handler(context, key):
+        context.progress = {'page': 7}
+        began.set()
+        assert go.wait(LIMIT)
+    bench = Bench((objects_job(), handler))
+    batch = bench.accept(['a', 'b', 'c'], attempts=[3, 3, 3])
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+    assert bench.shop.queued() == {'default': 2}
+
+    bench.pass_time(5.0)
+
+    [run] = bench.shop.in_progress()
+    assert (run.job, run.object, run.tick, run.attempt, run.age,
+            run.progress, run.authority) == (
+        'poll', 'a', batch.tick, 3, 5.0, '{"page": 7}', batch.authority)
+    go.set()
+    thread.join(LIMIT)
+    assert bench.shop.in_progress() == []
+
+
+def test_the_progress_of_a_run_is_not_that_of_the_one_before_it():
+    began, go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def handler(context, key):
+        if key == 'a':
+            context.progress = 1
+        began.release()
+        assert go.acquire(timeout=LIMIT)
+    pool = Pool(1, 'progress')
+    bench = Bench((objects_job(), handler), pool=pool)
+    bench.accept(['a'])
+    bench.accept(['b'])
+    assert began.acquire(timeout=LIMIT)
+    bench.pass_time(2.0)
+    assert [one.progress for one in bench.shop.in_progress()] == ['1']
+    go.release()
+    assert began.acquire(timeout=LIMIT)
+
+    bench.pass_time(2.0)
+
+    assert [(one.object, one.progress)
+            for one in bench.shop.in_progress()] == [('b', None)]
+    go.release()
+    pool.stop()
+
+
+def test_the_queue_of_each_partition_is_counted_apart():
+    bench = Bench((objects_job(), print),
+                  (objects_job(name='bill', topic='bills'), print))
+    bench.accept(3)
+    bench.accept(4)
+    bench.accept(2, name='bill')
+
+    assert bench.shop.queued() == {'default': 7, 'bills': 2}
+
+    bench.shop.drain()
+    assert not any(bench.shop.queued().values())

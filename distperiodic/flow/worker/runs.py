@@ -47,6 +47,7 @@ from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import schedule
 from distperiodic.core import workflow
+from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
 from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Job
@@ -125,6 +126,22 @@ class Lost(NamedTuple):
     at: int
 
 
+class InProgress(NamedTuple):
+    """A run that has not ended, for operators."""
+
+    job: str
+    object: str
+    tick: Instant
+    attempt: int
+    #: Seconds since it began.
+    age: float
+    #: Last progress that it reported, as JSON. None means that it reported
+    #: none.
+    progress: str | None
+    #: Authority that granted it.
+    authority: Authority
+
+
 class Refused(NamedTuple):
     """A run that did not begin."""
 
@@ -180,6 +197,16 @@ class BatchRun:
 Chunk = tuple[BatchRun, list[int]]
 #: A batch, the index that runs, and the context that its handler received.
 Run = tuple[BatchRun, int, Context]
+
+
+class Saved(NamedTuple):
+    """A report of the progress of a run."""
+
+    run: Run
+    #: The progress as JSON.
+    text: str
+    #: Monotonic time of the report, in seconds.
+    at: float
 
 
 class JobQueue:
@@ -239,8 +266,8 @@ class Running:
         self.ends: float | None = None
         #: Monotonic time from which its time is in no report yet, in seconds.
         self.began = 0.0
-        #: Monotonic time of the last report of progress, in seconds.
-        self.saved = 0.0
+        #: The last report of progress. None means that there was none.
+        self.saved: Saved | None = None
         self.written_off = False
 
 
@@ -563,11 +590,11 @@ class Executor:
               now: float) -> None:
         """Report the progress of a run that has not ended."""
         batch_run, index, context = run
-        if now - running.saved < _SAVE_EVERY:
+        if running.saved and now - running.saved.at < _SAVE_EVERY:
             return
         text = context.take_unsaved()
         if text is not None:
-            running.saved = now
+            running.saved = Saved(run, text, now)
             self._report(message.Report(
                 batch_run.batch.id, batch_run.batch.worker,
                 progress=[(index, text)]), batch_run.batch.sender)
@@ -681,6 +708,34 @@ class Executor:
         """Number of objects whose outcome has not been reported."""
         return sum(batch_run.left
                    for batch_run in list(self._batch_runs.values()))
+
+    def queued(self) -> Mapping[str, int]:
+        """Return the number of objects that no thread runs yet, by topic."""
+        found: collections.Counter[str] = collections.Counter()
+        for batch_run in list(self._batch_runs.values()):
+            found[batch_run.job.topic] += len(batch_run.queue)
+        return found
+
+    def in_progress(self) -> list[InProgress]:
+        """Return the runs that have not ended, the longest first.
+
+        Runs that timed out are left out.
+        """
+        now, found = self._clock.monotonic(), []
+        for running in list(self._running.values()):
+            run, saved = running.run, running.saved
+            if run is None:
+                continue
+            batch_run, index, context = run
+            batch = batch_run.batch
+            # A thread takes other runs together with this one only if they
+            # last milliseconds. So its chunk began when it began.
+            found.append(InProgress(
+                batch.job, context.object, batch.tick,
+                batch.attempts[index], max(0.0, now - running.began),
+                saved.text if saved and saved.run is run else None,
+                batch.authority))
+        return sorted(found, key=lambda one: -one.age)
 
     @property
     def hanging(self) -> int:

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What members report of their runs and queues, as the commands show it."""
+
+import json
+import os
+import textwrap
+import uuid
+
+import pytest
+
+from distperiodic.adapters.sql import schema
+from tests import programs
+from tests import waiting
+from tests.functional import commands
+
+JOBS = """
+    import threading
+    import distperiodic
+
+    class Tasks(distperiodic.PeriodicTasks):
+        def many(self, context):
+            return [f'disk-{n}' for n in range(20)]
+
+        @distperiodic.periodic_task(spacing=1, scope='member')
+        def beat(self, context):
+            context.progress = {'page': 7}
+            threading.Event().wait()
+
+        @distperiodic.periodic_task(spacing=1, objects='many', topic='disks')
+        def check(self, context, disk):
+            threading.Event().wait()
+"""
+
+
+class Service:
+    """One scheduler, and a worker of ``disks`` where work is sent."""
+
+    def __init__(self, place, **options):
+        (place / 'jobs_here.py').write_text(textwrap.dedent(JOBS))
+        self.place = place
+        transport = options.pop('transport_url', None)
+        self.sends = transport is not None
+        self.config = programs.write_config(
+            place / 'service.conf',
+            DEFAULT={'transport_url': transport} if transport else {},
+            distperiodic={'group': f'tests-{uuid.uuid4().hex[:8]}',
+                          'state_path': place / 'state',
+                          'session_timeout': 3, **options},
+            **{'partition:disks': {'pool_size': 3}})
+        self.programs = []
+        self.start('scheduler')
+        if self.sends:
+            self.start('worker', '--partition', 'disks')
+
+    def start(self, *words):
+        self.programs.append(programs.Program(
+            [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', *words,
+             '--tasks', 'jobs_here:Tasks', '--config-file', self.config],
+            self.place / f'{words[0]}.log', cwd=self.place,
+            env=os.environ | {'PYTHONPATH': str(programs.ROOT)}))
+
+    def rows(self, *argv):
+        told = commands.run(*argv, '-f', 'json', '--config-file', self.config)
+        return json.loads(told.stdout) if told.returncode == 0 else []
+
+    def close(self):
+        for program in self.programs:
+            program.kill()
+
+
+def embedded(request):
+    return {}
+
+
+def ring_only(request):
+    return {
+        'connection': 'none', 'dispatcher': 'messaging',
+        'backend_url': request.getfixturevalue('zookeeper').url,
+        'transport_url': request.getfixturevalue('rabbitmq').url}
+
+
+def on_servers(request):
+    url = request.getfixturevalue('postgresql').url
+    schema.sync(url)
+    return ring_only(request) | {'connection': url}
+
+
+@pytest.fixture(params=[embedded, on_servers, ring_only],
+                ids=lambda made: made.__name__)
+def service(tmp_path, request):
+    made = Service(tmp_path, **request.param(request))
+    yield made
+    made.close()
+
+
+def by_role(rows):
+    return {one['role']: one for one in rows}
+
+
+def test_a_member_reports_its_queue_and_runs_that_the_store_does_not_know(
+        service):
+    runs_disks = 'worker of disks' if service.sends else 'scheduler'
+
+    def members():
+        found = by_role(service.rows('member', 'list'))
+        return (found.get(runs_disks, {}).get('busy', 0)
+                == (3 if service.sends else 4)
+                and found['scheduler']['busy'] and found)
+    found = waiting.wait_until(members, 90)
+
+    if not service.sends:
+        # A scheduler keeps what a busy worker cannot take.
+        assert found[runs_disks]['queued'] == 17
+    assert found['scheduler']['partition_role'] is None
+    if service.sends:
+        assert found[runs_disks]['partition_role'] == 'shared'
+    shown = service.rows(
+        'member', 'show', found['scheduler']['member'], '--schedulers')
+    [run] = [one for one in shown['runs'] if one['job'] == 'beat']
+    assert (run['object'], run['progress']) == (
+        found['scheduler']['member'], '{"page": 7}')
+    assert run['age_s'] > 0
+    disks = service.rows('member', 'show', found[runs_disks]['member'],
+                         *(['--partition', 'disks'] if service.sends else []))
+    assert disks['pools']['disks'] == {
+        'size': 3, 'busy': 3, 'hanging': 0,
+        'queued': found[runs_disks]['queued']}
+    assert len([one for one in disks['runs'] if one['job'] == 'check']) >= 3
+
+
+@pytest.mark.parametrize('service', [embedded, on_servers], indirect=True)
+def test_runs_of_jobs_of_every_member_are_listed_with_the_others(service):
+    def runs():
+        found = service.rows('running')
+        return {one['job'] for one in found} == {'beat', 'check'} and found
+    found = waiting.wait_until(runs, 90)
+
+    [beat] = [one for one in found if one['job'] == 'beat']
+    assert beat['progress'] == {'page': 7}
+    assert beat['lease_ends'] is None
+    assert beat['age_s'] > 0
+    # No run is listed by its member and by the store.
+    assert len({one['object'] for one in found}) == len(found)
+    assert len(service.rows('running', 'beat')) == 1
+    assert len(service.rows('running', 'check')) == len(found) - 1
+    assert len(service.rows('running', '--limit', '2')) == 2
+    assert service.rows('running', '--older-than', '1h') == []
+    # A member that no longer reports has no runs.
+    service.close()
+    waiting.wait_until(lambda: 'beat' not in {
+        one['job'] for one in service.rows('running')}, 30)
+    told = commands.run('running', 'beat', '--config-file', service.config)
+    assert told.returncode == 2
+    assert 'only while it runs' in told.stderr
