@@ -97,6 +97,15 @@ class JobStatus(NamedTuple):
     checked: int
 
 
+class Checked(NamedTuple):
+    """The result of a scan that found no unclaimed due tick of a job."""
+
+    #: :attr:`JobStatus.checked` when the scan began.
+    expected: int
+    #: Instant up to which all due ticks are claimed or settled.
+    until: int
+
+
 class Proceed(NamedTuple):
     """Request for the runs of steps that become ready in the same move."""
 
@@ -272,14 +281,15 @@ class ClaimStore(Protocol):
         """
 
     def attend(self, jobs: Mapping[str, float],
-               checked: Mapping[str, int]) -> dict[str, JobStatus]:
+               checked: Mapping[str, Checked]) -> dict[str, JobStatus]:
         """Record that a scheduler attends *jobs*, and return their status.
 
         :param jobs: Seconds without any scheduler after which the attendance
             counts as interrupted, by job. The next call then begins a new
             attendance.
-        :param checked: Instant up to which all due ticks are known to be
-            claimed or settled, by job. The recorded instant never moves back.
+        :param checked: Completed scans, by job. A scan counts only if the
+            recorded instant is still the expected one. Otherwise :meth:`sync`
+            may have listed objects that the scan did not read.
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
@@ -296,6 +306,9 @@ class ClaimStore(Protocol):
         - If the store has not recorded the schedule of an object yet, it
           records the schedule. The instant from which ticks of the object
           can be due does not change.
+        - If ticks of any object can be due from *at* on that could not
+          before, :attr:`JobStatus.checked` moves back: before *at*, and by at
+          least a microsecond, so that a scan under way does not count.
         - A *delisted* object is not due until it is listed again. If it was
           listed after *at*, it stays listed.
 
