@@ -98,6 +98,15 @@ class JobStatus(NamedTuple):
     checked: int
 
 
+class Checked(NamedTuple):
+    """The result of a scan that found no unclaimed due tick of a job."""
+
+    #: :attr:`JobStatus.checked` when the scan began.
+    expected: int
+    #: Instant up to which all due ticks are claimed or settled.
+    until: int
+
+
 class Proceed(NamedTuple):
     """Request to grant the runs of steps that become ready.
 
@@ -299,7 +308,7 @@ class ClaimStore(Protocol):
         """
 
     def attend(self, jobs: Mapping[str, float],
-               checked: Mapping[str, int]) -> dict[str, JobStatus]:
+                checked: Mapping[str, Checked]) -> dict[str, JobStatus]:
         """Record that a scheduler attends to *jobs*, and return their status.
 
         Schedulers repeat this call regularly for each job that they know.
@@ -307,9 +316,9 @@ class ClaimStore(Protocol):
         :param jobs: For each job, the number of seconds without a call from
             any scheduler that counts as a gap. The first call after a gap
             resets :attr:`JobStatus.attended` to the present.
-        :param checked: For each job, the instant up to which all due ticks are
-            known to be claimed, skipped or given up. The recorded instant
-            never moves back.
+        :param checked: For each job, a completed scan. A scan counts only if
+            the recorded instant is still the expected one. Otherwise
+            :meth:`sync` may have listed objects that the scan did not read.
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
@@ -327,6 +336,9 @@ class ClaimStore(Protocol):
         - If the store has not recorded the schedule of an object yet, it
           records the schedule. The instant from which ticks of the object
           can be due does not change.
+        - If ticks of any object can be due from *at* on that could not
+          before, :attr:`JobStatus.checked` moves back: before *at*, and by at
+          least a microsecond, so that a scan under way does not count.
         - A *delisted* object is not due until it is listed again. If it was
           listed after *at*, it stays listed.
 

@@ -41,7 +41,8 @@ class SharedMemoryStore(MemoryClaimStore):
         return self._store_clock.now()
 
     def attend(self, jobs: Mapping[str, float],
-               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+               checked: Mapping[str, ports.Checked]
+               ) -> dict[str, ports.JobStatus]:
         now = self.now()
         found = super().attend(jobs, checked)
         for job, gap in jobs.items():

@@ -1678,9 +1678,9 @@ def test_what_was_never_claimed_can_be_skipped(store, job, tick):
 
 # Jobs.
 
-def status(store, job, seconds=60.0, up_to=None):
+def status(store, job, seconds=60.0, scan=None):
     [(name, found)] = store.attend(
-        {job: seconds}, {} if up_to is None else {job: up_to}).items()
+        {job: seconds}, {} if scan is None else {job: scan}).items()
     assert name == job
     return found
 
@@ -1767,11 +1767,58 @@ def test_of_many_that_adopt_a_schedule_at_once_one_says_since_when(
 
 
 def test_the_record_of_what_was_checked_only_moves_forward(store, job, tick):
-    assert status(store, job, up_to=tick).checked == tick
-    assert status(store, job, up_to=tick - 1).checked == tick
+    def scan(until):
+        return ports.Checked(status(store, job).checked, until)
+    assert status(store, job, scan=scan(tick)).checked == tick
+    assert status(store, job, scan=scan(tick - 1)).checked == tick
     assert status(store, job).checked == tick
-    assert status(store, job, up_to=tick + 1).checked == tick + 1
+    assert status(store, job, scan=scan(tick + 1)).checked == tick + 1
     assert status(store, job).checked == tick + 1
+
+
+def test_a_scan_counts_only_if_no_other_was_recorded_meanwhile(
+        store, job, tick):
+    begun = ports.Checked(status(store, job).checked, tick)
+    status(store, job, scan=begun)
+
+    assert status(store, job, scan=begun._replace(
+        until=tick + 9)).checked == tick
+    assert status(store, job).checked == tick
+
+
+def test_a_listing_for_a_checked_tick_has_the_job_scanned_again(
+        store, job, tick):
+    status(store, job, scan=ports.Checked(
+        status(store, job).checked, tick + SECOND))
+
+    enlist(store, job, tick - 1, 'a')
+
+    assert status(store, job).checked == tick - 1
+    # The same listing changes nothing, and is not scanned for.
+    enlist(store, job, tick - 1, 'a')
+    assert status(store, job).checked == tick - 1
+
+
+@pytest.mark.parametrize('before', [None, 'an earlier scan'])
+@pytest.mark.parametrize('change', ['new', 'back', 'schedule'])
+def test_a_scan_during_a_listing_does_not_count(
+        store, job, tick, before, change):
+    """It may have read the rows before they were listed."""
+    if change != 'new':
+        enlist(store, job, tick - 9, 'a')
+    if change == 'back':
+        store.sync(job, [], ['a'], at=tick - 8)
+    if before:
+        status(store, job, scan=ports.Checked(
+            status(store, job).checked, tick - SECOND))
+    begun = ports.Checked(status(store, job).checked, tick + SECOND)
+
+    store.sync(job, [ports.Listed(
+        'a', 'every 5' if change == 'schedule' else '', tick - 1)], [],
+        at=tick)
+
+    assert status(store, job, scan=begun).checked < tick
+    assert status(store, job).checked < tick
 
 
 def test_a_job_is_attended_for_as_long_as_there_is_no_gap(one, another, job):

@@ -62,12 +62,12 @@ def test_a_schedule_that_another_process_brought_makes_ours_outdated(
 
 
 def test_what_was_found_claimed_only_moves_forward(store, attendance):
-    attendance.record_checked('poll', 9)
-    attendance.record_checked('poll', 7)
+    attendance.record_checked('poll', ports.Checked(due.ALWAYS, 9))
+    attendance.record_checked('poll', ports.Checked(due.ALWAYS, 7))
 
     attendance.refresh()
 
-    assert store.checked == [{'poll': 9}]
+    assert store.checked == [{'poll': (due.ALWAYS, 9)}]
 
 
 def test_what_others_found_claimed_counts_here(store, attendance):

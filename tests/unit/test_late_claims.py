@@ -5,8 +5,10 @@ import collections
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.catalogue import id_of
 from distperiodic.core.claim import Claimed
 from distperiodic.core.job import Scope
 from distperiodic.flow import events
@@ -18,6 +20,17 @@ from tests.unit import world as worlds
 @pytest.fixture
 def world():
     return worlds.World()
+
+
+def _owned_by(name, **attributes):
+    """An object that is due early in its phase, of a member of two."""
+    both = ring.Ring(dict.fromkeys('ab', 40))
+    key = next(
+        key for key in (f'new-{n}' for n in range(9999))
+        if both.owner_of(key) == name and schedule.phase_us(
+            ring.position_of(key), 600 * schedule.SECOND)
+        < 2 * schedule.SECOND)
+    return worlds.thing(key, **attributes) if attributes else key
 
 
 @pytest.mark.parametrize('partial', [set(), {'poll'}],
@@ -351,6 +364,66 @@ def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
     assert refused
     assert sorted(s.object for s in both[0].starts if s.tick == 60) == sorted(
         objects)
+
+
+class AfterPage:
+    """A store in which something happens after the first page of a scan."""
+
+    def __init__(self, store, event):
+        self._store = store
+        self._event = event
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def rows(self, job, low, high, *, before, limit):
+        found = self._store.rows(job, low, high, before=before, limit=limit)
+        if before is not None and self._event is not None:
+            event, self._event = self._event, None
+            event()
+        return found
+
+
+@pytest.mark.parametrize('while_scanned', [False, True],
+                         ids=['after the scan', 'during the scan'])
+@pytest.mark.parametrize('options', [
+    {}, {'spread': True}, {'own': True}], ids=['grid', 'spread', 'own'])
+def test_an_object_listed_after_a_scan_and_not_claimed_is_claimed_late(
+        world, options, while_scanned):
+    """Its catalogue was slow, and its owner lost the store after listing it.
+    """
+    own = options.pop('own', False)
+    new = _owned_by('b', spacing=60.0) if own else _owned_by('b')
+    known = _owned_by('a')
+    store = world.shared_store()
+    one, slow = world.group(
+        'ab', worlds.job(every=60.0 if own else 600.0, objects=True,
+                         **options),
+        store=store, catalogues={'poll': [known]})
+    world.advance(595)
+    slow.reader.given['poll'] = ...
+    claim = store.claim
+
+    def not_by_its_owner(job, tick, objects, *, lease, **rest):
+        if lease.startswith('b-'):
+            raise exceptions.StoreUnavailable('cut off')
+        return claim(job, tick, objects, lease=lease, **rest)
+
+    def answer():
+        store.claim = not_by_its_owner
+        slow.reader.given['poll'] = [known, new]
+        slow.answer()
+    if while_scanned:
+        one.queue.store = AfterPage(store, answer)
+    world.advance(18)
+    if not while_scanned:
+        assert slow.reader.given['poll'] is ...
+        answer()
+    assert slow.reader.given['poll'] is not ...
+    world.advance(30)
+
+    assert [row.object for row in store.rows_of('poll', [id_of(new)])]
+    assert 600 in one.ticks(key=id_of(new))
 
 
 class Watched:

@@ -99,16 +99,17 @@ class MemoryClaimStore:
                 self._schedules[job] = text, self.now()
 
     def attend(self, jobs: Mapping[str, float],
-               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+               checked: Mapping[str, ports.Checked]
+               ) -> dict[str, ports.JobStatus]:
         """Record *checked* and return the status of *jobs*.
 
         Operators pause jobs in a shared store, so no job is paused here. This
         store does not know in which periods a scheduler ran, so it reports no
         attendance.
         """
-        for job, until in checked.items():
-            self._checked[job] = max(
-                until, self._checked.get(job, due.ALWAYS))
+        for job, scan in checked.items():
+            if scan.expected == self._checked.get(job, due.ALWAYS):
+                self._checked[job] = max(scan.until, scan.expected)
         return {job: ports.JobStatus(
             None, *self._schedules.get(job, ('', due.ALWAYS)), None,
             self._checked.get(job, due.ALWAYS)) for job in jobs}
@@ -118,17 +119,22 @@ class MemoryClaimStore:
              later: Sequence[int] = ()) -> list[str]:
         rows = self._rows_of(job)
         left = []
+        changed = False
         for key, rule, settled in listed:
             row = rows.get(key)
             if row is None:
+                changed = True
                 rows.add(key, EndedClaim(settled, settled, at, rule, None))
             elif row.since is None or (row.rule != rule and row.since <= at):
+                changed = True
                 since = at if row.since is not None else due.listed_again(
                     (at, *later), rows.delisted.pop(key, None))
                 rows[key] = row_with(row, since=since, rule=rule,
                                      settled=max(row.settled, settled))
             elif row.rule != rule:
                 left.append(key)
+        if changed:
+            self._checked[job] = min(self._checked.get(job, 0), at) - 1
         for key in sorted(set(delisted).difference(
                 one.object for one in listed)):
             row = rows.get(key)

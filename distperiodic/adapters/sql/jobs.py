@@ -17,6 +17,7 @@ from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.schedule import SECOND
+from distperiodic.ports import Checked
 from distperiodic.ports import JobStatus
 
 _job = tables.job
@@ -214,8 +215,8 @@ class Attendance(NamedTuple):
     begun: list[int]
     #: Numbers of the jobs whose series of attendances continues.
     continuing: list[int]
-    #: For each job to update, its number and the instant up to which its ticks
-    #: are checked.
+    #: For each job to update, its number, the recorded instant up to which its
+    #: ticks are checked, and the new one.
     checked: list[dict[str, int]]
     #: The database's clock.
     now: int
@@ -226,17 +227,17 @@ class Attendance(NamedTuple):
 
 
 def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
-               checked: Mapping[str, int]) -> Attendance:
+               checked: Mapping[str, Checked]) -> Attendance:
     """Return the status of *jobs* and the changes to write.
 
     See :meth:`distperiodic.ports.ClaimStore.attend`.
     """
     now = next((row.now for row in rows.values()), 0)
     found = Attendance({}, [], [], [
-        {'of_job': rows[name].id, 'up_to': up_to}
-        for name, up_to in sorted(checked.items())
-        if name in rows and (rows[name].checked is None
-                             or rows[name].checked < up_to)], now)
+        {'of_job': rows[name].id, 'expected': scan.expected,
+         'up_to': scan.until}
+        for name, scan in sorted(checked.items())
+        if name in rows and _checked(rows[name], scan) == scan.until], now)
     for name, seconds in jobs.items():
         row, gap = rows[name], seconds * SECOND
         since = row.attended_since
@@ -244,7 +245,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
             # A paused job does not count as attended, so its ticks do not
             # count as lost.
             found.found[name] = _status(
-                row, since, checked.get(name, due.ALWAYS))
+                row, since, checked.get(name))
             continue
         # A clock that was set back also breaks the series: until the clock has
         # caught up, the length of a gap is unknown.
@@ -255,7 +256,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
         elif now - row.attended_until > gap / 3:
             found.continuing.append(row.id)
         found.found[name] = _status(
-            row, since, checked.get(name, due.ALWAYS))
+            row, since, checked.get(name))
     return found
 
 
@@ -273,15 +274,37 @@ def attend(connection: sa.Connection, found: Attendance) -> None:
 
 
 _CHECKED = sa.update(_job).where(
-    _job.c.id == sa.bindparam('of_job'), sa.or_(
-        _job.c.checked.is_(None), _job.c.checked < sa.bindparam('up_to'))
+    _job.c.id == sa.bindparam('of_job'),
+    sa.func.coalesce(_job.c.checked, due.ALWAYS) == sa.bindparam('expected')
 ).values(checked=sa.bindparam('up_to'))
 
 
-def _status(row: Any, attended: int | None, checked: int) -> JobStatus:
+def uncheck(connection: sa.Connection, number: int, at: int) -> None:
+    """Record that ticks from *at* on may be due that no scan has read.
+
+    The instant up to which the job is checked always moves back, so that the
+    scans under way do not count.
+    """
+    checked = sa.func.coalesce(_job.c.checked, 0)
+    connection.execute(sa.update(_job).where(_job.c.id == number).values(
+        checked=sa.case((checked < at, checked), else_=at) - 1))
+
+
+def _checked(row: Any, scan: Checked | None) -> int:
+    """Return the instant up to which the job of *row* is checked.
+
+    :param scan: A scan that counts if it read all objects.
+    """
+    recorded: int = due.ALWAYS if row.checked is None else row.checked
+    if scan is not None and scan.expected == recorded < scan.until:
+        return scan.until
+    return recorded
+
+
+def _status(row: Any, attended: int | None,
+            scan: Checked | None) -> JobStatus:
     return JobStatus(
         None if row.paused_since is None else row.paused_why or '',
         row.schedule or '',
         due.ALWAYS if row.schedule_since is None else row.schedule_since,
-        attended,
-        checked if row.checked is None else max(row.checked, checked))
+        attended, _checked(row, scan))

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic import ports
+from distperiodic.adapters.sql import jobs
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import due
@@ -85,6 +86,22 @@ def sync(tx: Transaction, number: int,
     rows = tx.rows_of(number, [*listed, *gone_keys])
     _insert(tx, number, [one for key, one in listed.items()
                          if key not in rows], at)
+    left = _update(tx, number, rows, listed, gone_keys, readings)
+    if any(key not in rows or _differs(rows[key], one, at)
+           for key, one in listed.items()):
+        # At the end: until the commit, others wait for the row of the job.
+        jobs.uncheck(tx.connection, number, at)
+    return left
+
+
+def _update(tx: Transaction, number: int, rows: dict[str, Any],
+            listed: dict[str, ports.Listed], gone_keys: list[str],
+            readings: tuple[int, ...]) -> list[str]:
+    """Change the rows of objects that differ from the catalogue.
+
+    :returns: Objects that could not be changed.
+    """
+    at = readings[0]
     differ = [key for key, one in listed.items()
               if key in rows and _differs(rows[key], one, at)]
     gone = [key for key in gone_keys

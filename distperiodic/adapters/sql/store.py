@@ -166,7 +166,8 @@ class SqlClaimStore:
             self.database.write(work)
 
     def attend(self, jobs: Mapping[str, float],
-               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+               checked: Mapping[str, ports.Checked]
+               ) -> dict[str, ports.JobStatus]:
         # Usually there is nothing to write. A read-only transaction is then
         # enough, and it blocks no other process.
         rows = self._numbers.read_existing(jobs.keys())

@@ -44,8 +44,13 @@ class Attendance:
         self._statuses: dict[str, ports.JobStatus] = {}
         #: Jobs for which the schedule in force is not this process's own.
         self._outdated: set[str] = set()
-        #: Instants to record at the next read, by job.
-        self._checked: dict[str, Instant] = {}
+        #: Scans to record at the next read, by job.
+        self._checked: dict[str, ports.Checked] = {}
+        #: Jobs in which objects were listed after a scan, with the instant at
+        #: which this process noticed that. Kept until the next scan counts.
+        self._reopened: dict[str, Instant] = {}
+        #: Those of them that :meth:`reopened` has not returned yet.
+        self._new_reopened: list[str] = []
         self._pending = False
         #: Whether the schedules of this process were put in force.
         self._adopted = False
@@ -81,6 +86,7 @@ class Attendance:
         def known(statuses: dict[str, ports.JobStatus]) -> None:
             self._pending = False
             self._report(statuses)
+            self._note_reopened(statuses, checked)
             self._statuses = statuses
             self._outdated = {
                 name for name, status in statuses.items()
@@ -123,6 +129,32 @@ class Attendance:
                     'makes no claims for the job; restart it with the new '
                     'code',
                     name, text, after.schedule)
+
+    def _note_reopened(self, statuses: Mapping[str, ports.JobStatus],
+                       recorded: Mapping[str, ports.Checked]) -> None:
+        for name, status in statuses.items():
+            before = self._statuses.get(name)
+            known = before.checked if before else due.ALWAYS
+            scan = recorded.get(name)
+            if status.checked < max(known, scan.until if scan else known):
+                if name not in self._reopened:
+                    self._reopened[name] = self._clock.now()
+                    self._new_reopened.append(name)
+            elif status.checked > known:
+                self._reopened.pop(name, None)
+
+    def reopened(self) -> list[str]:
+        """Return the jobs in which objects were listed after a scan, once for
+        each time.
+        """
+        found, self._new_reopened = self._new_reopened, []
+        return found
+
+    def reopened_at(self, job: str) -> Instant:
+        """Return the instant since which *job* is to be scanned again.
+        :data:`~distperiodic.core.due.ALWAYS` means that it is not.
+        """
+        return self._reopened.get(job, due.ALWAYS)
 
     @property
     def known(self) -> bool:
@@ -175,12 +207,21 @@ class Attendance:
         """Return the instant up to which all that was due was found claimed or
         settled.
         """
-        status = self._statuses.get(job)
-        return max(status.checked if status else due.ALWAYS,
-                   self._checked.get(job, due.ALWAYS))
+        scan = self._checked.get(job)
+        return scan.until if scan else self._recorded(job)
 
-    def record_checked(self, job: str, until: Instant) -> None:
-        """Record that all that was due up to *until* was found claimed or
-        settled.
+    def expected(self, job: str) -> Instant:
+        """Return what the store has to have recorded as :meth:`checked` if a
+        scan that begins now is to count.
         """
-        self._checked[job] = max(until, self.checked(job))
+        scan = self._checked.get(job)
+        return scan.expected if scan else self._recorded(job)
+
+    def _recorded(self, job: str) -> Instant:
+        status = self._statuses.get(job)
+        return status.checked if status else due.ALWAYS
+
+    def record_checked(self, job: str, scan: ports.Checked) -> None:
+        """Record a scan that found all due ticks claimed or settled."""
+        self._checked[job] = scan._replace(
+            until=max(scan.until, self.checked(job)))

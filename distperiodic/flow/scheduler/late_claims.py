@@ -15,6 +15,10 @@ scan of many rows the pause is longer: fifty times the time that reading took,
 at most a minute. The slowest page does not count: during that page the store
 may have been unreachable, or the process may have been suspended. In that case
 the next scan must not come later.
+
+A slow catalogue may list objects after a scan for a tick that the scan covered.
+The store then records that the job is not checked up to that tick any more, and
+members scan again.
 """
 
 from collections.abc import Mapping
@@ -95,7 +99,8 @@ class LateClaimer:
                          else checked + 2 * grace)
             self._set_timer(name, following, now)
             return
-        since = last if same_ticks else checked + grace
+        since = max(last if same_ticks else checked + grace,
+                    self._claimer.attendance.reopened_at(name))
         turn = since + grace * (1 + self._rank(name, view) // _SCANNERS)
         if now < turn:
             self._timers.push(turn, name, TimerKind.LATE)
@@ -105,11 +110,13 @@ class LateClaimer:
             self._set_timer(name, now + grace, now)
             return
         self._scanning.add(name)
+        scan = ports.Checked(
+            self._claimer.attendance.expected(name), until)
         if (same_ticks and part.reading is not None
                 and len(part.reading.catalogue) > self._page):
-            self._count(part, last, until, view)
+            self._count(part, last, scan, view)
         else:
-            self._walk(part, until, view)
+            self._walk(part, scan, view)
 
     @staticmethod
     def _same_ticks(part: Part) -> bool:
@@ -130,7 +137,7 @@ class LateClaimer:
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
 
-    def _count(self, part: Part, tick: Instant, until: Instant,
+    def _count(self, part: Part, tick: Instant, scan: ports.Checked,
                view: View) -> None:
         """Compare the number of objects that were settled for *tick* with the
         expected number, and read rows if it is lower. Objects that left the
@@ -143,9 +150,9 @@ class LateClaimer:
 
         def counted(number: int) -> None:
             if part.removed is None or number < expected + part.removed:
-                self._walk(part, until, view)
+                self._walk(part, scan, view)
                 return
-            self._claimer.attendance.record_checked(name, until)
+            self._claimer.attendance.record_checked(name, scan)
             self._scanning.discard(name)
             self._timers.retry(name, TimerKind.LATE)
 
@@ -155,7 +162,7 @@ class LateClaimer:
         self._store.submit(lambda store: store.settled(name, tick), counted,
                         failed)
 
-    def _walk(self, part: Part, until: Instant,
+    def _walk(self, part: Part, scan: ports.Checked,
               view: View) -> None:
         """Judge the rows of all members. This member's own rows are left out
         while it has not claimed the rest of a large tick.
@@ -171,7 +178,7 @@ class LateClaimer:
         def page(low: int, high: int, rows: list[Row]) -> None:
             nonlocal requested, found
             page_seconds.append(self._clock.monotonic() - requested)
-            found += self._claimer.judge(job, rows, until)
+            found += self._claimer.judge(job, rows, scan.until)
             requested = self._clock.monotonic()
 
         def end(complete: bool) -> None:
@@ -179,12 +186,12 @@ class LateClaimer:
             now = self._clock.now()
             pause = self.grace(job, now)
             if complete and not found and not others_only:
-                self._claimer.attendance.record_checked(name, until)
+                self._claimer.attendance.record_checked(name, scan)
                 seconds = _PAUSE_FACTOR * (
                     sum(page_seconds) - max(page_seconds))
                 pause = max(pause, int(min(seconds, _LONGEST_PAUSE) * SECOND))
             self._set_timer(name, now + pause, now)
-        newest = job.schedule.at_or_before(until)
+        newest = job.schedule.at_or_before(scan.until)
         Walk(
             self._store, name,
             minus([CIRCLE], view.ring.arcs(self._identity))

@@ -127,6 +127,9 @@ class Ticker:
             self._timers.push(now, name, TimerKind.LOOK)
             if self._late is not None:
                 self._timers.push(now, name, TimerKind.LATE)
+        for name in self._claimer.attendance.reopened():
+            if self._late is not None:
+                self._timers.push(now, name, TimerKind.LATE)
         if self._delayed and not self._claimer.away:
             delayed, self._delayed = self._delayed, {}
             self._push_all(delayed, now)
