@@ -13,16 +13,18 @@ from cliff import command
 from cliff import show
 
 from distperiodic import exceptions
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.core import redaction
 
 
-class DbSync(configured.Configured, command.Command):
+class DbSync(acting.Acting, command.Command):
     """Create the tables, or upgrade them to the version of this release.
 
     Running it again changes nothing. Services of the previous release may keep
-    running meanwhile.
+    running meanwhile. The record for "events" is written last, since there is
+    no table for it before.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -33,14 +35,15 @@ class DbSync(configured.Configured, command.Command):
             private.make_directory(settings.state_path)
             private.make_file(settings.store_file)
         before, after = schema.sync(settings.connection)
-        app: Any = self.app
         if before is None:
             message = f'created the tables, version {after}'
         elif before == after:
             message = f'the tables already have version {after}'
         else:
             message = f'upgraded the tables from version {before} to {after}'
-        print(message, file=app.stdout)
+        with self.audited(parsed, 'tables') as record:
+            record.outcome = message
+        self.print(message)
 
 
 class DbVersion(display.Display, show.ShowOne):
@@ -72,7 +75,7 @@ class DbVersion(display.Display, show.ShowOne):
         return super().run(parsed) or int(not self.same)
 
 
-class DbPrune(configured.Configured, command.Command):
+class DbPrune(acting.Acting, command.Command):
     """Delete old rows in small steps, while services keep running.
 
     Each option deletes one kind of rows. Rows of a kind are kept if its option
@@ -102,16 +105,16 @@ class DbPrune(configured.Configured, command.Command):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.operator.pruning import Pruner
-        kinds = (parsed.history, parsed.dead, parsed.claims, parsed.tasks)
-        if all(days is None for days in kinds):
+        kinds = {'history': parsed.history, 'dead': parsed.dead,
+                 'claims': parsed.claims, 'tasks': parsed.tasks}
+        if all(days is None for days in kinds.values()):
             raise exceptions.ConfigError(
                 'no kind of rows is selected; give --history DAYS, --dead '
                 'DAYS, --claims DAYS or --tasks DAYS')
-        with self.store(parsed, Pruner) as pruner:
-            pruned = pruner.prune(
-                history=parsed.history, dead=parsed.dead,
-                claims=parsed.claims, tasks=parsed.tasks)
-        app: Any = self.app
-        print(f'pruned history={pruned.history} dead={pruned.failures} '
-              f'claims={pruned.claims} tasks={pruned.tasks}',
-              file=app.stdout)
+        with (self.store(parsed, Pruner) as pruner,
+              self.audited(parsed, 'old rows', **kinds) as record):
+            pruned = pruner.prune(**kinds)
+            record.outcome = (
+                f'pruned history={pruned.history} dead={pruned.failures} '
+                f'claims={pruned.claims} tasks={pruned.tasks}')
+        self.print(record.outcome)

@@ -181,12 +181,15 @@ class JobTrigger(_OfJob):
         from distperiodic.operator.admin import StoreAdmin
         tasks = listed.load(self, parsed)
         with self.store(parsed, StoreAdmin) as admin:
+            found = None
             if tasks is not None:
-                self._list(admin.group, tasks, parsed)
+                found = self._read(admin.group, tasks, parsed)
             elif parsed.job not in admin.group.names().values():
                 self._refuse_unknown(admin.group, parsed.job)
             with self.audited(parsed, parsed.job,
                               object=parsed.object) as record:
+                if found is not None:
+                    self._list(*found, parsed)
                 result = admin.trigger(parsed.job, key=parsed.object)
                 record.outcome = (
                     f'{configured.plural(result.objects, "object")}, '
@@ -222,16 +225,15 @@ class JobTrigger(_OfJob):
                 f'{exc}. If the name is right, the job has had no tick yet: '
                 'give --tasks MODULE:CLASS to run it now') from exc
 
-    def _list(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
-              parsed: argparse.Namespace) -> None:
-        """List the job's objects in the store, as a scheduler would.
+    def _read(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
+              parsed: argparse.Namespace
+              ) -> 'tuple[core_job.Job, listed.Listed]':
+        """Return the job, and what its catalogue lists now.
 
         :raises ConfigError: there is no such job or object, or the catalogue
             cannot be read.
         """
-        from distperiodic.adapters.sql.store import SqlClaimStore
         from distperiodic.core.job import Scope
-        from distperiodic.operator.queries import StoreQueries
         job = tasks.jobs.get(parsed.job)
         if job is None:
             raise exceptions.ConfigError(
@@ -253,6 +255,13 @@ class JobTrigger(_OfJob):
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} of job {job.name!r} cannot run '
                 f'now: {job.objects or "the job"} does not list it')
+        return job, found
+
+    def _list(self, job: 'core_job.Job', found: listed.Listed,
+              parsed: argparse.Namespace) -> None:
+        """List the job's objects in the store, as a scheduler would."""
+        from distperiodic.adapters.sql.store import SqlClaimStore
+        from distperiodic.operator.queries import StoreQueries
         with (self.store(parsed, StoreQueries) as accounts,
               self.store(parsed, SqlClaimStore) as claims):
             listed.record(accounts, claims, job, found, parsed.object)

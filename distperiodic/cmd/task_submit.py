@@ -15,6 +15,7 @@ from cliff import command
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import of_tasks
 from distperiodic.core import schedule
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from distperiodic import tasks
 
 
-class TaskSubmit(of_tasks.OfTasks, command.Command):
+class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
     """Submit a task, and print its id.
 
     With --wait the exit code is 0 if the task succeeds, and 1 if it fails, is
@@ -75,9 +76,21 @@ class TaskSubmit(of_tasks.OfTasks, command.Command):
                 f'--param {max(names, key=names.count)!r} is given more than '
                 'once; give each parameter once')
         with self.client(parsed, must_exist=False) as client:
-            task = client.submit(
-                parsed.type, {**parameters, **given}, key=parsed.key,
-                queue=parsed.queue, at=parsed.at, priority=parsed.priority)
+            settings = self.database(parsed, must_exist=False)
+            if settings.embedded:
+                # The record needs the store that the client would create.
+                from distperiodic.store import check_store
+                check_store(settings, self.configuration(parsed))
+            # The parameters are not recorded: they may be secret.
+            with self.audited(
+                    parsed, parsed.type, key=parsed.key, queue=parsed.queue,
+                    at=None if parsed.at is None else parsed.at.isoformat(),
+                    priority=parsed.priority or None) as record:
+                task = client.submit(
+                    parsed.type, {**parameters, **given}, key=parsed.key,
+                    queue=parsed.queue, at=parsed.at,
+                    priority=parsed.priority)
+                record.outcome = f'task {task}'
             self.print(task)
             if parsed.wait is not None:
                 _check_success(client.wait(

@@ -8,13 +8,16 @@ import getpass
 import json
 
 import pytest
+import sqlalchemy as sa
 
+from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import members
 from distperiodic.adapters.sql import schema
 from distperiodic.core.control import Me
 from distperiodic.operator import group_reader
 from tests import waiting
 from tests.functional import commands
+from tests.functional import modules
 from tests.functional.cluster import Cluster
 
 
@@ -236,6 +239,8 @@ def test_every_action_of_an_operator_is_on_record(place):
     place.ask('job', 'trigger', 'poll', '--object', 'a')
     place.ask('dead', 'requeue', 'poll', '--all', '--reason', 'fixed')
     place.refuse('pool', 'reset', 'none', '--yes')
+    place.ask('db', 'sync', '--reason', 'a new release')
+    pruned = place.ask('db', 'prune', '--history', '30', '--reason', 'full')
 
     found = place.tell('events')[1]
     assert [(one['what'], one['target'], one['why'], one['outcome'])
@@ -244,15 +249,67 @@ def test_every_action_of_an_operator_is_on_record(place):
         ('job resume', 'poll', None, 'done'),
         ('job trigger', 'poll', None, '1 object, 0 busy'),
         ('dead requeue', 'poll', 'fixed', '1 object'),
-        ('pool reset', 'none', None, found[0]['outcome'])]
-    assert found[0]['outcome'].startswith('not done: ')
+        ('pool reset', 'none', None, found[2]['outcome']),
+        ('db sync', 'tables', 'a new release',
+         f'the tables already have version {schema.VERSION}'),
+        ('db prune', 'old rows', 'full', pruned.strip())]
+    assert found[2]['outcome'].startswith('not done: ')
+    assert found[0]['arguments'] == {'history': 30}
     assert {one['who'] for one in found} == {getpass.getuser()}
+
+
+def test_a_submission_is_on_record_without_its_parameters(place_of_sqlite):
+    place = place_of_sqlite
+    workflows = place.config.parent / 'workflows.json'
+    workflows.write_text(json.dumps(modules.WORKFLOWS))
+    with place.config.open('a') as file:
+        file.write(f'workflows = {workflows}\n')
+    kind = sorted(modules.WORKFLOWS)[0]
+
+    task = place.ask('task', 'submit', kind, '--key', 'host-7', '--param',
+                     'password=secret', '--reason', 'ticket 12').strip()
+    place.refuse('task', 'submit', 'nothing')
+
+    refused, done = place.tell('events')[1]
+    assert (done['what'], done['target'], done['why'], done['outcome'],
+            done['arguments']) == (
+        'task submit', kind, 'ticket 12', f'task {task}', {'key': 'host-7'})
+    assert refused['outcome'].startswith('not done: ')
+
+
+def test_a_trigger_that_reads_the_catalogue_is_on_record_before_it_writes(
+        place_of_sqlite):
+    """An action that was interrupted is on record, without an outcome."""
+    place = place_of_sqlite
+    place.write_tasks('''
+        def all_of_them(self, context):
+            return ['a', 'b']
+
+        @periodic_task(spacing=60, objects='all_of_them')
+        def poll(self, context, one):
+            pass
+    ''')
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            'CREATE TRIGGER stop BEFORE INSERT ON distperiodic_claim '
+            "BEGIN SELECT RAISE(ABORT, 'stop'); END"))
+    engine.dispose()
+
+    told = commands.run(
+        'job', 'trigger', 'poll', '--tasks', 'tasks:Tasks', '--config-file',
+        place.config, cwd=place.config.parent)
+
+    assert told.returncode != 0
+    [event] = place.tell('events')[1]
+    assert (event['what'], event['target']) == ('job trigger', 'poll')
+    assert event['outcome'] != 'done'
 
 
 def report(place, part, name, *, stopped=False):
     """Report a member as a process of its own does."""
-    database = group_reader.connect(place.url)
+    connection = group_reader.connect(place.url)
     members.report(
-        database, Me(place.group, part, name),
+        connection, Me(place.group, part, name),
         '' if stopped else f'{name}~00000000', {'healthy': True}, new=True)
-    database.close()
+    connection.close()
