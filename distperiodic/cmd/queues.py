@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class QueueList(of_tasks.OfTasks, display.Table, lister.Lister):
-    """Show the ordered queues: which are halted, since when and why."""
+    """Show the ordered queues, and when and why a queue was halted."""
 
     essential = ('Queue', 'State', 'Waiting', 'Head status', 'Why')
 
@@ -34,7 +34,7 @@ class QueueList(of_tasks.OfTasks, display.Table, lister.Lister):
             found = client.queues()
         halted = sum(queue.halted_at is not None for queue in found)
         if not found:
-            self.sentence = 'No task was submitted to an ordered queue yet.'
+            self.sentence = 'There is no ordered queue yet.'
         elif halted:
             self.sentence = (
                 f'{configured.plural(halted, "queue")} of {len(found):,} '
@@ -59,7 +59,7 @@ def _fields(queue: 'tasks.Queue', people: bool) -> Sequence[Any]:
 
 
 class _OfQueue(of_tasks.OfTasks):
-    """A part of a command about one queue."""
+    """Mixin for commands about one queue."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -114,7 +114,7 @@ _COLUMNS = ('Id', 'Type', 'Status', 'Created at', 'Due at')
 
 
 class QueueResume(acting.Acting, _OfQueue, command.Command):
-    """Let a halted queue go on with its next task."""
+    """Resume a halted queue with its next task."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with (self.client(parsed) as client,
@@ -127,28 +127,28 @@ class QueueResume(acting.Acting, _OfQueue, command.Command):
 
 
 class QueueHalt(acting.Acting, _OfQueue, command.Command):
-    """Halt a queue: the task that runs is finished, and no other starts."""
+    """Halt a queue: its running task is finished, and no other task starts."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.client(parsed) as client:
             with self.audited(parsed, parsed.queue) as record:
                 halted = client.halt_queue(parsed.queue, parsed.why)
                 if not halted:
-                    record.outcome = 'it was halted before'
+                    record.outcome = 'it was already halted'
             [queue] = client.queues(parsed.queue)
         if halted:
             self.print(
-                f'halted {parsed.queue}; to let it go on: distperiodic queue '
+                f'halted {parsed.queue}; to resume it: distperiodic queue '
                 f'resume {shlex.quote(parsed.queue)}')
         else:
             self.print(
-                f'{parsed.queue} was halted before, at '
+                f'{parsed.queue} was already halted, at '
                 f'{of_tasks.instant(queue.halted_at, True)}: '
                 f'{queue.halted_why}; nothing was changed')
 
 
 class QueueSet(acting.Acting, _OfQueue, command.Command):
-    """Set what a queue does when a task fails; a new queue is created."""
+    """Set what a queue does when a task fails; create a missing queue."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -165,5 +165,5 @@ class QueueSet(acting.Acting, _OfQueue, command.Command):
                            on_failure=parsed.on_failure)):
             client.set_queue(parsed.queue, on_failure=parsed.on_failure)
         self.print(
-            f'after a task that fails, {parsed.queue} '
+            f'when a task fails, {parsed.queue} '
             + ('goes on' if parsed.on_failure == 'go_on' else 'halts'))
