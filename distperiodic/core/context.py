@@ -42,10 +42,10 @@ class Context:
         self.fence = fence
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
-        #: True once the result of the run will not count: the run exceeded
-        #: the timeout of its job, or the process stops. In a handler process
-        #: it is also true once the lease was lost. A long handler should check
-        #: it and return early.
+        #: True once the result of the run will not count: the run exceeded the
+        #: timeout of its job, or the process stops. In a handler process it is
+        #: also true once the lease is lost. A long handler should check this
+        #: attribute and return early.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -127,8 +127,7 @@ class Context:
         return text
 
     def receive_progress(self, text: str) -> None:
-        """Record the progress that the handler has assigned in another
-        process.
+        """Record progress that the handler assigned in another process.
 
         :param text: The progress as JSON.
         """
@@ -180,9 +179,9 @@ class Context:
     def key(self) -> str:
         """Idempotency key: the same for all attempts of an object and tick.
 
-        For a step, it is the same for all runs of its command, but the
-        rollback of the step has a key of its own. If an operator retries a
-        task after steps of it were rolled back, its steps get other keys.
+        For a step, the key is the same for all runs of its command, and the
+        rollback of the step has another key. If an operator retries a task
+        after some of its steps were rolled back, the steps get new keys.
         """
         if self._step is not None:
             direction = 'rollback' if self._step.rollback else 'normal'
