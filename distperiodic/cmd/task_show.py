@@ -42,7 +42,7 @@ SENTENCES = {
         'them is {ahead_id} ({ahead_status})',
     Wait.NEXT_IN_QUEUE:
         'it is the next task of queue {queue!r}; the next sweep of a '
-        'scheduler starts it',
+        'scheduler makes it ready',
     Wait.DELAYED: 'it is delayed until {until}',
     Wait.READY:
         '{command} is ready, and no scheduler has claimed it yet: it has just '
