@@ -134,12 +134,13 @@ class Context:
         self._progress, self._unsaved = json.loads(text), text
 
     def is_current(self) -> bool:
-        """Return whether no other process may run this object and tick now.
+        """Return whether only this process may run this object and tick now.
 
-        It is true while the run is not cancelled and this process can trust
-        its lease or, without a store, its membership. Call it before an
-        effect that cannot be undone. It sends no request. A process that was
-        suspended for a while learns here that its lease has expired.
+        The result is true while the run is not cancelled and this process can
+        trust its lease or, without a store, its membership. Call this method
+        before an effect that cannot be undone. The call sends no request. A
+        process that was suspended for a while learns here that its lease has
+        expired.
         """
         return not self.cancelled and self._held()
 
@@ -160,8 +161,8 @@ class Context:
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
         :param result: For the command of a step, the values to merge into the
-            parameters of later steps. What the command returns after this
-            call is ignored.
+            parameters of later steps. A value that the command returns after
+            this call is ignored.
         :raises InvalidTask: *result* cannot be stored.
         :raises RunReplaced: Another process has taken over the run. Roll back
             the transaction.

@@ -3,7 +3,6 @@
 
 An operator's process sends a :class:`ControlRequest` to all members of a
 group. With a store the request is a hint: each member reads its row at
-once, and obeys the row. Without a store the members obey the request, and
 once, and obeys the row. Without a store the members obey the request, and each
 member that is named in the request sends a :class:`ControlReply`.
 

@@ -106,7 +106,7 @@ class CreditWindow:
     def busy(self) -> bool:
         """True if the worker has runs for all slots, and a reserve.
 
-        It then holds two runs per slot, and work for more than half of
+        The worker then holds two runs per slot, and work for more than half of
         :data:`HORIZON`.
         """
         return (self.held >= 2 * self.slots

@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
     given_up: int
     #: The newest tick to give up. None means that there is none.
     until: Instant | None
-    #: Reason for giving up ticks. Empty means that there are none.
+    #: Reason for giving up ticks. Empty means that no tick is given up.
     reason: str
 
 
@@ -142,8 +142,8 @@ class Plan:
               around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the instant after which the ticks count for an object.
 
-        This is the object's watermark or the last tick before it was listed,
-        whichever is later.
+        This is the object's watermark or the last tick before the object was
+        listed, whichever is later.
 
         :param around: :meth:`around`, or a cached version of it.
         """
@@ -274,7 +274,7 @@ class Plan:
     def count(self, row: Row, until: Instant) -> int:
         """Return the number of due ticks of *row* up to *until*.
 
-        Only ticks after its watermark count.
+        Only ticks after the watermark of *row* count.
         """
         floor = self.floor(row.settled, row.since, row.position)
         total = max(0, self.schedule.count(floor, until))

@@ -49,7 +49,7 @@ class Reason(enum.StrEnum):
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'
     LEFT_BEHIND = 'left behind'
-    # Only for an earlier tick.
+    # These occur only for an earlier tick.
     SUPERSEDED = 'superseded'
     OTHER_SCHEDULE = 'other schedule'
     ONE_OF_SEVERAL = 'one of several'

@@ -35,12 +35,13 @@ class Role(enum.StrEnum):
     STARTING = 'starting'
     STANDBY = 'standby'
     ACTIVE = 'active'
-    #: Active until its runs have ended, but it starts no new runs.
+    #: Starts no new runs. An active worker releases the partition after its
+    #: last run.
     STOPPING = 'stopping'
 
 
 class Active(NamedTuple):
-    """The active worker of a partition, as its runs are started."""
+    """The active worker of a partition, as presented when runs start."""
 
     partition: str
     #: Name of its process; see :attr:`distperiodic.core.member.Member.process`

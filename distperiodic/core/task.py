@@ -58,9 +58,9 @@ class Command:
     retry: int
     #: Code of the command.
     code: int | None = None
-    #: Error of the last run that failed. None means that none has failed.
+    #: Error of the last run that failed. None means that no run has failed.
     message: str | None = None
-    #: Number of runs so far, with the run in progress.
+    #: Number of runs so far, including the run in progress.
     attempts: int = 0
     #: Start of the first run.
     started_at: datetime.datetime | None = None
@@ -84,8 +84,9 @@ class Step:
 class Task:
     """A task at one moment. All times are in UTC.
 
-    ``code`` is 0 succeeded, 1 waiting, 2 running, 3 rolling back; any other
-    code means that the task has ended, or is stuck, without success.
+    ``code`` is 0 for succeeded, 1 for waiting, 2 for running and 3 for rolling
+    back. Any other code means that the task has failed, was cancelled or is
+    stuck.
     """
 
     #: Id of the task.
@@ -100,7 +101,7 @@ class Task:
     message: str | None
     #: Index of the furthest step that was started or is due to start next.
     cursor: int
-    #: Ordered queue of the task. None means that it is in none.
+    #: Ordered queue of the task. None means that the task is in no queue.
     queue: str | None
     #: Priority of the task; higher first.
     priority: int

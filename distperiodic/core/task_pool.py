@@ -151,7 +151,7 @@ def _place_of(task: Task, score: float) -> float:
         raise exceptions.InvalidPoolRequest(
             f'the score of task {task!r} is {number}, which has no place in '
             'an order; give a finite number')
-    # The sum turns -0.0 into 0.0.
+    # Unlike -number, the difference is never -0.0.
     return 0.0 - number
 
 

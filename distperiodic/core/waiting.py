@@ -54,10 +54,10 @@ class Waiting:
     until: Instant | None = None
     #: Scheduler or worker that holds the step. Empty means none.
     holder: str = ''
-    #: Task before it in its queue. None means that there is none.
+    #: Task before this one in the queue. None means that there is none.
     ahead: str | None = None
     ahead_status: Status | None = None
-    #: Number of tasks before it in its queue.
+    #: Number of tasks before this one in the queue.
     number_ahead: int = 0
     #: Time at which the queue was halted. None means that it is not halted.
     halted: Instant | None = None

@@ -110,8 +110,8 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
     if unknown:
         LOG.warning(
             'workflows with unknown commands: commands=%s types=%s; a step '
-            'with such a command waits until a scheduler has it; correct the '
-            'file, or start the schedulers with a class that has them',
+            'with such a command waits until a scheduler knows it; correct '
+            'the file, or start the schedulers with a class that defines them',
             ','.join(sorted(unknown)),
             ','.join(sorted({one for types in unknown.values()
                              for one in types})))

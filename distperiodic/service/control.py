@@ -36,7 +36,7 @@ class Controlled(Protocol):
     """A service that an operator can control."""
 
     def set_drained(self, drained: bool) -> None:
-        """Acquire no new work while *drained*; finish what was acquired."""
+        """Acquire no new work while *drained*; finish the acquired work."""
 
     def set_pool_size(self, size: int | None) -> Outcome:
         """Set the number of threads for handlers.

@@ -408,7 +408,8 @@ class Lifecycle(ServiceBase):
                 raise exceptions.ConfigError(
                     f'{processes} processes with an empty [distperiodic] '
                     'backend_url would each own all objects; set it, for '
-                    'example to file:///var/lib/my-service, or run one')
+                    'example to file:///var/lib/my-service, or run only one '
+                    'process')
         except exceptions.ConfigError as exc:
             raise SystemExit(f'{self._kind}: {exc}') from None
 
@@ -531,7 +532,7 @@ class Lifecycle(ServiceBase):
                  ) -> Mapping[str, runs.Isolated]:
         """Return the functions that run handlers in processes, by topic.
 
-        The result contains only those of *topics* that are configured so.
+        The result contains only topics with ``executor = process``.
 
         :raises ConfigError: The processes could not build the tasks.
         """

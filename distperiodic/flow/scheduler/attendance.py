@@ -2,7 +2,7 @@
 """The status of each job in the store, and the attendance of this member.
 
 Every scheduler regularly reads the status of its jobs. The status of a job
-contains whether an operator paused the job, which schedule is in force, since
+shows whether an operator paused the job, which schedule is in force, since
 when schedulers have attended the job without a gap, and up to which instant
 all due ticks were found claimed or given up. The gaps distinguish a tick that
 no scheduler could claim from a tick that was lost.

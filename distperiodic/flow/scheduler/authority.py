@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The authority over what a member may start: the store, or the ring alone.
 
-With a store, the ring only prevents that members compete for the same objects,
+With a store, the ring only keeps members from competing for the same objects,
 so the last known view is good enough. Without a store the ring decides. A
 member that cannot trust its view starts nothing. Ticks that were due before
 its tenure began belonged to other members.

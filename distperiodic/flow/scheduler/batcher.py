@@ -116,7 +116,7 @@ class Batcher:
         if self._throttle.allow('unknown ' + queue.job.name):
             LOG.warning(
                 'no worker: job=%s partition=%s objects=%d; no current worker '
-                'has the job, so its objects wait for a worker that has it; '
+                'knows the job, so its objects wait for a worker that does; '
                 'start all processes with the same --tasks', queue.job.name,
                 queue.job.topic, queue.size)
 

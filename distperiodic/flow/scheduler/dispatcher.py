@@ -403,7 +403,7 @@ class Dispatcher:
                 continue
             LOG.error(
                 'runs failed for good: job=%s objects=%d first=%r attempt=%d '
-                'error=%s; they run again at their next tick', name,
+                'error=%s; the objects run again at their next tick', name,
                 len(dead), claim.object, claim.attempt, error)
             for claim, error in dead[1:]:
                 LOG.debug('run failed for good: job=%s object=%r attempt=%d '

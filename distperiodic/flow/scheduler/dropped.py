@@ -164,8 +164,8 @@ class DroppedTicks:
                      list[str]] = {}
         lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
-            # A run of the object kept it from its ticks, not a lack of
-            # schedulers.
+            # The object missed its ticks because of its own run, and not
+            # for lack of schedulers.
             ran = not row.free or (
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))

@@ -39,7 +39,7 @@ def suspect_batch_size(claim: Claim) -> int | None:
 
 
 class BackOff:
-    """Pauses of a worker after failed sends."""
+    """Pauses between attempts to send to a worker, after failures."""
 
     __slots__ = ('_failures', '_until')
 

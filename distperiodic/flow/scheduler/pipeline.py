@@ -11,8 +11,8 @@ that the ring alone decides about. Each book has its own clock, and so its own
 ticker and claimer. All claims then take the same path; each batch names its
 authority.
 
-Runs are granted here if the workers cannot reach the store. That is the case
-if the worker is this process's own pool, or if there is no shared store.
+Runs are granted here if no worker process can do so: the worker is this
+process's own pool, or there is no shared store.
 """
 
 import random
@@ -233,7 +233,7 @@ class Pipeline:
         return None if source is None else source.grants
 
     def run_due(self) -> float:
-        """Do all that is due, and return the seconds until the next timer."""
+        """Handle all due timers, and return the seconds until the next one."""
         return min([ticker.run_due() for ticker in self.tickers])
 
     def view_changed(self) -> None:

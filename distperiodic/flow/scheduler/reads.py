@@ -85,7 +85,8 @@ class CatalogueReads:
             self._reads[job] = read._replace(ring=None)
 
     def answered(self, job: str, ticket: int) -> Read | None:
-        """Remove and return the pending read, or None if it is not pending."""
+        """Remove and return the read *ticket*, or None if it is not pending.
+        """
         read = self._reads.get(job)
         if read is None or read.ticket != ticket:
             return None

@@ -63,8 +63,8 @@ LOG = logging.getLogger(__name__)
 _REPORT_EVERY = 0.02
 # Earlier than any instant of the monotonic clock.
 _NEVER = float('-inf')
-# Maximum of a chunk, the runs of a short handler that a thread takes together:
-# the time in seconds, and the number of runs.
+# A thread takes several runs of a short handler together, as a chunk: the
+# maximum seconds of a chunk, and its maximum number of runs.
 _CHUNK_SECONDS = 0.002
 _CHUNK_RUNS = 64
 # Minimum seconds between two reports of the progress of a run.
