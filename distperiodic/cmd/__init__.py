@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, and the choice of the backend of oslo.service.
 
-oslo.service falls back to eventlet when the first of its modules is loaded,
-and oslo.messaging loads one. The hook below selects threads without loading
-either package, so ``distperiodic --help`` stays quick.
+oslo.service chooses the backend eventlet when the first of its modules is
+loaded, and oslo.messaging loads such a module. The hook below selects threads
+without loading either package, so ``distperiodic --help`` stays fast.
 """
 
 import warnings
 
 from oslo_service import backend
 
-# futurist imports eventlet if it is installed; nothing here uses eventlet.
+# futurist imports eventlet if eventlet is installed. Nothing here uses it.
 warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated')
 
 backend.register_backend_default_hook(lambda: backend.BackendType.THREADING)

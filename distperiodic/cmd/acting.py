@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part that all commands share which change something: who asks, and why.
+"""Mixin for commands that change something: it records the user and reason.
 """
 
 import argparse
@@ -35,16 +35,16 @@ def user() -> str:
 
 
 def actor(why: str = '') -> 'Actor':
-    """Return who runs this command, where, and why."""
+    """Return the user who runs this command, the host and the reason."""
     from distperiodic.adapters.local.process_slot import host_name
     from distperiodic.operator.auditing import Actor
     return Actor(user(), host_name(), why)
 
 
 class Acting(configured.Configured):
-    """A part of a cliff command that changes something."""
+    """Mixin for cliff commands that change something."""
 
-    #: Whether the reason must be given.
+    #: True if the user must give a reason.
     reason_required = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,15 +56,16 @@ class Acting(configured.Configured):
         return parser
 
     def actor(self, parsed: argparse.Namespace) -> 'Actor':
-        """Return who runs this command, where, and why."""
+        """Return the user who runs this command, the host and the reason."""
         return actor(parsed.why)
 
     @contextlib.contextmanager
     def audited(self, parsed: argparse.Namespace, target: str,
                 **arguments: Any) -> 'Iterator[Record]':
-        """Record the action in the body of the context.
+        """Record the action that the body of the context carries out.
 
-        :param arguments: What explains the action; None values are left out.
+        :param arguments: Details of the action for the record. Values of None
+            are left out.
         :raises ConfigError: there is no store.
         """
         from distperiodic.operator.auditing import Trail
@@ -79,12 +80,13 @@ class Acting(configured.Configured):
                 yield record
 
     def prepare_hint(self, parsed: argparse.Namespace) -> 'Hint':
-        """Return a function that lets members read the store at once.
+        """Return a function that sends a hint to members.
 
-        Its arguments are the command, the members (their partitions and
-        names; none means all) and the id of the recorded action, if there is
-        one. Without a broker that answers, the function prints a note: the
-        members read the store at their next sweep.
+        Members that receive the hint read the store at once. The arguments of
+        the function are the command, the partitions and names of the members
+        (an empty sequence means all members), and the id of the recorded
+        action, if there is one. If the hint cannot be sent, the function
+        prints a note that the members read the store at their next sweep.
         """
         conf = self.configuration(parsed)
         settings = self.database(parsed)
@@ -97,8 +99,9 @@ class Acting(configured.Configured):
                  action: str = '') -> None:
             problem = hints.send(verb, members, action)
             if problem:
-                self.print(f'note: {problem}; members read this within '
-                           f'{settings.sweep_interval:g} s (sweep_interval)')
+                self.print(f'note: {problem}; the members read the change '
+                           f'within {settings.sweep_interval:g} s '
+                           '(sweep_interval)')
         return hint
 
     def print(self, text: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _moment = configured.moment
 
-#: Template of the answer for each reason: what it means and what happens next.
+#: Template of the answer for each reason: its meaning, and the next step.
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
@@ -93,9 +93,9 @@ SENTENCES = {
         'is running, or all schedulers hold their ticks; look for '
         '"ticks held", "catalogue failed" and "store away" in the logs',
     Reason.LEFT_BEHIND:
-        'other objects of the job were claimed for its tick {due}, but it '
-        'was not, although it was listed then; the next late scan claims it, '
-        'or distperiodic audit counts it as lost',
+        'its tick {due} was not claimed, although it was listed at the time '
+        'and other objects of the job were claimed; the next late scan claims '
+        'it, or distperiodic audit counts it as lost',
     Reason.SUPERSEDED:
         'its claim for {at} was superseded: a later tick was claimed before '
         'a worker started the run',
@@ -111,7 +111,7 @@ SENTENCES = {
         'one of these: {several}',
 }
 
-#: Templates for an earlier tick, where the answer differs.
+#: Templates for the reasons whose answer differs for an earlier tick.
 PAST = {
     Reason.RAN:
         'it ran: every object that was claimed for {at} was done ({number} '
@@ -130,8 +130,7 @@ PAST = {
     Reason.SKIPPED_BY_PAUSE: 'its tick {at} was skipped: {skip_reason}',
     Reason.CANCELLED: 'its claim for {at} was ended without a run',
     Reason.NOBODY_CLAIMS:
-        'the store has no record of it for {at}: no scheduler claimed it '
-        'then',
+        'no scheduler claimed it for {at}: the store has no record of it',
 }
 
 
@@ -192,8 +191,8 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
     """Return the object's schedule, whether it is listed, and a remark.
 
-    Schedule and listing are None if they are unknown. The remark explains why
-    a value is unknown; otherwise it is empty.
+    The first two values are None if they are unknown. The remark gives the
+    reason for an unknown value; otherwise it is empty.
     """
     from distperiodic.core.job import Scope
     if case.tasks is None:
@@ -302,7 +301,7 @@ def past_rows(job: str, found: 'Object', tick: int,
               kept: 'Tick') -> tuple[Reason, list[tuple[str, Any]]]:
     """Return the reason for an earlier tick of an object, and the evidence.
 
-    :param kept: the record of that tick in the store.
+    :param kept: The store's data on that tick.
     """
     assert found.claim is not None
     several = reasons_of(Past(

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from distperiodic.operator.queries import Account
     from distperiodic.operator.queries import StoreQueries
 
-# Maximum number of ticks of one job to audit: each tick is computed.
+# Maximum number of ticks of one job to audit. The audit computes each tick.
 _MOST_TICKS = 1_000_000
-# Seconds that claiming a very large job for one tick may take.
+# Maximum seconds to claim all objects of a very large job for one tick.
 _CLAIMING = 120.0
-# Maximum number of ticks that the sentence names.
+# Maximum number of ticks that the sentence above the table lists.
 _NAMED = 3
 
 
@@ -44,13 +44,13 @@ class _Audited(NamedTuple):
 
     job: str
     ticks: Mapping[int, collections.Counter[Fate]]
-    #: Text about facts that are unknown, with the reason. Empty means that all
-    #: facts are known.
+    #: Text about unknown facts, with the reason. Empty means that all facts
+    #: are known.
     unknown: str
     #: True if --tasks has the job, but its catalogue cannot be read.
     unread: bool
-    #: Classes that cannot be counted; numbers that are recorded are still
-    #: shown.
+    #: Classes that cannot be counted completely. A recorded number of such a
+    #: class is still shown.
     blank: frozenset[Fate]
 
     @property
@@ -59,11 +59,10 @@ class _Audited(NamedTuple):
 
 
 class Audit(display.Table, lister.Lister):
-    """Show whether all due work was done: each due tick, and each task, is
-    counted in one class.
+    """Show whether all due work was done: count each tick and task in a class.
 
-    Exit code 0: nothing is lost or unexplained; 1: something is, or the
-    catalogue of a job of --tasks cannot be read.
+    Exit code 0: nothing is lost or unexplained; 1: some work is lost or
+    unexplained, or the catalogue of a job of --tasks cannot be read.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -71,16 +70,17 @@ class Audit(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='24h', metavar='TIME',
-            help='check the ticks since TIME, and the tasks that were '
-                 'submitted since then or have not ended: an age such as 90s, '
-                 '30m, 24h or 7d, or an instant in UTC; default: 24h')
+            help='check the ticks since TIME, the tasks that were submitted '
+                 'since TIME, and all tasks that have not ended. TIME is an '
+                 'age such as 90s, 30m, 24h or 7d, or an instant in UTC; '
+                 'default: 24h')
         parser.add_argument(
             '--ticks', action='store_true',
-            help='show a row for each tick, the newest first, and none for '
+            help='show a row for each tick, the newest first, and no rows for '
                  'tasks')
         listed.add_option(
-            parser, 'it provides the policies and the catalogue; without it, '
-            'the audit cannot find objects that are not listed')
+            parser, 'it provides the policies and the catalogue of each job; '
+            'without it, the audit cannot find objects that are not listed')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -204,8 +204,8 @@ def _without_late(fates: collections.Counter[Fate]
                   ) -> collections.Counter[Fate]:
     """Count late objects as on time.
 
-    The objects of a spread job are due at different times of the period, so
-    their delay after the tick is meaningless.
+    The objects of a job with ``spread`` are due at different times of the
+    period, so their delay after the tick has no meaning.
     """
     return collections.Counter({
         **fates, Fate.ON_TIME: fates[Fate.ON_TIME] + fates[Fate.LATE],
@@ -217,7 +217,8 @@ def _not_listed(accounts: 'StoreQueries',
                 job: 'Job | None', now: int) -> set[str] | str:
     """Return the objects that are in the catalogue but not in the store.
 
-    :return: A text that gives the reason if these objects are unknown.
+    :return: The ids of these objects, or text with the reason why they are
+        unknown.
     """
     unknown = ('cannot determine which objects are not listed, nor which '
                'ticks misfire gives up: ')

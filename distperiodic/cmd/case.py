@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facts that the checks of ``distperiodic doctor`` need.
 
-Each fact is fetched when the first check asks for it, and then kept. A fact
-that is not available raises :class:`~distperiodic.cmd.findings.NotNow`. One
-check reports the cause, and all checks that depend on the fact are skipped.
+Each fact is read when the first check asks for it, and then cached. If a fact
+is not available, reading it raises
+:class:`~distperiodic.cmd.findings.NotNow`. One check reports the cause, and
+all checks that depend on the fact are skipped.
 """
 
 import contextlib
@@ -39,13 +40,12 @@ class Joined:
 
 
 class Case:
-    """The facts that the checks need, each fetched on first use."""
+    """The facts that the checks need, each read on first use."""
 
     def __init__(self, conf: Any, offline: bool,
                  tasks: 'periodic.PeriodicTasks | None' = None):
         self.conf = conf
-        #: The jobs of the service. None means that --tasks was not
-        #: given.
+        #: The jobs of the service. None means that --tasks was not given.
         self.tasks = tasks
         self.offline = offline
         self._stack = contextlib.ExitStack()
@@ -226,8 +226,9 @@ class Case:
 
     @property
     def brokers(self) -> 'dict[str, BrokerProbe]':
-        """The main broker under the key '', and the brokers of partitions that
-        have one of their own.
+        """The brokers by topic of their partition.
+
+        The key of the main broker is ''. Partitions that use it are left out.
 
         :raises NotNow: no broker is used, or a URL cannot be used.
         """

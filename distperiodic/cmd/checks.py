@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of ``distperiodic doctor``.
 
-Each check is a function, and its docstring is shown to the operator. It
+Each check is a function, and the operator sees its docstring. The function
 returns its finding and, unless all is well, the remedy. The checks run in the
 order of this file, the cheap ones first. They change nothing, except that
 ``coordination_join`` joins a temporary group and leaves it again.
@@ -34,8 +34,8 @@ from distperiodic.core.suggestion import did_you_mean
 if TYPE_CHECKING:
     from distperiodic.opts import Settings
 
-#: Difference between two clocks, in seconds, that causes a warning: ticks that
-#: follow the clock of a host are early or late by that much.
+#: Difference between two clocks, in seconds, that causes a warning. Ticks that
+#: follow the clock of a host are early or late by this difference.
 SKEW = 0.5
 
 
@@ -61,8 +61,8 @@ def options_usable(case: Case) -> Finding:
                   f'{settings.dispatcher}{pace}{_limits(settings)}')
     if settings.dispatcher == 'messaging':
         return fail('dispatcher = messaging, but backend_url is empty: '
-                    'schedulers and workers find each other through it',
-                    'set backend_url')
+                    'schedulers and workers find each other through this '
+                    'service', 'set backend_url')
     return ok('backend_url is empty: one process owns every object'
               f'{_limits(settings)}')
 
@@ -138,8 +138,8 @@ def secrets_private(case: Case) -> Finding:
 
 @check('options', offline=True)
 def state_path_writable(case: Case) -> Finding:
-    """state_path can be used for the lock files that number this host's
-    processes.
+    """state_path can hold the lock files that reserve a number for each
+    process of this host.
     """
     from distperiodic.adapters.local.process_slot import ProcessSlot
     if case.settings.member_id is not None:
@@ -323,8 +323,8 @@ def ring_formats(case: Case) -> Finding:
 
 @check('ring')
 def ring_points(case: Case) -> Finding:
-    """The members have the same number of points; more points mean more
-    objects.
+    """All members have the same number of points. A member with more points
+    owns more objects.
     """
     points = {m.points for m in case.populated.members if m.points}
     if len(points) > 1:
@@ -368,8 +368,8 @@ def clock_of_this_host(case: Case) -> Finding:
 
 @check('time')
 def clocks_of_members(case: Case) -> Finding:
-    """When the members joined, their clocks agreed with the coordination
-    service's clock, and so with each other.
+    """The members' clocks agreed with the coordination service's clock when
+    they joined, and therefore with each other.
     """
     from distperiodic.core.member import parse_entry
     if not case.populated.skews:
@@ -424,12 +424,12 @@ def broker_settings(case: Case) -> Finding:
             dict.fromkeys(one.remedy for one in found)))
     if not answered:
         raise NotNow('no broker accepts the login')
-    return ok('the broker deletes no messages that wait')
+    return ok('the broker deletes no waiting messages')
 
 
 @check('broker')
 def broker_queues(case: Case) -> Finding:
-    """Every live process has a queue of its own, and consumes from it."""
+    """Every live process has its own queue, and consumes from it."""
     from distperiodic.adapters.messaging import bus
     name, group = case.settings.group, case.populated
     main = case.brokers['']
@@ -455,8 +455,9 @@ def broker_queues(case: Case) -> Finding:
                 (missing, f'no queue: {configured.listed(missing)}'),
                 (unread, f'no consumer: {configured.listed(unread)}'))
                 if names),
-            'those processes use another broker or vhost, or have just lost '
-            'their connection: compare transport_url, and read their logs')
+            'the processes of these queues use another broker or vhost, or '
+            'have just lost their connection: compare transport_url, and read '
+            'their logs')
     waiting = sum(state.messages for _, state in found if state)
     return ok(f'{configured.plural(len(found), "queue")}, each with a '
               f'consumer; {configured.plural(waiting, "message")} waiting')

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     _Store = TypeVar('_Store', bound=_OfGroup)
 
 
-#: Exit codes, like those of oslo.upgradecheck. FINE: done, and nothing found.
-#: FINDING: a finding, or the command failed. UNUSABLE: a command, an option or
-#: the configuration cannot be used. CRASHED: an unexpected error.
+#: Exit codes, like those of oslo.upgradecheck. FINE: the command succeeded and
+#: found no problem. FINDING: the command found a problem, or failed. UNUSABLE:
+#: a command, an option or the configuration cannot be used. CRASHED: an
+#: unexpected error occurred.
 FINE, FINDING, UNUSABLE, CRASHED = 0, 1, 2, 255
 
 #: The largest number of rows or seconds; every database and clock can hold it.
@@ -147,7 +148,7 @@ def days(text: str) -> float:
 
 def add_job(parser: argparse.ArgumentParser,
             required: bool = False) -> None:
-    """Add the argument that names one job; ``--job`` names it as well."""
+    """Add the argument for the name of a job. ``--job`` gives it as well."""
     parser.add_argument(
         'job', metavar='JOB', nargs='?',
         help='name of the job' if required else
@@ -159,7 +160,8 @@ def add_job(parser: argparse.ArgumentParser,
 def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
     """Return the job that was named, or None.
 
-    :raises ConfigError: two jobs were named, or none although one is required.
+    :raises ConfigError: the job was named twice, or it is required and was not
+        named.
     """
     if None not in (parsed.job, parsed.named_job):
         raise exceptions.ConfigError(
@@ -180,18 +182,16 @@ def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
-    """Make *parser* raise ConfigError instead of printing its usage and
-    exiting.
-    """
+    """Make *parser* raise ConfigError on errors, instead of exiting."""
     def error(message: str) -> NoReturn:
         raise exceptions.ConfigError(
             f'{message}; see: {prog} --help') from None
-    # cliff creates the parser, so it cannot be a subclass with this method.
+    # cliff creates the parser, so this method cannot be defined in a subclass.
     parser.error = error  # type: ignore[method-assign]
 
 
 def check_file(connection_url: str) -> None:
-    """Check that a file of SQLite exists, since connecting would create it.
+    """Check that an SQLite file exists, because connecting would create it.
 
     :raises ConfigError: the file does not exist, or the URL cannot be used.
     """
@@ -209,14 +209,14 @@ class Configured:
     """Mixin for cliff commands: the options that name configuration files."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        # The method of the cliff command that this class is mixed into.
+        # The method belongs to the cliff command that uses this mixin.
         parser = super().get_parser(prog_name)  # type: ignore[misc]
         refuse_in_one_line(parser, prog_name)
         group = parser.add_argument_group('configuration')
         group.add_argument(
             '--config-file', action='append', default=[], metavar='FILE',
-            help='read this configuration file; may be repeated, later files '
-                 'take precedence. Default: distperiodic.conf in '
+            help='read this configuration file; may be repeated, and later '
+                 'files take precedence. Default: distperiodic.conf in '
                  '~/.distperiodic, ~, /etc/distperiodic and /etc')
         group.add_argument(
             '--config-dir', action='append', default=[], metavar='DIR',
@@ -224,9 +224,10 @@ class Configured:
         return parser
 
     def get_epilog(self) -> str:
-        # cliff's own epilog names the package of the command; to find it,
-        # cliff reads the metadata of all installed packages. The attribute is
-        # that of the cliff command that this class is mixed into.
+        # cliff's own epilog names the package of the command. To find this
+        # name, cliff reads the metadata of all installed packages, which is
+        # slow. The attribute belongs to the cliff command that uses this
+        # mixin.
         return self._epilog or ''  # type: ignore[attr-defined]
 
     def configuration(self, parsed: argparse.Namespace,
@@ -290,7 +291,7 @@ class Configured:
             raise exceptions.ConfigError(
                 'neither [distperiodic] connection nor [database] connection '
                 'is set, so there is no database; use --config-file to name '
-                'the file that sets one')
+                'the file that sets one of them')
         if must_exist and settings.embedded and not os.path.exists(
                 settings.store_file):
             raise exceptions.ConfigError(
@@ -306,7 +307,7 @@ class Configured:
               kind: 'type[_Store]') -> 'contextlib.closing[_Store]':
         """Return the store of the configured group.
 
-        :param kind: Class with the queries or the commands that are needed.
+        :param kind: Class of the queries or commands that the caller needs.
         :raises ConfigError: there is no store.
         """
         settings = self.database(parsed)
@@ -319,7 +320,7 @@ def percent(part: float, whole: float = 1.0) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """Return a number and its noun, as in '1 member' or '3 members'."""
+    """Return a number and its noun, such as '1 member' or '3 members'."""
     if number != 1:
         word = f'{word[:-1]}ies' if word.endswith('y') else f'{word}s'
     return f'{number:,} {word}'
@@ -342,7 +343,7 @@ def second(micros: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """Format a length of time in its two largest units, as in '3h12m'."""
+    """Format a length of time in its two largest units, such as '3h12m'."""
     left = int(seconds)
     if left < 1:
         return f'{seconds:.1f}s'
@@ -355,7 +356,7 @@ def age(seconds: float) -> str:
 
 
 def moment(micros: int) -> str:
-    """Format an instant: ISO 8601, UTC, with a fraction only if needed."""
+    """Format an instant in ISO 8601 and UTC, without a fraction of zero."""
     return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
             + datetime.timedelta(microseconds=micros)).isoformat().replace(
                 '+00:00', 'Z')

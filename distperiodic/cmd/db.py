@@ -22,9 +22,9 @@ from distperiodic.core import redaction
 class DbSync(acting.Acting, command.Command):
     """Create the tables, or upgrade them to the version of this release.
 
-    Running it again changes nothing. Services of the previous release may keep
-    running meanwhile. The record for "events" is written last, since there is
-    no table for it before.
+    If the tables have this version, the command changes nothing. Services of
+    the previous release may run during the upgrade. The record for "events" is
+    written last, because its table may not exist before.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -49,7 +49,7 @@ class DbSync(acting.Acting, command.Command):
 class DbVersion(display.Display, show.ShowOne):
     """Show the version of the tables, and the version this release needs.
 
-    The exit code is 0 if they are the same, and 1 if not.
+    The exit code is 0 if the versions are the same, and 1 if they differ.
     """
 
     def take_action(self, parsed: argparse.Namespace
@@ -78,29 +78,29 @@ class DbVersion(display.Display, show.ShowOne):
 class DbPrune(acting.Acting, command.Command):
     """Delete old rows in small steps, while services keep running.
 
-    Each option deletes one kind of rows. Rows of a kind are kept if its option
-    is not given.
+    Each option deletes one kind of rows. Without an option, all rows of its
+    kind are kept.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--history', type=configured.days, metavar='DAYS',
-            help='delete the history of ticks older than this')
+            help='delete the history of ticks that are older than this')
         parser.add_argument(
             '--dead', type=configured.days, metavar='DAYS',
-            help='delete the records of runs that failed for good before '
-                 'that; the dead claims themselves stay until their next '
-                 'tick')
+            help='delete the records of runs that failed for good more than '
+                 'this many days ago; the dead claims themselves stay until '
+                 'the next tick of their objects')
         parser.add_argument(
             '--claims', type=configured.days, metavar='DAYS',
-            help='delete the claims of objects that were not claimed for '
-                 'this time, such as objects that have left the catalogue; '
-                 'give more than the longest period of any job')
+            help='delete the claims of objects that were not claimed for this '
+                 'many days, such as objects that have left the catalogue; '
+                 'give more days than the longest period of any job')
         parser.add_argument(
             '--tasks', type=configured.days, metavar='DAYS',
-            help='delete the tasks that ended before that, with their '
-                 'claims; stuck tasks stay')
+            help='delete the tasks that ended more than this many days ago, '
+                 'with their claims; stuck tasks stay')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:

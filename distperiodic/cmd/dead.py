@@ -17,7 +17,7 @@ from distperiodic.cmd import display
 class DeadList(display.Table, lister.Lister):
     """Show the objects whose last run failed for good.
 
-    Dead objects run again at their next tick, and then leave this list.
+    A dead object runs again at its next tick, and is then no longer shown.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -27,8 +27,8 @@ class DeadList(display.Table, lister.Lister):
             '--object', metavar='OBJECT', help='show only this object')
         parser.add_argument(
             '--traceback', action='store_true',
-            help='also show where the handler raised')
-        configured.add_limit(parser, 'objects, of the newest ticks')
+            help='also show the traceback of the error')
+        configured.add_limit(parser, 'objects, those of the newest ticks')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -58,7 +58,7 @@ class DeadList(display.Table, lister.Lister):
 class DeadRequeue(acting.Acting, command.Command):
     """Run dead objects again, for the tick in which they failed.
 
-    Their attempts are counted from 1 again. They run at the next sweep of a
+    The count of attempts restarts at 1. The objects run at the next sweep of a
     scheduler.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic demo``: show with real processes how members share work."""
+"""``distperiodic demo``: real processes that share work, fail and recover."""
 
 import argparse
 import sys
@@ -19,9 +19,9 @@ class Demo(configured.Configured, command.Command):
     After about a minute a summary shows how many pings were served and missed,
     and how many hosts changed their owner.
 
-    The demo needs no server. With --backend-url, --transport-url and
-    --connection, or with these options in a file that --config-file names, it
-    does the same over ZooKeeper, RabbitMQ and a database.
+    The demo needs no server. To run it over ZooKeeper, RabbitMQ and a
+    database, give --backend-url, --transport-url and --connection, or set
+    these options in a file that --config-file names.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -93,8 +93,8 @@ class Demo(configured.Configured, command.Command):
         """Return the URLs of the coordination service, the broker and the
         database.
 
-        Only a file that is named on the command line counts, so that a demo
-        does not use the servers of /etc/distperiodic by accident.
+        Only configuration files that the command line names are read, so that
+        a demo does not use the servers of /etc/distperiodic by accident.
         """
         backend_url, transport_url = parsed.backend_url, parsed.transport_url
         connection = parsed.connection

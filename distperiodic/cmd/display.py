@@ -39,13 +39,13 @@ def key(title: str) -> str:
 class Display(configured.Configured):
     """Mixin for cliff commands that show a list or a record.
 
-    People see titles, and lines that fit their terminal. Programs see keys in
-    snake_case, which end in the unit if there is one, and null for unknown
-    values.
+    Output for people has titles, and lines that fit the terminal. Output for
+    programs has keys in snake_case, which end in the unit of the number, and
+    null for unknown values.
     """
 
-    #: Columns to keep if the table is too wide. If these do not fit either, or
-    #: if there are none, each row becomes a block of lines.
+    #: Columns to keep if the table is too wide. If they do not fit either, or
+    #: if this is empty, each row becomes a block of lines.
     essential: Sequence[str] = ()
 
     _normalize_column_name = staticmethod(key)
@@ -54,7 +54,7 @@ class Display(configured.Configured):
         parser = super().get_parser(prog_name)
         for action in parser._actions:
             if action.choices and action.metavar is None:
-                # A list of choices in the usage would not be wrapped.
+                # argparse does not wrap a list of choices in the usage.
                 action.metavar = action.dest.upper()
                 action.help = (f'{action.help} '
                                f'({", ".join(map(str, action.choices))})')
@@ -104,7 +104,7 @@ class Display(configured.Configured):
 
     def print_rows(self, parsed: argparse.Namespace, columns: Sequence[str],
                    rows: Sequence[Sequence[Any]]) -> None:
-        """Print another table for people, below the output proper."""
+        """Print a second table for people, below the main output."""
         command: Any = self
         line = _line(parsed)
         shown = (columns, rows) if line is None else rows_that_fit(
@@ -119,7 +119,7 @@ class Display(configured.Configured):
 class Table(Display):
     """Mixin for cliff commands that show a sentence above their table."""
 
-    #: The sentence above the table; printed on stderr for programs.
+    #: The sentence above the table. For programs it is printed on stderr.
     sentence = ''
 
     def produce_output(self, parsed: argparse.Namespace,
@@ -127,8 +127,7 @@ class Table(Display):
         # Reject unknown columns before anything is printed.
         self._generate_columns_and_selector(parsed, columns)
         if self.sentence:
-            # The application of the cliff command that this class is mixed
-            # into.
+            # The attribute belongs to the cliff command that uses this mixin.
             app: Any = self.app  # type: ignore[attr-defined]
             line = _line(parsed)
             print(self.sentence if line is None else '\n'.join(
@@ -140,7 +139,7 @@ class Table(Display):
 
 
 def _known(data: Any) -> Any:
-    """Return the same data with None for empty and missing values."""
+    """Return *data* with None in place of empty and unknown values."""
     return [
         _known(one) if isinstance(one, (list, tuple)) else
         None if one == '' or isinstance(one, Nothing) else one
@@ -148,9 +147,10 @@ def _known(data: Any) -> Any:
 
 
 def _line(parsed: argparse.Namespace) -> int | None:
-    """Return the length of a line for people, in characters.
+    """Return the maximum length of a line, in characters.
 
-    None means unlimited.
+    None means that lines are not limited: the output is for programs or has a
+    given width.
     """
     if parsed.formatter != 'table' or parsed.max_width > 0:
         return None
@@ -172,10 +172,11 @@ def rows_that_fit(
         columns: Sequence[str], rows: Sequence[Sequence[Any]],
         essential: Sequence[str], line: int
         ) -> tuple[Sequence[str], Sequence[Sequence[Any]]] | None:
-    """Return the table, or its essential columns, if it fits in a line.
+    """Return the table, or only its essential columns, if they fit in a line.
 
-    :param essential: Empty means all columns.
-    :returns: None means that neither fits.
+    :param essential: Names of columns. Empty means all columns.
+    :returns: Columns and rows. None means that even the essential columns do
+        not fit.
     """
     for table in ((columns, rows), _shortened(columns, rows, essential)):
         if _fits(*table, line):
@@ -216,6 +217,6 @@ def width(default: int) -> int:
 
     The environment variable COLUMNS has priority.
 
-    :param default: the result if there is no terminal and no COLUMNS.
+    :param default: Number to return if there is no terminal and no COLUMNS.
     """
     return max(_NARROWEST, shutil.get_terminal_size((default, 24)).columns)

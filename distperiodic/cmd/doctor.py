@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic doctor``: find problems before they cause harm.
 
-For people it prints a line for each check as soon as the check ends, and the
-remedy below a check that found a problem. With -f json, yaml, csv or table,
-the command prints its findings as a list, like other list commands.
+For people the command prints the result of each check as soon as the check
+ends, and below it the remedy if there is a problem. With -f json, yaml, csv or
+table, the command prints its findings as a list, like other list commands.
 """
 
 import argparse
@@ -45,11 +45,11 @@ class Doctor(display.Display, lister.Lister):
             '--offline', action='store_true',
             help='run only the checks that need no server')
         listed.add_option(
-            parser, 'its jobs are compared with those of the store')
+            parser, 'the checks compare its jobs with the jobs of the store')
         for action in self._formatter_group._group_actions:
             if action.dest == 'formatter':
-                # A formatter plug-in of cliff would apply to all cliff
-                # programs; this format is for this command only.
+                # This format is only for this command. A formatter plug-in of
+                # cliff would apply to all programs that use cliff.
                 action.choices = ['text', *(action.choices or ())]
                 action.default = 'text'
                 action.help = ('the output format, defaults to text '

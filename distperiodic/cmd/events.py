@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic events``: what operators did."""
+"""``distperiodic events``: the recorded actions of operators."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from distperiodic.cmd import display
 
 
 class Events(display.Table, lister.Lister):
-    """Show what operators did: who, from where, when, what and why.
+    """Show the actions of operators: who, from where, when, what and why.
 
     The newest action comes first. An action without an outcome was
     interrupted.
@@ -36,9 +36,10 @@ class Events(display.Table, lister.Lister):
         from distperiodic.operator import auditing
         if not opts.settings(self.configuration(parsed)).connection:
             raise exceptions.ConfigError(
-                'without a store there is no record of what operators did; '
-                'each member logs who asked for what, and why ("command over '
-                'the bus"); to keep records, set [distperiodic] connection')
+                'without a store, the actions of operators are not recorded; '
+                'each member logs its commands with their operator and reason '
+                '("command over the bus"); to keep records, set '
+                '[distperiodic] connection')
         people = parsed.formatter not in display.FOR_PROGRAMS
         with self.store(parsed, auditing.Events) as events:
             found = events.events(

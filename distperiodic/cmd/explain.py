@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic ring explain``: who owns an object, and whether it ran.
 
-The ring is arithmetic: it determines which member should run the object. The
-store records the outcome of the object. If the ring or the store is missing,
-its rows are omitted: without ``connection`` there are no records, and without
-``backend_url`` one process owns all objects.
+The ring determines which member owns the object, and the store records the
+outcome of its runs. Without ``connection`` there are no records, and without
+``backend_url`` one process owns all objects; the rows of the missing source
+are omitted.
 """
 
 import argparse
@@ -41,8 +41,8 @@ class Explained(display.Display, show.ShowOne):
         parser.add_argument('object', metavar='OBJECT', nargs='?',
                             help='the id of the object')
         listed.add_option(
-            parser, 'it gives the schedule and the catalogue, and so the '
-            'ticks that were due')
+            parser, 'its schedules and catalogues determine the ticks that '
+            'were due')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -51,10 +51,10 @@ class Explained(display.Display, show.ShowOne):
 
     def begin(self, parsed: argparse.Namespace
               ) -> 'tuple[str, periodic.PeriodicTasks | None]':
-        """Return the key of the object's claim, and the tasks that were named.
+        """Return the key of the object's claim, and the tasks of --tasks.
 
-        :raises ConfigError: the job has objects but none is named, or it has
-            none but one is named.
+        :raises ConfigError: the job has objects but the user named none, or
+            the job has no objects but the user named one.
         """
         from distperiodic.core import catalogue
         tasks = listed.load(self, parsed)
@@ -69,7 +69,7 @@ class Explained(display.Display, show.ShowOne):
 
     def judged(self, reason: Reason,
                rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Return *rows*, and set the exit code that belongs to *reason*."""
+        """Set the exit code for *reason*, and return *rows*."""
         if reason is Reason.JOB_UNKNOWN:
             self.code = configured.UNUSABLE
         elif reason not in FINE:
@@ -78,11 +78,12 @@ class Explained(display.Display, show.ShowOne):
 
 
 class RingExplain(ring_cmd.OfMembers, Explained):
-    """Show who owns an object and why, whether it ran, and if not, why not.
+    """Show which member owns an object and why, and whether the object ran.
 
-    Omit OBJECT for a job of scope 'group': the name of the job itself has a
-    position on the ring. An object has the same position for every job. Exit
-    code 1: the object did not run for its last tick; 2: there is no such job.
+    If the object did not run, the command shows the reason. Omit OBJECT for a
+    job of scope 'group': the name of the job itself has a position on the
+    ring. An object has the same position for every job. Exit code 1: the
+    object did not run for its last tick; 2: there is no such job.
     """
 
     def take_action(self, parsed: argparse.Namespace
@@ -115,10 +116,10 @@ class RingExplain(ring_cmd.OfMembers, Explained):
     def _placed(self, parsed: argparse.Namespace, key: str,
                 settings: 'opts.Settings') -> tuple[
                     'Group | None', list[tuple[str, Any]]]:
-        """Return the group, and the rows that follow from the ring.
+        """Return the group, and the rows about the ring.
 
-        With a store, the outcome of the object can be shown even if the group
-        is empty or unknown.
+        With a store, an empty or unknown group is not an error, because the
+        store still has the outcome of the object.
 
         :raises CoordinationUnavailable: the group is unknown, and there is no
             store.
@@ -135,7 +136,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
-    """Return True if each member is known to run the job for itself."""
+    """Return True if *tasks* show that each member runs the job for itself."""
     from distperiodic.core.job import Scope
     return (tasks is not None and job in tasks.jobs
             and tasks.jobs[job].scope is Scope.MEMBER)
@@ -144,8 +145,8 @@ def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
 def _check_object(job: 'Job', key: str | None) -> None:
     """Check that an object is named if, and only if, the job has objects.
 
-    :raises ConfigError: an object is named for a job without objects, or none
-        for a job with objects.
+    :raises ConfigError: an object is named for a job without objects, or no
+        object is named for a job with objects.
     """
     from distperiodic.core.job import Scope
     if job.scope is Scope.GROUP and key is not None:
@@ -160,7 +161,7 @@ def _check_object(job: 'Job', key: str | None) -> None:
 
 def placed(key: str, members: 'tuple[Member, ...]'
            ) -> list[tuple[str, Any]]:
-    """Return the owner of *key* among *members*, and how it is determined."""
+    """Return rows with the owner of *key* among *members*, and the reason."""
     from distperiodic.core.member import ring_members
     from distperiodic.core.ring import Ring
     from distperiodic.core.ring import points_of
@@ -204,4 +205,4 @@ def _agreement(members: 'Sequence[Member]') -> str:
     low = min(formats)
     newer = [m.identity for m in members if m.ring_format != low]
     return (f'all use ring format {low}, the lowest offered; '
-            f'{configured.listed(newer)} could use a newer one')
+            f'{configured.listed(newer)} could use a newer format')

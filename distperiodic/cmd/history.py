@@ -20,10 +20,9 @@ class History(display.Table, lister.Lister):
     Open. The column Skipped is the sum of Misfire, Overlap, Paused and Lost.
 
     Lateness is the time from a tick to its claims, in milliseconds. The column
-    Retried is the number of attempts that failed and were tried again. The
-    column Taken over is the number of attempts of processes that were gone.
-    The column Processes is the number of schedulers and workers that took
-    part.
+    Retried is the number of attempts that failed and were retried. The column
+    Taken over is the number of attempts that were lost with their process. The
+    column Processes is the number of schedulers and workers that took part.
 
     A table omits empty columns; select them with -c.
     """

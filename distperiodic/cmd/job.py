@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic job list|pause|resume|trigger``: the jobs in the store.
 
-Schedulers read the changes made here at their next sweep.
+Schedulers read the changes of these commands at their next sweep.
 """
 
 import argparse
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class JobList(display.Table, lister.Lister):
     """Show the jobs that schedulers have claimed, and which are paused.
 
-    With --tasks also show the jobs that were never claimed, and each job's
-    schedule.
+    With --tasks the command also shows the jobs that were never claimed, and
+    the schedule of each job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        listed.add_option(parser, 'it has the schedules')
+        listed.add_option(parser, 'it provides the schedules')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -64,7 +64,7 @@ class JobList(display.Table, lister.Lister):
 
 
 def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:
-    """Return the schedule of a job and its next tick, even if it is paused."""
+    """Return the schedule and the next tick of a job, paused or not."""
     if job is None:
         return 'not in --tasks', ''
     if not job.enabled:
@@ -116,8 +116,9 @@ class _OfJobs(_OfJob):
 class JobPause(_OfJobs):
     """Skip the ticks of a job, or of all jobs, until it is resumed.
 
-    Runs that were claimed before are finished. A new reason replaces the
-    previous one, which is printed.
+    Runs that are already claimed are finished. If the job is already paused,
+    the new reason replaces the previous one, and the command prints the
+    previous one.
     """
 
     reason_required = True
@@ -135,7 +136,7 @@ class JobPause(_OfJobs):
                     f'by {job.paused_by}: {job.paused_why}; the new reason '
                     'replaces this one)')
                 self.print(f'paused {job.name}{before}; schedulers apply '
-                           'this at their next sweep')
+                           'the pause at their next sweep')
         self.prepare_hint(parsed)('job pause')
 
 
@@ -162,10 +163,11 @@ class JobResume(_OfJobs):
 class JobTrigger(_OfJob):
     """Run a job once at the next sweep, paused or not.
 
-    The objects are those that schedulers have listed. With --tasks they are
-    also those that the catalogue lists now, even before the first tick of the
-    job. An object whose earlier tick has not ended is left out. Earlier ticks
-    that are not claimed yet stay due: misfire decides whether they run.
+    The command runs all objects that schedulers have listed. With --tasks it
+    also runs the objects that the catalogue lists now, even before the first
+    tick of the job. An object whose earlier tick has not ended is left out.
+    Earlier ticks that are not claimed yet stay due: misfire decides whether
+    they run.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -173,8 +175,8 @@ class JobTrigger(_OfJob):
         parser.add_argument(
             '--object', metavar='OBJECT', help='run only this object')
         listed.add_option(
-            parser, 'its catalogue is read, and objects that no scheduler '
-            'has listed yet run as well')
+            parser, 'the command reads its catalogue, and also runs objects '
+            'that no scheduler has listed yet')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -202,7 +204,7 @@ class JobTrigger(_OfJob):
                 f'{what} run now: '
                 + ('an earlier tick has not ended; wait until it has'
                    if result.busy
-                   else 'the catalogue lists none' if tasks is not None
+                   else 'the catalogue lists no object' if tasks is not None
                    else 'no scheduler has listed it; give --tasks to read the '
                    'catalogue'))
         left_out = (
@@ -222,7 +224,7 @@ class JobTrigger(_OfJob):
             group.names(job)
         except exceptions.ConfigError as exc:
             raise exceptions.ConfigError(
-                f'{exc}. If the name is right, the job has had no tick yet: '
+                f'{exc}. If the name is correct, the job has had no tick yet: '
                 'give --tasks MODULE:CLASS to run it now') from exc
 
     def _read(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distperiodic.operator.queries import StoreQueries
     from distperiodic.ports import ClaimStore
 
-#: Seconds that a catalogue method may take.
+#: Maximum seconds that a catalogue method may take.
 _PATIENCE = 60.0
 # Number of objects to list in one transaction.
 _AT_A_TIME = 1000
@@ -35,7 +35,7 @@ class Listed(NamedTuple):
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that names the tasks.
 
-    :param what: the purpose of the option, for its help.
+    :param what: Purpose of the option, for its help.
     """
     parser.add_argument(
         '--tasks', metavar='MODULE:CLASS',
@@ -44,11 +44,11 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',
            found: Listed, only: str | None = None) -> None:
-    """List a job's objects in the store, as its schedulers would.
+    """Write a job's objects to the store's listing, like a scheduler.
 
     Existing rows of the job and of its objects do not change.
 
-    :param only: the only object to list. None means all.
+    :param only: The only object to write. None means all objects.
     """
     from distperiodic import ports
     from distperiodic.core import due
@@ -90,7 +90,7 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
     """Return the objects that a job lists now.
 
     :param now: Microseconds since the epoch.
-    :return: The objects, or text with the reason if they are unknown.
+    :return: The objects, or text with the reason why they are unknown.
     """
     from distperiodic.adapters.local.reader import ThreadReader
     from distperiodic.core import ring

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic member list|show|drain|undrain|set|unset``: the processes of
-a group, what they do, and commands to them.
+a group.
 """
 
 import argparse
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from distperiodic.operator.members import MemberRow
     from distperiodic.operator.ring_members import RingMembers
 
-# Seconds between two looks for answers.
+# Seconds between two checks for answers.
 _POLL = 0.1
 # Maximum seconds until the members have replied to a query over the bus.
 _REPLIES = 5.0
 _NOTE = (
     'note: without a store ([distperiodic] connection) a member forgets this '
-    'when its process restarts, and no record is kept; each member that '
-    'answered has logged who asked and why')
+    'command when its process restarts, and the command is not recorded; each '
+    'member that answered has logged the operator and the reason')
 
 
 def role(member: 'MemberRow | Answer') -> str:
@@ -48,13 +48,13 @@ def role(member: 'MemberRow | Answer') -> str:
 
 
 class _OfMembers(configured.Configured):
-    """A part of a command about members, with a store or without one."""
+    """Mixin for commands about members, with or without a store."""
 
     def members_of(self, parsed: argparse.Namespace, why: str = ''
                    ) -> 'contextlib.closing[MemberAdmin | RingMembers]':
         """Return the members of the configured group.
 
-        :param why: Reason of a command.
+        :param why: Reason for a command to members.
         :raises ConfigError: There is neither a store nor a broker.
         """
         conf, settings = self.configured(parsed)
@@ -85,9 +85,9 @@ class _OfMembers(configured.Configured):
 class MemberList(_OfMembers, display.Table, lister.Lister):
     """Show the processes of the group, as the store knows them.
 
-    A member that is silent has not reported for session_timeout: it was
-    killed, it hangs, or it cannot reach the store. Without a store, the
-    members are asked over the broker.
+    A silent member has not reported for session_timeout: it was killed, it
+    hangs, or it cannot reach the store. Without a store, the command asks the
+    members over the broker.
     """
 
     essential = ('Member', 'Role', 'Partition role', 'State', 'Seen')
@@ -140,7 +140,7 @@ def _age(micros: int | None, people: bool) -> Any:
 
 
 class _OfMember(_OfMembers):
-    """A part of a command about one member, or several."""
+    """Mixin for commands about one or several members."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -153,15 +153,17 @@ class _OfMember(_OfMembers):
             help='name of the member, as "member list" shows it')
         parser.add_argument(
             '--partition', metavar='PARTITION',
-            help='workers of this partition')
+            help='select the workers of this partition')
         parser.add_argument(
-            '--schedulers', action='store_true', help='schedulers')
+            '--schedulers', action='store_true',
+            help='select the schedulers')
 
     def select(self, members: 'list[MemberRow]',
                parsed: argparse.Namespace) -> 'list[MemberRow]':
-        """Return the members that were named.
+        """Return the members that the command line selects.
 
-        :raises ConfigError: There is none, or the name is ambiguous.
+        :raises ConfigError: No member matches, or the options exclude each
+            other.
         """
         if parsed.partition is not None and parsed.schedulers:
             raise exceptions.ConfigError(
@@ -193,9 +195,9 @@ class _OfMember(_OfMembers):
 
     def select_one(self, members: 'list[MemberRow]',
                    parsed: argparse.Namespace) -> 'MemberRow':
-        """Return the one member that was named.
+        """Return the one member that the command line selects.
 
-        :raises ConfigError: There is none, or the name is ambiguous.
+        :raises ConfigError: No member matches, or several members match.
         """
         found = self.select(members, parsed)
         if len(found) > 1:
@@ -208,7 +210,7 @@ class _OfMember(_OfMembers):
 
 
 class MemberShow(_OfMember, display.Display, show.ShowOne):
-    """Show what a member does now: its runs, pools and queues."""
+    """Show the current state of a member: its runs, pools and queues."""
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
@@ -245,7 +247,7 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
 
     def _stored_runs(self, parsed: argparse.Namespace,
                      member: 'MemberRow') -> 'list[Run]':
-        """Return the runs of a member that the store knows."""
+        """Return the runs of a member that are recorded in the store."""
         from distperiodic.operator.activity import Activity
         with self.store(parsed, Activity) as activity:
             return [run for run in activity.runs(None, 1000)
@@ -254,22 +256,22 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
 
 
 class _Order(_OfMember, acting.Acting, command.Command):
-    """A part of a command that members answer."""
+    """Base class of commands that members carry out and answer."""
 
     verb: Verb
-    #: Which stopped members "--all" names as well, for its help.
+    #: Stopped members that "--all" also selects, as text for its help.
     also = ''
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--all', action='store_true',
-            help='all schedulers and workers of the group that have not '
-                 'stopped' + self.also)
+            help='select all schedulers and workers of the group that have '
+                 'not stopped' + self.also)
         parser.add_argument(
             '--wait', type=configured.seconds, default=10.0,
             metavar='SECONDS',
-            help='wait at most this long for answers; default: 10')
+            help='maximum time to wait for answers; default: 10')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> int:
@@ -315,16 +317,16 @@ class _Order(_OfMember, acting.Acting, command.Command):
         return {}
 
     def concerns(self, member: 'MemberRow') -> bool:
-        """Return whether "--all" names this member."""
+        """Return whether "--all" selects this member."""
         return not member.stopped
 
     def warn(self, members: 'list[MemberRow]', chosen: 'list[MemberRow]',
              session_timeout: float) -> None:
-        """Warn of consequences that the operator may not want."""
+        """Print a warning if the command has unwanted consequences."""
 
     def _wait(self, admin: 'MemberAdmin | RingMembers', action: str,
               parsed: argparse.Namespace, settings: 'opts.Settings') -> int:
-        """Print the answers as they come, and who did not answer, and why."""
+        """Print each answer when it arrives, and then the missing answers."""
         from distperiodic.adapters.local.clock import SystemClock
         clock = SystemClock()
         end = clock.monotonic() + parsed.wait
@@ -351,8 +353,8 @@ class _Order(_OfMember, acting.Acting, command.Command):
                     _excuse(states.get((one.part, one.name)),
                             settings.session_timeout, parsed.wait)
                     if settings.connection else
-                    f'it was not reached within {parsed.wait:g} s, and '
-                    'nothing tells it later; repeat the command'))
+                    f'it was not reached within {parsed.wait:g} s, and the '
+                    'command is not sent again; repeat the command'))
         admin.conclude(action, (
             f'{len(answers) - len(silent) - refused} done, {refused} '
             f'refused, {len(silent)} without an answer'))
@@ -361,9 +363,9 @@ class _Order(_OfMember, acting.Acting, command.Command):
 
 def _excuse(member: 'MemberRow | None', session_timeout: float,
             waited: float) -> str:
-    """Return the reason why a member has not answered, and what follows."""
+    """Return the reason why a member has not answered, and the consequence."""
     if member is None or member.age is None:
-        return 'its row was deleted meanwhile'
+        return 'its row was deleted while this command waited'
     age = configured.age(member.age / 1e6)
     if member.stopped:
         return (f'its process stopped {age} ago; the command takes effect '
@@ -383,11 +385,11 @@ def _target(parsed: argparse.Namespace) -> str:
 
 
 class MemberDrain(_Order):
-    """Take members out of service, and keep them out over restarts.
+    """Take members out of service, and keep them out after a restart.
 
-    A drained scheduler claims nothing more; the other schedulers own its
-    objects. A drained worker gets nothing more to run. What was claimed is
-    finished. Jobs that run on every member go on.
+    A drained scheduler makes no new claims; the other schedulers own its
+    objects. A drained worker receives no new work. Claimed work is finished.
+    Jobs that run on every member continue.
     """
 
     verb = Verb.DRAIN
@@ -402,8 +404,9 @@ class MemberDrain(_Order):
                 what = (f'no worker of partition {part} is left'
                         if part else 'no scheduler is left')
                 self.print(f'warning: {what} that is running and not '
-                           'drained; nothing '
-                           + ('of it runs' if part else 'is claimed')
+                           'drained; '
+                           + ('none of its jobs runs' if part
+                              else 'nothing is claimed')
                            + ' until one is started or undrained')
 
 
@@ -418,7 +421,7 @@ class MemberUndrain(_Order):
 
 
 class _OfOption(_Order):
-    """A part of a command about an option of a member."""
+    """Base class of commands that change one option of members."""
 
     def _add_target(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -432,9 +435,9 @@ class _OfOption(_Order):
 
 
 class MemberSet(_OfOption):
-    """Set an option of members, also for their next start.
+    """Set an option of members; the value stays in force after a restart.
 
-    The configured value counts again after "member unset".
+    After "member unset" the configured value applies again.
     """
 
     verb = Verb.SET
@@ -449,7 +452,7 @@ class MemberSet(_OfOption):
 
 
 class MemberUnset(_OfOption):
-    """Let the configured value of an option count again."""
+    """Remove a value of "member set": the configured value applies again."""
 
     verb = Verb.UNSET
     also = ', and those that have stopped and have the option set'

@@ -21,11 +21,11 @@ _TICKS = 100
 
 
 class Next(display.Table, lister.Lister):
-    """Show the next ticks, and the number of objects due at each.
+    """Show the next ticks, and the number of objects due at each tick.
 
     The schedules and listings come from the database, so jobs that no
-    scheduler has served yet are missing. Without --within it shows the next
-    tick of each schedule.
+    scheduler has served yet are missing. Without --within the command shows
+    one tick of each schedule.
     """
 
     essential = ('Job', 'Tick', 'In', 'Objects')
@@ -35,8 +35,7 @@ class Next(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--within', type=configured.duration, metavar='TIME',
-            help='show all ticks from now until the end of this time, such '
-                 'as 90s, 5m or 1h')
+            help='show all ticks in the next TIME, such as 90s, 5m or 1h')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -62,7 +61,7 @@ class Next(display.Table, lister.Lister):
         lines = []
         if not ticks:
             lines.append(
-                'No tick is due in that time.' if listings
+                'No tick is due in this time.' if listings
                 else 'No scheduler has claimed anything yet.')
         elif parsed.within is not None:
             runs = sum(tick.objects for tick in ticks if not tick.paused)
@@ -103,15 +102,14 @@ class _Tick:
 
 def _ticks_of(listing: 'Listing', now: int,
               within: float | None) -> Iterator[_Tick]:
-    """Yield the future ticks of *listing*: at most those that are shown, and
-    one more.
-    """
+    """Yield the future ticks of *listing*, at most one more than are shown."""
     from distperiodic.core import audit
     rule, spread = audit.named(listing.rule or listing.schedule)
     end = None if within is None else now + round(within * 1e6)
     at = now
     if spread:
-        # Begin with the current period: some of its objects are not due yet.
+        # Begin with the current period, because some of its objects are not
+        # due yet.
         at = rule.at_or_before(now) or now
         yield from _of_spread(listing, rule, at, now, end)
         return
@@ -126,8 +124,9 @@ def _of_spread(listing: 'Listing', rule: Any, at: int, now: int,
                end: int | None) -> Iterator[_Tick]:
     """Yield the future ticks of a job whose objects have phases.
 
-    The phases are evenly spread. The number of objects is therefore
-    proportional to the part of the period that is within the requested time.
+    The phases are evenly spread over the period. The number of due objects is
+    therefore proportional to the part of the period that lies within the
+    requested time.
     """
     for _ in range(_TICKS + 1):
         period = rule.period_us(at)

@@ -14,8 +14,8 @@ from distperiodic.cmd import display
 class Objects(display.Table, lister.Lister):
     """Show when each object was last served, the longest wait first.
 
-    Objects that have left the catalogue stay in the list until their claims
-    are pruned: distperiodic db prune --claims.
+    Objects that have left the catalogue stay in the list until "distperiodic
+    db prune --claims" deletes their claims.
     """
 
     essential = ('Object', 'Last served', 'State')
@@ -44,7 +44,7 @@ class Objects(display.Table, lister.Lister):
                 f'No object of job {job!r} was ever listed; check that a '
                 'scheduler runs the job: distperiodic status')
         elif not found:
-            self.sentence = 'Every object was served within that time.'
+            self.sentence = 'Every object was served within this time.'
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'
         return ('Object', 'Last served', 'Last tick', 'State'), [

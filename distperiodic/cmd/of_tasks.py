@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part that all commands about tasks share."""
+"""Mixin for commands about tasks."""
 
 import argparse
 import contextlib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OfTasks(configured.Configured):
-    """A part of a cliff command about tasks."""
+    """Mixin for cliff commands about tasks."""
 
     @contextlib.contextmanager
     def client(self, parsed: argparse.Namespace,
@@ -37,13 +37,13 @@ class OfTasks(configured.Configured):
             client.close()
 
     def print(self, text: str) -> None:
-        # The application of the cliff command that this class is mixed into.
+        # The attribute belongs to the cliff command that uses this mixin.
         app: Any = self.app  # type: ignore[attr-defined]
         print(text, file=app.stdout, flush=True)
 
 
 def instant(at: datetime.datetime | None, for_people: bool) -> str:
-    """Format an instant; for people in whole seconds. None is empty."""
+    """Format an instant, for people in whole seconds. None becomes ''."""
     if at is None:
         return ''
     micros = schedule.instant_of(at)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartitionList(display.Table, lister.Lister):
-    """Show the partitions: those with options, and those with one active
-    worker.
+    """Show the partitions that have options or one active worker.
 
     Standby is the number of workers that wait to take over. Heartbeat is the
     age of the last heartbeat of the active worker.
@@ -36,8 +35,8 @@ class PartitionList(display.Table, lister.Lister):
         with self.store(parsed, PartitionQueries) as queries:
             found = {one.name: one for one in queries.partitions()}
         if not (found or settings.partitions):
-            self.sentence = ('No partition has options, and none has one '
-                             'active worker.')
+            self.sentence = ('No partition has options or one active '
+                             'worker.')
         return (('Partition', 'Mode', 'Active', 'Since', 'Heartbeat',
                  'Standby', 'Take-overs'),
                 [_row(topic, settings, found.get(topic), people)
@@ -72,7 +71,8 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 class PartitionShow(display.Table, lister.Lister):
     """Show the workers of a partition with one active worker.
 
-    A worker without a heartbeat for session_timeout is gone.
+    The state of a worker is "gone" if it has sent no heartbeat for
+    session_timeout.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -106,7 +106,7 @@ def state_of(worker: 'Worker', partition: 'Partition',
     if worker.age > timeout:
         return 'gone'
     if worker.role == 'active' and worker.process != partition.active:
-        # It has not read the row since another one took over.
+        # This worker has not read the row since another worker took over.
         return 'standby'
     return str(worker.role)
 
@@ -114,7 +114,7 @@ def state_of(worker: 'Worker', partition: 'Partition',
 class PartitionPromote(acting.Acting, command.Command):
     """Make another worker of a partition active.
 
-    The active worker finishes its runs and hands the partition over. If it has
+    The active worker finishes its runs and releases the partition. If it has
     sent no heartbeat for session_timeout, the other worker takes over at once.
     """
 
@@ -139,9 +139,9 @@ class PartitionPromote(acting.Acting, command.Command):
         self.prepare_hint(parsed)('partition promote')
         active = configured.identity(before.active)
         if active == parsed.member:
-            text = f'{parsed.member} is active already'
+            text = f'{parsed.member} is already active'
         else:
             text = (f'{parsed.member} is next; '
-                    + (f'{active} hands over when its runs have ended'
-                       if active else 'no worker is active now'))
+                    + (f'{active} releases the partition when its runs have '
+                       'ended' if active else 'no worker is active now'))
         self.print(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of ``distperiodic doctor`` that concern partitions.
 
-As in checks.py, each check is a function and its docstring is shown to the
-operator. No check changes a row.
+As in checks.py, each check is a function, and the operator sees its docstring.
+No check changes a row.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from distperiodic.cmd.findings import warn
 
 @check('partitions', offline=True)
 def partition_jobs(case: Case) -> Finding:
-    """Each section of a partition names a topic that a job has: otherwise its
-    options have no effect.
+    """Each section of a partition has the topic of a job. Otherwise the
+    options of the section have no effect.
     """
     from distperiodic import opts
     partitions = case.settings.partitions
     if not partitions:
-        return ok('no section has options of a partition')
+        return ok('the configuration has no options of partitions')
     if case.tasks is None:
         return skip('--tasks is not given')
     topics = {job.topic for job in (
@@ -35,7 +35,7 @@ def partition_jobs(case: Case) -> Finding:
     if unused:
         return warn(
             f'no job of --tasks has the topic of {configured.listed(unused)}; '
-            f'their topics are {configured.listed(sorted(topics))}',
+            f'the jobs have topics {configured.listed(sorted(topics))}',
             'correct the name of the section, or remove it, unless it belongs '
             'to another service that reads the file')
     return ok(f'{configured.plural(len(partitions), "partition")} with '
@@ -44,7 +44,8 @@ def partition_jobs(case: Case) -> Finding:
 
 @check('partitions', offline=True)
 def partition_handlers(case: Case) -> Finding:
-    """Each class of handlers that a partition names can be loaded."""
+    """Each class that the option handler of a partition names can be loaded.
+    """
     from distperiodic import loading
     named = [topic for topic, one in sorted(case.settings.partitions.items())
              if one.handler is not None]
@@ -57,15 +58,15 @@ def partition_handlers(case: Case) -> Finding:
 
 @check('partitions')
 def partition_active(case: Case) -> Finding:
-    """Each partition with mode = standby has an active worker, and another one
-    that can take over.
+    """Each partition with mode = standby has an active worker, and another
+    worker that can take over.
     """
     from distperiodic.operator.partitions import PartitionQueries
     named = sorted(topic for topic, one in case.settings.partitions.items()
                    if one.standby)
     if not named:
         return ok('no partition has mode = standby')
-    assert case.store  # It answers, or this check is skipped.
+    assert case.store  # If the store does not answer, the check is skipped.
     within = case.settings.session_timeout
     with contextlib.closing(PartitionQueries(
             case.settings.connection,
@@ -80,7 +81,7 @@ def partition_active(case: Case) -> Finding:
         if one is None or len(spare) == len(present):
             odd.append(f'{topic} has no active worker')
         elif not spare:
-            odd.append(f'{topic} has no worker that stands by')
+            odd.append(f'{topic} has no standby worker')
         else:
             fine.append(f'{topic}: {configured.identity(one.active)}')
     if odd:

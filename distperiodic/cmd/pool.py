@@ -15,7 +15,7 @@ from distperiodic.cmd import display
 
 
 class PoolList(display.Table, lister.Lister):
-    """Show the pools of the group, and the numbers of their tasks.
+    """Show the pools of the group, and how many tasks each pool has.
 
     Free tasks can be assigned. Workers is the number of buckets with tasks.
     Done tasks are remembered, so that they are not offered again.
@@ -68,7 +68,7 @@ class PoolShow(display.Table, lister.Lister):
                     parsed.pool, parsed.worker, parsed.limit), parsed)
             buckets = queries.buckets(parsed.pool)
         if not buckets:
-            self.sentence = ('No worker has a task; to show the free ones: '
+            self.sentence = ('No worker has a task; to show the free tasks: '
                              '--tasks.')
         return ('Worker', 'Tasks', 'Expires'), [
             (bucket.worker, bucket.tasks, configured.moment(bucket.until))
@@ -82,7 +82,7 @@ class PoolShow(display.Table, lister.Lister):
                 f'Worker {parsed.worker!r} has no task.')
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'
-        # The type tells 1 and '1' apart.
+        # The column Type distinguishes 1 from '1'.
         return ('Task', 'Type', 'Score', 'Worker'), [
             (held.task, type(held.task).__name__, held.score,
              held.worker or '') for held in found]
@@ -91,9 +91,9 @@ class PoolShow(display.Table, lister.Lister):
 class PoolReset(acting.Acting, command.Command):
     """Delete all tasks of a pool: free, in buckets, and done.
 
-    Workers that have tasks lose them: check_tasks() and tasks_done() then
-    return False. Done tasks are forgotten, so a recreation may offer them
-    again.
+    Workers lose the tasks in their buckets: check_tasks() and tasks_done()
+    return False for these tasks. Done tasks are forgotten, so
+    recreate_task_pool() may offer them again.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -107,9 +107,9 @@ class PoolReset(acting.Acting, command.Command):
         from distperiodic.operator.task_pools import PoolAdmin
         if not parsed.yes:
             raise exceptions.ConfigError(
-                f'this deletes all tasks of pool {parsed.pool!r}, including '
-                'those that workers have, and nothing was changed; to do so, '
-                'add --yes')
+                f'nothing was changed: this command deletes all tasks of pool '
+                f'{parsed.pool!r}, including those that workers have; to '
+                'delete them, add --yes')
         with (self.store(parsed, PoolAdmin) as admin,
               self.audited(parsed, parsed.pool) as record):
             number = admin.reset(parsed.pool)

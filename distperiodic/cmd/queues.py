@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _OfMembers(of_tasks.OfTasks):
-    """A part of a command that shows the members that serve queues."""
+    """Mixin for commands that show the members that serve queues."""
 
     def servers(self, parsed: argparse.Namespace) -> '_Servers':
         """Return the members that serve queues now.
@@ -76,7 +76,7 @@ class QueueList(_OfMembers, display.Table, lister.Lister):
         servers = self.servers(parsed)
         halted = sum(queue.halted_at is not None for queue in found)
         if not found:
-            self.sentence = 'No task was submitted to an ordered queue yet.'
+            self.sentence = 'There is no ordered queue yet.'
         elif halted:
             self.sentence = (
                 f'{configured.plural(halted, "queue")} of {len(found):,} '
@@ -105,7 +105,7 @@ def _fields(queue: 'tasks.Queue', servers: _Servers,
 
 
 class _OfQueue(of_tasks.OfTasks):
-    """A part of a command about one queue."""
+    """Mixin for commands about one queue."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -165,7 +165,7 @@ _COLUMNS = ('Id', 'Type', 'Status', 'Created at', 'Due at')
 
 
 class QueueResume(acting.Acting, _OfQueue, command.Command):
-    """Let a halted queue go on with its next task."""
+    """Resume a halted queue with its next task."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with (self.client(parsed) as client,
@@ -178,28 +178,28 @@ class QueueResume(acting.Acting, _OfQueue, command.Command):
 
 
 class QueueHalt(acting.Acting, _OfQueue, command.Command):
-    """Halt a queue: the task that runs is finished, and no other starts."""
+    """Halt a queue: its running task is finished, and no other task starts."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.client(parsed) as client:
             with self.audited(parsed, parsed.queue) as record:
                 halted = client.halt_queue(parsed.queue, parsed.why)
                 if not halted:
-                    record.outcome = 'it was halted before'
+                    record.outcome = 'it was already halted'
             [queue] = client.queues(parsed.queue)
         if halted:
             self.print(
-                f'halted {parsed.queue}; to let it go on: distperiodic queue '
+                f'halted {parsed.queue}; to resume it: distperiodic queue '
                 f'resume {shlex.quote(parsed.queue)}')
         else:
             self.print(
-                f'{parsed.queue} was halted before, at '
+                f'{parsed.queue} was already halted, at '
                 f'{of_tasks.instant(queue.halted_at, True)}: '
                 f'{queue.halted_why}; nothing was changed')
 
 
 class QueueSet(acting.Acting, _OfQueue, command.Command):
-    """Set what a queue does when a task fails; a new queue is created."""
+    """Set what a queue does when a task fails; create a missing queue."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -216,5 +216,5 @@ class QueueSet(acting.Acting, _OfQueue, command.Command):
                            on_failure=parsed.on_failure)):
             client.set_queue(parsed.queue, on_failure=parsed.on_failure)
         self.print(
-            f'after a task that fails, {parsed.queue} '
+            f'when a task fails, {parsed.queue} '
             + ('goes on' if parsed.on_failure == 'go_on' else 'halts'))

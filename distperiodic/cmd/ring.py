@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic ring show`` and ``simulate``.
 
-The ring is arithmetic: the members and their points determine the owner of
-each object, and the objects that a change would move. ``show`` and ``explain``
-read the members from the coordination service, or use those of ``--members``
-without a service. ``simulate`` uses hypothetical members.
+The members and their points determine the owner of each object, and the
+objects that a change would move. ``show`` and ``explain`` read the members
+from the coordination service, or use the members that ``--members`` names.
+``simulate`` uses hypothetical members.
 """
 
 import argparse
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from distperiodic.core.ring import Ring
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
-#: a larger share is late while all others are on time. The effect of a smaller
-#: difference is negligible.
+#: a larger share is late while all others are on time. Smaller differences
+#: have no noticeable effect.
 _EVEN_ENOUGH = 1.25
-# Total number of points of the rings that are built to show how the largest
-# share depends on the members' names.
+# Maximum total number of points of the rings that are built to show how the
+# largest share depends on the names of the members.
 _POINTS_TO_SPEND = 40_000
 
 
@@ -51,9 +51,9 @@ class OfMembers(configured.Configured):
 
     def members(self, parsed: argparse.Namespace
                 ) -> 'tuple[Member, ...]':
-        """Return the members on the ring, in order.
+        """Return the members on the ring, in order of name.
 
-        :raises ConfigError: there are none.
+        :raises ConfigError: the ring has no members.
         """
         if parsed.members is not None:
             return self.named(parsed)
@@ -88,7 +88,7 @@ def on_ring(group: 'Group', settings: 'opts.Settings'
             ) -> 'tuple[Member, ...]':
     """Return the members of *group* that are on the ring.
 
-    :raises ConfigError: there are none.
+    :raises ConfigError: no member is on the ring.
     """
     from distperiodic.cmd import status
     found = tuple(m for m in group.members if m.points)
@@ -172,10 +172,9 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
 
 
 class RingSimulate(display.Display, show.ShowOne):
-    """Show how even a ring would be, and how many objects a change would
-    move.
+    """Show how even a ring would be, and what a change of it would move.
 
-    This is a computation: no server is contacted. The members are named
+    The command only computes: it contacts no server. The members are named
     member-1 and so on. Other names give other figures, within the range that
     is shown.
     """
@@ -257,9 +256,9 @@ class Simulation:
                  who: str) -> tuple[int, int, int]:
         """Return how many objects move when *who* joins or leaves.
 
-        :return: Three numbers of objects: those that change their owner; those
-            that must, because *who* owns them before or after; and those that
-            move between two other members.
+        :return: Three numbers of objects: all that change their owner; those
+            that must change it, because *who* owns them before or after; and
+            those that move between two other members.
         """
         moved = needed = 0
         for old, new in zip(self.owners, self._owners(after), strict=True):
@@ -270,7 +269,7 @@ class Simulation:
 
     def advice(self) -> str:
         if self.members == 1:
-            return 'nothing: one member owns all'
+            return 'nothing: one member owns all objects'
         if self.tuning is None:
             return (f'nothing: a largest share of {self.spread[1]:.2f} times '
                     'the mean is even enough')
@@ -334,7 +333,7 @@ class Simulation:
 
 
 def _spread(members: int, replicas: int) -> tuple[float, float, float]:
-    """Return the largest share over several sets of names.
+    """Return statistics on the largest share, over several sets of names.
 
     Shares are in multiples of the mean.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic running``: the runs in progress, where and for how long."""
+"""``distperiodic running``: the runs in progress, with worker and age."""
 
 import argparse
 import json
@@ -14,12 +14,11 @@ from distperiodic.cmd import display
 
 
 class Running(display.Table, lister.Lister):
-    """Show the runs that are in progress, the longest first.
+    """Show the runs that are in progress, the oldest first.
 
-    The age counts from the moment when the run was granted to its worker. A
-    run whose lease has ended is listed until a scheduler takes it over. Runs
-    of jobs that run on every member are those of the last reports of the
-    members.
+    The age of a run is the time since the run was granted to its worker. A run
+    whose lease has expired is shown until a scheduler takes it over. Runs of
+    jobs that run on every member come from the last reports of the members.
     """
 
     essential = ('Job', 'Object', 'Worker', 'Age')
@@ -31,8 +30,8 @@ class Running(display.Table, lister.Lister):
         parser.add_argument(
             '--older-than', type=configured.duration, default=0.0,
             metavar='TIME',
-            help='show only runs that were granted longer ago than TIME, such '
-                 'as 90s, 30m, 1h or 7d; default: all runs')
+            help='show only runs that are older than TIME, such as 90s, 30m, '
+                 '1h or 7d; default: all runs')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -59,7 +58,7 @@ class Running(display.Table, lister.Lister):
         if not runs:
             self.sentence = 'Nothing is running.'
         elif len(runs) == parsed.limit:
-            self.sentence = f'The longest {len(runs)}; see --limit.'
+            self.sentence = f'The oldest {len(runs)}; see --limit.'
         return (('Job', 'Object', 'Worker', 'Age' if people else 'Age (s)',
                  'Attempt', 'Tick', 'Lease ends', 'Progress'),
                 [(run.job, run.object, configured.identity(run.worker),
@@ -77,8 +76,9 @@ def _age(micros: int | None, for_people: bool) -> Any:
 
 
 def _progress(text: str | None, for_people: bool) -> Any:
-    """Return the progress that a run reported: as text for people, and as a
-    JSON value for programs.
+    """Return the progress that a run reported.
+
+    People get its JSON text, and programs its JSON value.
     """
     if for_people or text is None:
         return text or ''

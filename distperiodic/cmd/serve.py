@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic scheduler`` and ``distperiodic worker``.
 
-All errors in options, URLs and jobs are reported here, before the first fork.
-An error that appears only in a forked process ends that process, and each
-replacement would fail in the same way.
+These commands report all errors in options, URLs and jobs before the first
+fork. An error that appears only in a forked process would end that process,
+and each replacement would fail in the same way.
 """
 
 import abc
@@ -48,7 +48,7 @@ class _Serve(configured.Configured, command.Command):
             '--tasks', required=self.needs_tasks, metavar='MODULE:CLASS',
             help='the PeriodicTasks class of the service, instantiated as '
                  'CLASS(conf). Schedulers and workers need the same class, '
-                 'except workers of a partition with the option handler')
+                 'except workers of a partition that has the option handler')
         parser.add_argument(
             '--workers', type=configured.positive, default=1, metavar='N',
             help='number of processes to fork; each has its own member id. '
@@ -90,9 +90,9 @@ class _Serve(configured.Configured, command.Command):
         elif self._needs_backend(settings):
             raise exceptions.ConfigError(
                 '[distperiodic] backend_url is empty, but schedulers and '
-                'workers find each other through it; set it in the file that '
-                '--config-file names, or set dispatcher = local and run '
-                'schedulers only')
+                'workers find each other through this service; set it in the '
+                'file that --config-file names, or set dispatcher = local and '
+                'run schedulers only')
         elif workers > 1:
             raise exceptions.ConfigError(
                 f'--workers {workers} needs [distperiodic] backend_url: '
@@ -114,8 +114,8 @@ class _Serve(configured.Configured, command.Command):
         :raises ConfigError: the store cannot be used as it is.
         """
         from distperiodic import store
-        # The processes themselves wait for a store that is unavailable, and
-        # log it.
+        # If the store is unavailable, the processes wait for it themselves,
+        # and log this.
         with contextlib.suppress(exceptions.StoreUnavailable):
             store.check_store(settings, conf)
 
@@ -123,7 +123,7 @@ class _Serve(configured.Configured, command.Command):
               parsed: argparse.Namespace) -> 'periodic.PeriodicTasks':
         """Return the tasks that the processes run.
 
-        :raises ConfigError: they cannot be loaded.
+        :raises ConfigError: the tasks cannot be loaded.
         """
         return loading.load_tasks(parsed.tasks, conf)
 
@@ -134,7 +134,7 @@ class _Serve(configured.Configured, command.Command):
                     parsed: argparse.Namespace) -> None:
         """Check that the tasks have a job for this process.
 
-        :raises ConfigError: the tasks have none.
+        :raises ConfigError: the tasks have no such job.
         """
 
     def _check_places(self, conf: 'cfg.ConfigOpts',
@@ -146,7 +146,7 @@ class _Serve(configured.Configured, command.Command):
         """
         from distperiodic.adapters.local.process_slot import ProcessSlot
         if settings.member_id is None:
-            # Release the number at once: the forked processes need it.
+            # Release the slot at once, because the forked processes need it.
             ProcessSlot(settings.state_path, 'check').leave()
         if self._needs_backend(settings):
             from distperiodic.adapters.messaging import drivers
@@ -162,8 +162,8 @@ class _Serve(configured.Configured, command.Command):
 class Scheduler(_Serve):
     """Run scheduler processes, which own objects and dispatch their ticks.
 
-    On Ctrl-C and SIGTERM they finish the work in progress and end. On SIGHUP
-    they reload the mutable options.
+    On Ctrl-C and SIGTERM, the processes finish the work in progress and end.
+    On SIGHUP they reload the mutable options.
     """
 
     kind = 'scheduler'
@@ -194,9 +194,9 @@ class Scheduler(_Serve):
 class Worker(_Serve):
     """Run worker processes, which run the objects that schedulers send.
 
-    They are stateless: start and stop as many as the load needs, at any time.
-    On Ctrl-C and SIGTERM they return the waiting objects to the schedulers,
-    finish the runs in progress, and end.
+    Workers are stateless: start and stop as many as the load needs, at any
+    time. On Ctrl-C and SIGTERM they return the waiting objects to the
+    schedulers, finish the runs in progress, and end.
     """
 
     kind = 'worker'

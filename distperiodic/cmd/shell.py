@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program ``distperiodic``: run a command, report errors in one line.
 
-Exit code 0: done, and nothing found; 1: a finding, or the command failed; 2: a
-command, an option or the configuration cannot be used; 255: an unexpected
-error. For ``status`` and ``doctor`` 0, 1 and 2 mean fine, warning and failure.
-With ``--debug`` an error is shown with its traceback.
+Exit code 0: the command succeeded and found no problem; 1: it found a problem
+or failed; 2: a command, an option or the configuration cannot be used; 255: an
+unexpected error. For ``status`` and ``doctor`` 0, 1 and 2 mean fine, warning
+and failure. With ``--debug`` an error is shown with its traceback.
 """
 
 import argparse
@@ -67,7 +67,7 @@ _UNUSABLE = (exceptions.ConfigError, exceptions.InvalidTask,
 
 
 class _OneLine(logging.Formatter):
-    """A formatter that writes an error in one line, without its traceback."""
+    """Formatter that writes an error in one line, without its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.exc_info:
@@ -139,7 +139,7 @@ class Shell(app.App):
         errors.setFormatter(_OneLine())
         self.LOG.handlers[:] = [errors]
         self.LOG.propagate = False
-        # For an error that occurs before the options are parsed.
+        # Default for an error that occurs before the options are parsed.
         self.options = argparse.Namespace(debug=False)
 
     def configure_logging(self) -> None:
@@ -249,7 +249,7 @@ class Shell(app.App):
             factory, given, rest = self.command_manager.find_command(argv)
         except ValueError:
             what = 'option' if not words else 'command'
-            # If the first word is mistyped, the second may be an argument.
+            # The second word may be an argument if the first word is mistyped.
             known = {name.partition(' ')[0] for name in self._names()}
             wrong = ' '.join(words[:2] if words and words[0] in known
                              else words[:1]) or argv[0]
@@ -287,15 +287,15 @@ def _summary(factory: type[command.Command]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Ids and errors may have characters that the terminal cannot show.
+        # Ids and errors may contain characters that the terminal cannot show.
         sys.stdout.reconfigure(errors='backslashreplace')
     code = Shell().run(sys.argv[1:] if argv is None else argv)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, for example "head", has closed the pipe. Discard the
-        # rest: the interpreter would report an error when it writes the rest
-        # at exit.
+        # buffered output: the interpreter would report an error when it writes
+        # this output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code

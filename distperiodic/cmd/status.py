@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic status``: the members of a group, their shares, and problems.
 
-Everything is read from the coordination service and the store when the command
-runs. The command sends no request to a member and keeps no data, except that
---watch remembers the processes that it has seen. The store records which
-processes took part in recent ticks: if one of them is not in the group now, it
-is reported as gone.
+The command reads the coordination service and the store when it runs. It sends
+no request to a member and keeps no data, except that --watch remembers the
+processes that it has seen. The store records which processes took part in
+recent ticks. If such a process is not in the group now, the command reports
+the process as gone.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Group:
     #: unknown.
     joined: dict[str, int | None]
     unknown_entries: list[str]
-    #: All groups of the service, as a hint if the name was wrong.
+    #: All groups of the coordination service, for a hint if the name is wrong.
     groups: list[str]
     #: Clock of each member minus the service's clock, in seconds, by entry.
     skews: dict[str, float]
@@ -70,12 +70,13 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Book:
-    """Facts that the store records about a group, or the reason why they are
-    unknown.
+    """Facts that the store records about a group.
+
+    If the store cannot be read, only the reason for that is set.
     """
 
-    #: The last tick in which each process that is gone took part, by identity,
-    #: in microseconds.
+    #: For each process that is gone, by identity, the last tick in which it
+    #: took part, in microseconds.
     gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing: 'Sequence[Failing]' = ()
     paused: Sequence[str] = ()
@@ -87,7 +88,7 @@ class Book:
 
 
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
-    """Read the store's facts about the last minutes."""
+    """Read the store's facts about the group in the last minutes."""
     from distperiodic.operator.activity import Activity
     from distperiodic.operator.partitions import PartitionQueries
     if not settings.connection:
@@ -214,7 +215,7 @@ class Status(display.Table, lister.Lister):
             group, settings, book, parsed.expect, parsed.expect_workers)
         at = datetime.datetime.fromtimestamp(
             now.now() // 1000000, datetime.UTC)
-        # Use UTC, like the table, whatever the local time zone is.
+        # Use UTC, like the table, and not the local time zone.
         self.sentence = f'{at:%H:%M:%S}Z  {text}'
         people = parsed.formatter == 'table'
         rows = _rows(group, book, now.now(), people)
@@ -226,7 +227,8 @@ class Status(display.Table, lister.Lister):
             *((*row, None, None) for row in rows)]
 
     def _missed(self, group: Group, book: Book, now: int) -> Book:
-        """Add the processes that this command saw before but are gone now."""
+        """Add the processes that this command has seen and that are now gone.
+        """
         missed = _gone(group, {
             name: seen for name, seen in self._seen.items()
             if now - seen <= MISSED_FOR * 1e6})
@@ -240,7 +242,7 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
           expected_workers: int | None = None) -> tuple[int, str]:
     """Return the exit code and a sentence that explains it.
 
-    :param book: the store's facts. None means that no facts are known.
+    :param book: The store's facts. None means that no facts are known.
     :param expected: Number of schedulers expected. None means any number.
     :param expected_workers: Number of workers expected. None means any number.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of ``distperiodic doctor`` that concern the store.
 
-As in checks.py, each check is a function and its docstring is shown to the
-operator. No check changes a row.
+As in checks.py, each check is a function, and the operator sees its docstring.
+No check changes a row.
 """
 
 from distperiodic.adapters.local.clock import SystemClock
@@ -19,8 +19,8 @@ from distperiodic.cmd.findings import warn
 #: causes a warning. Member jobs follow this host's clock, and all other jobs
 #: follow the store's clock.
 _SKEW = 1.0
-#: Number of rows of the history, or of the failures, from which old rows
-#: matter.
+#: Number of rows of the history, or of the failures, from which on the check
+#: warns.
 _MANY = 1_000_000
 _DAY = 86400 * 1_000_000
 
@@ -34,7 +34,7 @@ def store_reachable(case: Case) -> Finding:
 
 @check('store')
 def store_schema(case: Case) -> Finding:
-    """No column, key or index of the tables is missing: the keys decide which
+    """No column, key or index of the tables is missing. The keys decide which
     claim wins.
     """
     missing = case.store.missing()
@@ -48,7 +48,7 @@ def store_schema(case: Case) -> Finding:
 
 @check('store')
 def store_rights(case: Case) -> Finding:
-    """This database user may read and write the rows; it needs no other
+    """This database user may read and write the rows. It needs no other
     rights.
     """
     from distperiodic.operator import store_probe
@@ -83,7 +83,7 @@ def store_clock(case: Case) -> Finding:
 
 @check('store')
 def store_file(case: Case) -> Finding:
-    """The file of SQLite is on a disk of this host, and readers do not block
+    """The SQLite file is on a disk of this host, and its readers do not block
     writers.
     """
     from distperiodic.operator import store_probe
@@ -107,7 +107,9 @@ def store_file(case: Case) -> Finding:
 
 @check('store')
 def store_engine(case: Case) -> Finding:
-    """Transactions can be rolled back, and see the commits of others."""
+    """Transactions can be rolled back, and see the commits of other
+    transactions.
+    """
     store = case.store
     if store.dialect == 'sqlite':
         return skip('SQLite has one writer at a time')
@@ -175,8 +177,8 @@ def store_size(case: Case) -> Finding:
 
 @check('store')
 def store_jobs(case: Case) -> Finding:
-    """--tasks has every job that is in the store: a job that was renamed or
-    removed leaves open claims behind.
+    """--tasks has every job that is in the store. A renamed or removed job
+    leaves open claims behind.
     """
     if case.tasks is None:
         return skip('--tasks is not given')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic task list|cancel|retry``: find tasks, and steer one."""
+"""``distperiodic task list|cancel|retry``: list tasks, and control one."""
 
 import argparse
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
     """Show tasks, in the order in which they were submitted.
 
-    A long list has pages: --after takes the last id of the page before.
+    A long list has pages. For the next page, pass the last id of this page to
+    --after.
     """
 
     essential = ('Id', 'Type', 'Status', 'Step')
@@ -32,19 +33,21 @@ class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             '--status', metavar='STATUS',
-            help=f'only tasks with this status: {", ".join(Status)}')
+            help='show only tasks with this status: '
+                 f'{", ".join(Status)}')
         which.add_argument(
             '--stuck', dest='status', action='store_const',
             const=Status.STUCK.value,
-            help='only tasks that need an operator')
+            help='show only stuck tasks, which need an operator')
         parser.add_argument(
-            '--type', metavar='TYPE', help='only tasks of this type')
+            '--type', metavar='TYPE', help='show only tasks of this type')
         parser.add_argument(
             '--queue', metavar='QUEUE',
-            help='only tasks of this ordered queue')
+            help='show only tasks of this ordered queue')
         configured.add_limit(parser, 'tasks')
         parser.add_argument(
-            '--after', metavar='ID', help='only tasks behind this one')
+            '--after', metavar='ID',
+            help='show only tasks that were submitted after this task')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -55,7 +58,7 @@ class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
                 parsed.status, type=parsed.type, queue=parsed.queue,
                 limit=parsed.limit, after=parsed.after)
             if not found and parsed.queue is not None:
-                # Report a queue that does not exist.
+                # This raises an error if the queue does not exist.
                 client.queues(parsed.queue)
         if not found:
             self.sentence = _nothing(parsed)
@@ -91,7 +94,7 @@ def _row(task: 'tasks.Task', people: bool) -> Sequence[Any]:
 
 
 class _OfTask(acting.Acting, of_tasks.OfTasks, command.Command):
-    """The base of commands that steer one task."""
+    """Base class of commands that control one task."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -100,11 +103,11 @@ class _OfTask(acting.Acting, of_tasks.OfTasks, command.Command):
 
 
 class TaskCancel(_OfTask):
-    """Cancel a task, and roll back what it has done.
+    """Cancel a task, and roll back the steps that it has done.
 
     A task that has not started is cancelled at once. A task that runs is
-    rolled back after its current step. If a rollback is stuck, it is given
-    up, and the steps before it are rolled back.
+    rolled back after its current step. If the rollback of a step is stuck, it
+    is given up, and the rollback continues with the steps before.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -126,11 +129,11 @@ _LATER = {
 
 
 class TaskRetry(_OfTask):
-    """Let a task go on that is stuck, has failed or was cancelled.
+    """Continue a task that is stuck, has failed or was cancelled.
 
     A task that has failed or was cancelled starts again from its first step.
-    A stuck task goes on in the direction in which it is stuck, unless an
-    option gives the other one.
+    A stuck task continues in the direction in which it is stuck, unless an
+    option gives the other direction.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -138,10 +141,10 @@ class TaskRetry(_OfTask):
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             '--forward', dest='back', action='store_const', const=False,
-            help='run the stuck step again, and then those after it')
+            help='run the stuck step again, and then the steps after it')
         which.add_argument(
             '--back', dest='back', action='store_const', const=True,
-            help='roll back the stuck step, and then those before it')
+            help='roll back the stuck step, and then the steps before it')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of ``distperiodic doctor`` that concern tasks.
 
-As in checks.py, each check is a function and its docstring is shown to the
-operator. No check changes a row.
+As in checks.py, each check is a function, and the operator sees its docstring.
+No check changes a row.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':
-    """Return queries about the tasks.
+    """Return queries on the tasks.
 
     :raises NotNow: No store is configured, or it cannot be used.
     """
     from distperiodic.operator.task_queries import TaskQueries
-    assert case.store  # It answers, or this check is skipped.
+    assert case.store  # If the store does not answer, the check is skipped.
     return contextlib.closing(TaskQueries(
         case.settings.connection, namespace=case.settings.group))
 
@@ -59,8 +59,8 @@ def task_workflows(case: Case) -> Finding:
     if unknown:
         return warn(
             f'not in --tasks: {configured.listed(unknown)}',
-            'correct the file, add the command, or start schedulers and '
-            'workers with the class that has it')
+            'correct the file, add the commands, or start schedulers and '
+            'workers with the class that has them')
     return ok(f'{path}: {types}, and --tasks has all their commands')
 
 
@@ -89,7 +89,7 @@ def task_modules(case: Case) -> Finding:
 
 @check('tasks')
 def task_commands(case: Case) -> Finding:
-    """The tasks have each command that a task of the store needs now."""
+    """--tasks has each command that a task in the store needs now."""
     if case.tasks is None:
         return skip('--tasks is not given')
     with _queries(case) as queries:
@@ -101,18 +101,19 @@ def task_commands(case: Case) -> Finding:
     if unknown:
         return warn(
             f'not in --tasks: {configured.listed(unknown)}',
-            'if another class has them, start schedulers and workers with '
-            'it; otherwise add the command, or: distperiodic task cancel ID')
-    return ok('--tasks has all of them')
+            'if another class has these commands, start schedulers and '
+            'workers with that class; otherwise add the commands, or: '
+            'distperiodic task cancel ID')
+    return ok('--tasks has all commands that tasks need now')
 
 
 @check('tasks')
 def task_stuck(case: Case) -> Finding:
-    """No task is stuck: a stuck task needs an operator."""
+    """No task is stuck. A stuck task needs an operator."""
     with _queries(case) as queries:
         stuck = queries.stuck()
     if not stuck.number:
-        return ok('none is stuck')
+        return ok('no task is stuck')
     return warn(
         f'{configured.plural(stuck.number, "task")} stuck, the first is '
         f'{stuck.first}',
@@ -127,7 +128,7 @@ def task_queues(case: Case) -> Finding:
     with _queries(case) as queries:
         halted = queries.halted()
     if not halted:
-        return ok('none is halted')
+        return ok('no queue is halted')
     return warn(
         'halted: ' + configured.listed([
             f'{queue.name} since {configured.second(queue.since)} ('

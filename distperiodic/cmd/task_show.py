@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from distperiodic.core.waiting import Waiting
     from distperiodic.operator.task_queries import Look
 
-# Characters of the parameters that people see.
+# Maximum number of characters of the parameters in the output for people.
 _SHOWN = 500
 _STATES = {0: 'done', 1: 'waiting', 2: 'running', 4: 'failed'}
 
 #: Templates of the sentence for each reason why a task waits.
 SENTENCES = {
     Wait.QUEUE_HALTED:
-        'queue {queue!r} is halted since {halted}{halted_by}: {halted_why}; '
-        'to let it go on: distperiodic queue resume {quoted}',
+        'queue {queue!r} has been halted since {halted}{halted_by}: '
+        '{halted_why}; to resume it: distperiodic queue resume {quoted}',
     Wait.BEHIND:
-        'it is behind {ahead} in queue {queue!r}, of which the first is '
-        'task {ahead_id} ({ahead_status})',
+        'it waits for {ahead} before it in queue {queue!r}; the first of '
+        'them is {ahead_id} ({ahead_status})',
     Wait.NEXT_IN_QUEUE:
         'it is the next task of queue {queue!r}; the next sweep of a '
-        'scheduler lets it start',
+        'scheduler makes it ready',
     Wait.DELAYED: 'it is delayed until {until}',
     Wait.READY:
-        '{command} is ready, and no scheduler has claimed it yet: either it '
-        'has just become ready, or {busy}, or no scheduler has this command',
+        '{command} is ready, and no scheduler has claimed it yet: it has just '
+        'become ready, or {busy}, or no scheduler has this command',
     Wait.CLAIMED:
-        'scheduler {holder} has claimed {command}, and it waits for a free '
+        'scheduler {holder} has claimed {command}, which waits for a free '
         'slot of {runner}',
     Wait.RETRY: '{command} failed; its next attempt is due at {until}',
     Wait.LEASE_ENDED:
@@ -59,8 +59,8 @@ SENTENCES = {
         'task retry {id} --forward or --back, or distperiodic task cancel '
         '{id}',
     Wait.NO_WORKER:
-        '{command} needs a worker of module {module!r}, and none is in group '
-        '{group!r}; start one: distperiodic worker --partition {module} '
+        '{command} needs a worker of module {module!r}, but group {group!r} '
+        'has none; start one: distperiodic worker --partition {module} '
         '--tasks MODULE:CLASS',
     Wait.NO_SCHEDULER:
         'group {group!r} has no scheduler; start one: distperiodic scheduler '
@@ -69,7 +69,8 @@ SENTENCES = {
 
 
 class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
-    """Show a task with its steps, where it is, and why it waits."""
+    """Show a task with its steps, its position, and the reason why it waits.
+    """
 
     essential = ('', 'Step', 'Command', 'State', 'Attempts')
 
@@ -107,8 +108,10 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
     def _with_processes(self, parsed: argparse.Namespace,
                         settings: 'opts.Settings', waiting: 'Waiting'
                         ) -> 'Waiting':
-        """Return *waiting* with the process that is missing, if this can be
-        known.
+        """Return *waiting*, or the reason that a process is missing.
+
+        The group is read to find out whether a process is missing. If it
+        cannot be read, *waiting* is returned.
         """
         if not settings.backend_url:
             return waiting
@@ -133,7 +136,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
 
 def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, Any]]':
-    """Yield the facts about a task beside its steps, by name."""
+    """Yield the facts about a task other than its steps, by name."""
     task, position = look.task, look.position
     total = len(task.steps)
     yield 'id', task.id
@@ -164,7 +167,7 @@ def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, Any]]':
 
 
 def _position(look: 'Look') -> str:
-    """Describe where a task is, for people. Steps count from 1."""
+    """Describe the position of a task for people. Steps count from 1."""
     task, position = look.task, look.position
     total = len(task.steps)
     furthest = f'step {task.cursor + 1} of {total}'
@@ -191,7 +194,8 @@ def _data(command: 'tasks.Command') -> dict[str, Any]:
 def drawn(look: 'Look') -> 'Iterator[Sequence[Any]]':
     """Yield a row for each command, in the order in which they run.
 
-    The commands that undo steps follow the steps, if any of them is needed.
+    The commands of the steps come first. The rollback commands that have run
+    or will run follow them.
     """
     task, position = look.task, look.position
     for index, step in enumerate(task.steps):
@@ -243,7 +247,7 @@ def _state(look: 'Look', at: Position, command: 'tasks.Command',
 
 def sentence(task: 'tasks.Task', waiting: 'Waiting',
              settings: 'opts.Settings') -> str:
-    """Return the sentence that says why a task waits."""
+    """Return the sentence with the reason why a task waits."""
     remote = settings.dispatcher == 'messaging'
     more = waiting.number_ahead
     text = SENTENCES[waiting.wait].format(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic task submit``: submit a task, and wait for its end."""
+"""``distperiodic task submit``: submit a task, and optionally wait for it."""
 
 import argparse
 import contextlib
@@ -40,16 +40,16 @@ class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
         parser.add_argument(
             '--param', action='append', default=[], type=parameter,
             metavar='KEY=VALUE',
-            help='a parameter; the value is read as JSON if it is valid '
-                 'JSON, and as text otherwise; may be repeated')
+            help='a parameter of the task; a VALUE that is valid JSON is read '
+                 'as JSON, and any other VALUE as text; may be repeated')
         parser.add_argument(
             '--json', metavar='FILE',
             help='read the parameters from this file, a JSON dictionary; - '
                  'reads standard input; --param takes precedence')
         parser.add_argument(
             '--key', metavar='KEY',
-            help='your own name of the task; if a task with this key exists, '
-                 'nothing is submitted, and its id is printed')
+            help='your own name for the task; if a task with this key exists, '
+                 'nothing is submitted, and the id of that task is printed')
         parser.add_argument(
             '--queue', metavar='QUEUE',
             help='ordered queue, whose tasks run one at a time')
@@ -63,8 +63,8 @@ class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
         parser.add_argument(
             '--wait', nargs='?', const=math.inf, type=configured.seconds,
             metavar='SECONDS',
-            help='wait until the task has ended or is stuck, but at most '
-                 'this long; default: without a limit')
+            help='wait until the task has ended or is stuck, for at most '
+                 'SECONDS; without SECONDS there is no limit')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:

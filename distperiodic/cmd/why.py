@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic why``: whether an object ran, and if not, why not."""
+"""``distperiodic why``: the reason why an object ran or did not run."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Why(explain.Explained):
-    """Show whether an object ran for its last tick, and if not, why not.
+    """Show whether an object ran for its last tick, and if not, the reason.
 
-    With --at it shows the same for an earlier tick. Omit OBJECT for a job of
-    scope 'group'. Exit code 0: the object ran, is running or is about to run;
-    1: it did not run; 2: there is no such job.
+    With --at the command shows an earlier tick. Omit OBJECT for a job of scope
+    'group'. Exit code 0: the object ran, is running or is about to run; 1: it
+    did not run; 2: there is no such job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -72,7 +72,7 @@ class Why(explain.Explained):
 
 
 def _is_past(found: 'Object', tick: int) -> bool:
-    """Return True if the object's row is about a later tick than *tick*."""
+    """Return True if the object's row no longer describes *tick*."""
     assert found.claim is not None
     last = found.claim
     return tick < min(last.tick, last.settled) or (
@@ -84,7 +84,8 @@ def _tick_at(queries: 'StoreQueries', parsed: argparse.Namespace,
              now: int) -> int:
     """Return the newest tick for which the object was due at the time --at.
 
-    :raises ConfigError: its schedule is unknown, or has no tick that early.
+    :raises ConfigError: the object's schedule is unknown, or has no tick at or
+        before that time.
     """
     from distperiodic.core import audit
     from distperiodic.core import due

@@ -4,20 +4,20 @@
 Each scheduler has an equal share, which always fits. If a store counts the
 runs of all schedulers, a scheduler with more work exceeds its share, one run
 at a time, until a run is refused: then the whole limit is in use. After a
-refusal the scheduler keeps the runs that it has, and asks for more later. So a
-refusal costs one place for a moment.
+refusal the scheduler keeps the runs that it has, and sends more later. So a
+refusal lowers its limit by the refused runs only.
 
-Short runs are sent a little ahead of a free place. They wait at the worker,
-which starts them when another run under the limit ends there
-(:mod:`distperiodic.flow.worker.admission`). Otherwise each place would be
-idle for one round trip between worker and scheduler.
+Short runs are sent before a place is free. They wait at the worker, which
+starts them when another run under the same limit ends there
+(:mod:`distperiodic.flow.worker.admission`). Otherwise each place would be idle
+for one round trip between worker and scheduler.
 """
 
-# Seconds until a refused scheduler asks again, at first and at most: below
-# its share, and above it.
+# Seconds of the pause after a refusal: the first pause, and the longest.
+# _BELOW applies while the limit is below the share, _ABOVE otherwise.
 _BELOW = 0.2, 1.0
 _ABOVE = 1.0, 4.0
-# Seconds up to which a run is short, so that the round trip matters.
+# Maximum seconds of a short run, for which the round trip matters.
 _BRIEF = 0.5
 
 
@@ -63,8 +63,8 @@ class AdaptiveLimit:
             self._grow_at = now + _BELOW[0]
         room = self._limit - self._held
         if self._ahead and (self._held or not waits):
-            # After a refusal the worker knows that no place is free, and lets
-            # the next run wait.
+            # After a refusal the worker knows that no place is free, and
+            # queues the next run.
             room += max(1, self._limit)
         self._more = room <= 0
         return max(0, room)
@@ -95,8 +95,8 @@ class AdaptiveLimit:
         """Record that runs were refused, because the limit is in use.
 
         :param now: Monotonic seconds.
-        :param jitter: 0.0 to 1.0, so that not all schedulers ask again at the
-            same time.
+        :param jitter: Random number from 0.0 to 1.0. It spreads the next
+            attempts of several schedulers in time.
         """
         self._limit = min(self._limit, self._held)
         low, high = _BELOW if self._limit < self._share else _ABOVE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit of everything that was due, in classes that cover every case.
+"""Audit of all due ticks: each pair of an object and a tick gets one class.
 
 The watermark of an object divides its ticks. The history records the outcome
 of the ticks up to the watermark. :mod:`distperiodic.core.due` computes the
@@ -9,10 +9,10 @@ ticks after the watermark from the row of the object::
       |---- tick ---- tick ---- tick |---- tick ---- tick ---------|
             recorded in the history         due but undecided
 
-Each pair of an object and a tick belongs to one class. Two of the classes,
-lost and unexplained, are findings::
+There are these classes. Two of them, lost and unexplained, are findings::
 
-    on time, late      its run was done; late if it was claimed too late
+    on time, late      its run succeeded; late means that it was claimed too
+                       late
     dead               its runs failed for good
     superseded         claimed, but not started before its next tick
     cancelled          claimed, and ended without a run
@@ -25,13 +25,13 @@ lost and unexplained, are findings::
     unexplained        the numbers contradict each other: an end is missing,
                        or there is one too many
 
-The rows verify the history. If the row of an object says that the object was
-due for a tick and that the tick is settled, the history must count the object
-for that tick, or among those missed until a newer tick. If it does not, the
-object is lost: its watermark moved, but nothing was recorded.
+The rows verify the history. If an object was due for a tick, according to its
+row, and the tick is not after its watermark, the history must count the object
+for that tick, or as missed for a newer tick. If it does neither, the object is
+lost: its watermark advanced, but no outcome was recorded.
 
-This module reads no store. The same code judges the rows of a store and the
-record of a simulated cluster.
+This module reads no store. It judges the rows of a store and the record of a
+simulated cluster with the same code.
 """
 
 import bisect
@@ -57,7 +57,7 @@ from distperiodic.core.schedule import scattered
 
 
 class Fate(enum.StrEnum):
-    """Class of an object and tick; see the documentation of this module."""
+    """Class of an object and a tick; see the docstring of this module."""
 
     ON_TIME = 'on time'
     LATE = 'late'
@@ -129,7 +129,7 @@ def classify(counts: Counts, lost: int = 0,
         watermark.
     """
     late = min(counts.late, counts.done)
-    # Exactly the claims without an end must be open.
+    # The number of claims without an end must be the number of open claims.
     without_end = counts.due - counts.ended
     found = {
         Fate.ON_TIME: counts.done - late, Fate.LATE: late,
@@ -138,7 +138,7 @@ def classify(counts: Counts, lost: int = 0,
         Fate.SKIPPED: counts.skipped - counts.by_misfire - counts.by_lost,
         Fate.PASSED_OVER: counts.by_misfire,
         Fate.LOST: counts.by_lost + lost, Fate.PENDING: counts.open}
-    # Below zero if an operator requeued more claims than were dead.
+    # A number is negative if an operator requeued more claims than were dead.
     too_few = -sum(number for number in found.values() if number < 0)
     classes = collections.Counter({
         **found,
@@ -153,12 +153,12 @@ def balance(ticks: Mapping[Instant, Counts],
             ) -> dict[Instant, collections.Counter[Fate]]:
     """Return the number of objects by class for each tick.
 
-    The history counts missed ticks in the newest tick of a series, so that
-    count can explain objects missing in the ticks before it. A run that an
+    The history counts missed objects in the newest tick of a series. So this
+    count can explain objects that the earlier ticks lack. A run that an
     operator triggered outside the schedule explains no other tick.
 
-    :param expected: Number of objects that were due for each tick and whose
-        watermark says that the tick is settled.
+    :param expected: Number of objects that were due for each tick, among those
+        whose watermark is not before the tick.
     :param undecided: Number of objects by class, for ticks after the
         watermark.
     """
@@ -181,7 +181,7 @@ class Attendance(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A job, as the audit needs it."""
+    """The properties of a job that the audit uses."""
 
     #: The schedule in force, with the policies of the job.
     plan: Plan
@@ -210,7 +210,8 @@ class Job(NamedTuple):
         """Return the class of an undecided tick of an object without a claim.
 
         :param at: Instant at which the object was due.
-        :param given_up: True if the misfire policy would no longer run it.
+        :param given_up: True if the misfire policy would no longer run the
+            object for the tick.
         """
         if self.paused is not None and at >= self.paused:
             return Fate.PENDING
@@ -240,10 +241,10 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
 
     :param ticks: History from *since* on.
     :param alike: Rows of listed objects, each with the number of objects that
-        it represents. Events before *since* may be left out.
-    :param placed: Rows of listed objects that differ only in their positions
-        on the ring, where positions matter: one row, and the positions of all
-        objects that it represents.
+        it represents. Instants before *since* need not be exact.
+    :param placed: Groups of listed objects whose positions on the ring matter,
+        and whose rows are otherwise equal: one row, and the positions of all
+        objects of the group.
     :param since: First tick to judge.
     """
     due = _Due(job, since)
@@ -261,9 +262,9 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
               now: Instant) -> Iterator[tuple[Row, int]]:
     """Group objects that differ only in their positions by equal verdicts.
 
-    The verdict on an object depends on its phase only through a few instants:
-    whether its phase had passed at each of them. So a million objects fall
-    into a handful of groups.
+    A verdict depends on the phase of an object only in one respect: which of a
+    few instants are after the phase. So a million objects form only a few
+    groups.
 
     :returns: One row of each group, and the number of objects in the group.
     """
@@ -332,7 +333,7 @@ class _Due:
             self._first[row.since] += number
 
     def expected(self) -> collections.Counter[Instant]:
-        """Return the number of objects that were due and settled, by tick."""
+        """Return how many objects were due up to their watermarks, by tick."""
         found = self._first.copy()
         for plan, change in self._changes.items():
             turns = sorted(change)
@@ -364,7 +365,7 @@ class _Due:
     def _count(self, plan: Plan, tick: Instant, row: Row, number: int,
                given_up: bool) -> None:
         if not row.free:
-            # Its claim has not ended, so nothing was decided.
+            # The claim of the object has not ended, so nothing was decided.
             self.undecided[tick][Fate.PENDING] += number
             return
         at = tick

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of one job, in a form in which a member finds its own quickly.
+"""Index of the objects of one job, by their positions on the ring.
 
-Ids are hashed once. In the order of positions, the objects of a member are a
-few slices, one per arc. So the cost of a ring change depends on the number of
+Each id is hashed once. Sorted by position, the objects of a member form a few
+slices, one per arc. So the cost of a ring change depends on the number of
 objects that the member owns, not on the number of all objects. Results keep
 the order in which the objects were given.
 
@@ -94,7 +94,7 @@ def ids_of(objects: Sequence[Any]) -> list[str]:
 
 
 class _Mine:
-    """Cached result of a catalogue: the objects of one member on one ring."""
+    """Cached result: the objects of one member on one ring."""
 
     __slots__ = ('ring', 'member', 'indexes', 'objects')
 
@@ -127,7 +127,8 @@ class Catalogue:
             for obj in self.objects:
                 id_of(obj)
             raise
-        #: True hides :attr:`duplicate`, which was already reported.
+        #: True if a duplicate id was already reported; hides
+        #: :attr:`duplicate`.
         self.told = False
         self._distinct: int | None = None
         self._order: array[int] | None = None
@@ -142,7 +143,7 @@ class Catalogue:
     def distinct(self) -> int:
         """Number of different ids.
 
-        The first call counts them, and takes time for each id.
+        The first access counts them, which takes time for each id.
         """
         if self._distinct is None:
             self._distinct = len(set(self.ids))
@@ -150,7 +151,7 @@ class Catalogue:
 
     @property
     def duplicate(self) -> str | None:
-        """An id that occurs more than once. None means that there is none.
+        """An id that occurs more than once, or None if all ids are different.
 
         Also None if :attr:`told` is set.
         """
@@ -188,7 +189,11 @@ class Catalogue:
 
     def pick(self, objects: Sequence[Any], ring: Ring,
              member: str) -> list[Any]:
-        """Return the :meth:`subset` of *objects*, which have the same ids."""
+        """Return the elements of *objects* at the indexes of :meth:`subset`.
+
+        :param objects: Objects with the same ids as this catalogue, in the
+            same order.
+        """
         return list(map(
             objects.__getitem__, self._of(ring, member).indexes))
 
@@ -208,9 +213,10 @@ class Catalogue:
         return list(map(self.ids.__getitem__, self._cut(ring.arcs(member))))
 
     def by_phase(self, period_us: int) -> 'tuple[array[int], array[int]]':
-        """Return the phases of all objects in a period, in order of phase.
+        """Return the phases of all objects in a period, in ascending order.
 
-        :returns: Phases in microseconds, and the index of the object of each.
+        :returns: Phases in microseconds, and for each phase the index of its
+            object.
         """
         known = self._phases
         if known is None or known[0] != period_us:
@@ -237,9 +243,9 @@ class Catalogue:
                 if self.ids[index] == key]
 
     def pieces(self, arc: Arc, most: int) -> Iterator[Arc]:
-        """Split *arc* into pieces with *most* objects each.
+        """Split *arc* into pieces with at most *most* objects each.
 
-        A piece has a few more if several objects share one position.
+        A piece has more objects if several objects share its last position.
         """
         self.index()
         placed = self._sorted
@@ -276,8 +282,9 @@ class Catalogue:
     def _moved(self, old: '_Mine', ring: Ring) -> '_Mine':
         """Derive the result for *ring* from the result for the old ring.
 
-        If one of many members joins or leaves, few or no objects of the
-        others move. Sorting all of them again would be the largest cost.
+        If one of many members joins or leaves, each of the other members gains
+        or loses few objects or none. The sort of all its objects would be the
+        largest cost.
         """
         before, after = old.ring.arcs(old.member), ring.arcs(old.member)
         lost = set(self._cut(set(before) - set(after)))
@@ -323,8 +330,9 @@ class Reading(NamedTuple):
 class Catalogues:
     """Cache of the catalogues of the last few lists.
 
-    A list is recognised by comparing all of its ids. This takes 10 ms for a
-    million, and is correct even for a list that was changed in place.
+    A list is recognised by comparing all of its ids. The comparison takes 10
+    ms for a million ids, and is correct even for a list that was changed in
+    place.
     """
 
     def __init__(self, keep: int = 4):

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State machine of a claim: the only place that defines the allowed moves.
+"""State machine of a claim: the only definition of the allowed transitions.
 
-Each pair of a job and an object has one claim. Its tick, fence and state
-change; its row stays. Each move below names the states that it may leave and
-the state that it enters. A store applies a move only if the claim is in one of
-those states and in the lease that the caller names.
+Each pair of a job and an object has one claim. The tick, fence and state of a
+claim change; its row remains. Each transition (:class:`Move`) has the states
+that it may leave and the state that it enters. A store applies a transition
+only if the claim is in one of those states and in the lease that the caller
+names.
 
 A *lease* holds claims of one job and tick for one holder, until an instant of
 the store's clock. A claim is in one lease at a time, and each grant creates a
-new lease. So a claim's presence in a lease proves as much as the newest
-fence::
+new lease. So a claim that is still in a lease has not been granted to another
+holder since. This proves as much as a comparison of fences::
 
     scheduler's lease          worker's lease        lease without a holder
       waiting                    running               until the retry is due
@@ -17,8 +18,9 @@ fence::
            ▲                          │ reclaim            │ take over
            ├──────────────────────────┴────────────────────┘
            │ requeue
-          dead   a requeued claim waits in a lease without a holder that
-                 expires at once; the first scheduler to sweep takes it over
+          dead   a requeued claim waits in a lease that has no holder and
+                 expires at once; the first scheduler that sweeps takes it
+                 over
 """
 
 import enum
@@ -30,8 +32,9 @@ from distperiodic.core import due
 class State(enum.Enum):
     """State of a claim."""
 
-    # Members are singletons. The hash of enum is a Python function, and would
-    # be called twice for each move of each object.
+    # Each member exists only once, so its identity can serve as its hash. The
+    # hash of enum.Enum is a Python function, and would be called twice for
+    # each transition of each object.
     __hash__ = object.__hash__
 
     #: Listed by its job's catalogue, but never claimed.
@@ -86,7 +89,7 @@ class SkippedBy(enum.Enum):
 
 
 class Move(enum.Enum):
-    """Move of a claim from one state to another."""
+    """Transition of a claim from one state to another."""
 
     __hash__ = object.__hash__
 
@@ -105,17 +108,18 @@ class Move(enum.Enum):
     REQUEUE = 'requeue'
 
 
-#: States of a claim that waits for a run, or runs.
+#: States of a claim whose run waits or is in progress.
 OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
 
-#: For each move, the states that it may leave and the state that it enters.
+#: For each transition, the states that it may leave and the state that it
+#: enters.
 MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.CLAIM: (ENDINGS | {State.LISTED}, State.CLAIMED),
     Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
-    # In the transaction of the handler, which may roll it back.
+    # Made in the transaction of the handler, which may be rolled back.
     Move.COMMIT: (frozenset([State.RUNNING]), State.COMMITTED),
-    # By the store, when it next reads the claim.
+    # Made by the store, when it next reads the claim.
     Move.COUNT: (frozenset([State.COMMITTED]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
     Move.BURY: (frozenset([State.CLAIMED, State.RUNNING]), State.DEAD),
@@ -128,26 +132,27 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.REQUEUE: (frozenset([State.DEAD]), State.CLAIMED),
 }
 
-#: For each final state, the move by which the holder of a claim enters it.
+#: For each final state, the transition by which the holder of a claim enters
+#: it.
 ENDING_MOVES = {state: move for move, (_, state) in MOVES.items()
                 if state in ENDINGS and move is not Move.COUNT}
 
 
 def allowed(move: Move, state: State) -> bool:
-    """Return whether *move* may leave *state*."""
+    """Return whether a claim in *state* may make the transition *move*."""
     return state in MOVES[move][0]
 
 
 class Claim(NamedTuple):
-    """A member's copy of a claim, sufficient for the next move."""
+    """A member's copy of a claim, sufficient for the next transition."""
 
     object: str
-    #: Fencing token. It grows with every claim of the object, which voids the
-    #: earlier tokens.
+    #: Fencing token. It grows with every claim of the object. A new token
+    #: makes the earlier ones invalid.
     fence: int
-    #: Number of the attempt, from 1. A tick starts with a higher number if
-    #: the runs of an earlier tick were lost until that tick was given up, or
-    #: until this tick superseded it.
+    #: Number of the attempt, from 1. The first attempt at a tick has a higher
+    #: number if the runs of an earlier tick were lost, and that tick was then
+    #: given up or was superseded by this one.
     attempt: int
     #: Microseconds since the epoch.
     tick: int
@@ -162,18 +167,18 @@ class Claimed(NamedTuple):
     #: Number of claims of earlier ticks that were not started and are now
     #: void.
     superseded: int
-    #: Objects that have missed more than this tick.
+    #: Objects that have missed other ticks besides this one.
     behind: list[due.Row]
     #: Objects whose earlier tick is claimed but not started.
     waiting: list[str]
-    #: Microseconds until the tick may be claimed by the store's clock. If not
-    #: 0, nothing was claimed.
+    #: Microseconds, by the store's clock, until the tick may be claimed. If
+    #: not 0, nothing was claimed.
     early: int = 0
     #: True if the caller's schedule of the job is not the one in force.
     #: Nothing was claimed by this call.
     outdated: bool = False
-    #: True if it is too late for the tick by the store's clock. Nothing was
-    #: claimed.
+    #: True if, by the store's clock, it is too late to claim the tick. Nothing
+    #: was claimed.
     over: bool = False
     #: Objects that the store does not list.
     unlisted: tuple[str, ...] = ()
@@ -199,25 +204,25 @@ class Failure(NamedTuple):
     traceback: str = ''
 
 
-#: Microseconds by which a claim may precede its tick, by the store's clock:
-#: the error that a member's clock may have between two readings of that
-#: clock.
+#: Maximum microseconds, by the store's clock, by which a claim may precede its
+#: tick. A member's clock may have this error between two readings of the
+#: store's clock.
 EARLIEST = 1_000_000
 
-#: A limit on attempts that no tick reaches.
+#: A number of attempts that no tick reaches, for use as a limit.
 UNBOUNDED = 2 ** 31 - 1
 
-#: Number of fences that one tick can use before the first fence of a tick 1 ms
-#: later.
+#: Number of fences reserved for one tick. The fences of a tick 1 ms later
+#: begin after them.
 FENCES = 1 << 8
 
 
 def first_fence(tick: int) -> int:
     """Return the first fence for *tick* of an object without earlier claims.
 
-    It is derived from the time of the tick. So the fences of an object also
-    grow between members that share no store, and between an old store and a
-    new one, although neither knows the claims of the other.
+    The fence is derived from the time of the tick. So the fences of an object
+    also grow from one member to another if they share no store, and from an
+    old store to a new one.
     """
     return (tick // 1000) * FENCES
 

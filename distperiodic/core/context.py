@@ -42,10 +42,10 @@ class Context:
         self.fence = fence
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
-        #: True once the result of the run will not count: the run exceeded
-        #: the timeout of its job, or the process stops. In a handler process
-        #: it is also true once the lease was lost. A long handler should check
-        #: it and return early.
+        #: True once the result of the run will not count: the run exceeded the
+        #: timeout of its job, or the process stops. In a handler process it is
+        #: also true once the lease is lost. A long handler should check this
+        #: attribute and return early.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -127,20 +127,20 @@ class Context:
         return text
 
     def receive_progress(self, text: str) -> None:
-        """Record the progress that the handler has assigned in another
-        process.
+        """Record progress that the handler assigned in another process.
 
         :param text: The progress as JSON.
         """
         self._progress, self._unsaved = json.loads(text), text
 
     def is_current(self) -> bool:
-        """Return whether no other process may run this object and tick now.
+        """Return whether only this process may run this object and tick now.
 
-        It is true while the run is not cancelled and this process can trust
-        its lease or, without a store, its membership. Call it before an
-        effect that cannot be undone. It sends no request. A process that was
-        suspended for a while learns here that its lease has expired.
+        The result is true while the run is not cancelled and this process can
+        trust its lease or, without a store, its membership. Call this method
+        before an effect that cannot be undone. The call sends no request. A
+        process that was suspended for a while learns here that its lease has
+        expired.
         """
         return not self.cancelled and self._held()
 
@@ -161,8 +161,8 @@ class Context:
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
         :param result: For the command of a step, the values to merge into the
-            parameters of later steps. What the command returns after this
-            call is ignored.
+            parameters of later steps. A value that the command returns after
+            this call is ignored.
         :raises InvalidTask: *result* cannot be stored.
         :raises RunReplaced: Another process has taken over the run. Roll back
             the transaction.
@@ -180,9 +180,9 @@ class Context:
     def key(self) -> str:
         """Idempotency key: the same for all attempts of an object and tick.
 
-        For a step, it is the same for all runs of its command, but the
-        rollback of the step has a key of its own. If an operator retries a
-        task after steps of it were rolled back, its steps get other keys.
+        For a step, the key is the same for all runs of its command, and the
+        rollback of the step has another key. If an operator retries a task
+        after some of its steps were rolled back, the steps get new keys.
         """
         if self._step is not None:
             direction = 'rollback' if self._step.rollback else 'normal'

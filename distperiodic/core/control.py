@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of members: what an operator may ask of them, and their answers.
+"""Control of members: commands of an operator, and the answers to them.
 
-With a store, a command is a row of the store, and so is each answer. A message
-makes the member read it at once::
+With a store, each command and each answer is a row of the store. A hint on the
+bus makes the member read the command at once::
 
     operator ──► store: desired state, action ──► member, at its next sweep
         │──────► bus: hint ─────────────────────► member, at once
         ◄─────── store: answer ──────────────────────┘
 
-Without a store, both are messages: :mod:`distperiodic.core.control_message`.
+Without a store, commands and answers are messages:
+:mod:`distperiodic.core.control_message`.
 """
 
 import enum
@@ -21,18 +22,19 @@ MAX_POOL_SIZE = 1000
 
 
 class Verb(enum.StrEnum):
-    """Commands that a member can be given."""
+    """Commands to a member."""
 
     DRAIN = 'member drain'
     UNDRAIN = 'member undrain'
     SET = 'member set'
     UNSET = 'member unset'
-    #: Only over the bus: with a store, members report by themselves.
+    #: Sent only over the bus. With a store, members report their state
+    #: without a command.
     SHOW = 'member show'
 
 
 class Me(NamedTuple):
-    """A member, as the store knows it over all of its restarts."""
+    """Identity of a member in the store, the same after a restart."""
 
     space: str
     #: Partition of a worker. Empty means a scheduler.
@@ -50,10 +52,10 @@ class Request(NamedTuple):
 
 
 class Desired(NamedTuple):
-    """State of a member that operators want."""
+    """State that operators want a member to have."""
 
     drained: bool = False
-    #: None means the option ``pool_size``.
+    #: None means that the option ``pool_size`` applies.
     pool_size: int | None = None
 
 

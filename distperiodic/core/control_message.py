@@ -3,12 +3,13 @@
 
 An operator's process sends a :class:`ControlRequest` to all members of a
 group. With a store the request is a hint: each member reads its row at
-once, and obeys the row. Without a store the members obey the request, and
-each member that it names sends a :class:`ControlReply`.
+once, and obeys the row. Without a store the members obey the request, and each
+member that is named in the request sends a :class:`ControlReply`.
 
-Limits: a member forgets the ids that it has seen when its process ends. So a
-request can be replayed to a process that starts within :data:`MAX_AGE`. A
-request that is not signed may come from anyone who can write to the broker.
+Limits: a process keeps the ids of received requests only in memory. So a
+request can be replayed to a process that starts within :data:`MAX_AGE` after
+the request was sent. A request that is not signed may come from anyone who can
+write to the broker.
 """
 
 import dataclasses
@@ -40,18 +41,18 @@ from distperiodic.exceptions import InvalidMessage
 
 #: Maximum number of members that a request names.
 MAX_MEMBERS = 10_000
-#: Maximum characters of a reason and of an outcome.
+#: Maximum number of characters of a reason and of an outcome.
 MAX_REASON = 1_000
-#: Maximum characters of the state of a member, as JSON.
+#: Maximum number of characters of the state of a member, as JSON.
 MAX_STATE = 100_000
-#: Maximum seconds between the clocks of the operator and of a member, and
-#: maximum age of a request.
+#: Maximum age of a request in seconds. Also the maximum difference between the
+#: clocks of the operator and of a member.
 MAX_AGE = 60
-#: Maximum number of requests that a member accepts in twice that time.
+#: Maximum number of requests that a member accepts in twice MAX_AGE.
 MAX_REQUESTS = 10_000
 
-#: Commands that a member with a store takes as a hint, besides those of
-#: :class:`~distperiodic.core.control.Verb`.
+#: Commands, besides those of :class:`~distperiodic.core.control.Verb`, that a
+#: member with a store takes as hints.
 HINTS = frozenset(('job pause', 'job resume', 'job trigger',
                    'partition promote'))
 _KNOWN = HINTS | {str(verb) for verb in Verb}
@@ -86,7 +87,7 @@ class ControlRequest:
     sender: str  # user@host
     why: str
     sent: Instant
-    #: Last word of the name of the queue for replies. Empty means that the
+    #: Last part of the name of the queue for replies. Empty means that the
     #: request is only a hint.
     reply: str = ''
 
@@ -105,7 +106,7 @@ class ControlReply:
     process: str
     done: bool
     outcome: str
-    #: What the member does now, as JSON. Empty if that was not requested.
+    #: Current state of the member, as JSON. Empty if it was not requested.
     state: str = ''
 
 
@@ -145,7 +146,7 @@ def encode_reply(reply: ControlReply,
 
 
 def check_request(message: Mapping[str, Any]) -> None:
-    """Check the shape of a request; its :class:`RequestFilter` does the rest.
+    """Check the shape of a request; :class:`RequestFilter` checks its content.
 
     :raises InvalidMessage: The shape is wrong.
     """
@@ -202,7 +203,7 @@ def check_reply(message: Mapping[str, Any]) -> None:
 
 
 def request_of(message: Mapping[str, Any]) -> ControlRequest:
-    """Return the request in a message that was checked."""
+    """Return the request in a *message* that passed :func:`check_request`."""
     return ControlRequest(
         message['id'], message['group'], message['verb'],
         message['arguments'],
@@ -211,13 +212,13 @@ def request_of(message: Mapping[str, Any]) -> ControlRequest:
 
 
 def reply_of(message: Mapping[str, Any]) -> ControlReply:
-    """Return the reply in a message that was checked."""
+    """Return the reply in a *message* that passed :func:`check_reply`."""
     return ControlReply(**{name: value for name, value in message.items()
                            if name not in ('v', 'kind')})
 
 
 def state_of(text: str) -> dict[str, Any]:
-    """Return the state in a reply. The empty text has none.
+    """Return the state in a reply. An empty text returns an empty state.
 
     :raises InvalidMessage: The text is not the state of a member.
     """
@@ -260,21 +261,20 @@ def _check_pattern(field: str, value: Any, pattern: re.Pattern[str]) -> None:
 
 
 class RequestFilter:
-    """Refusal of requests that one process must not obey.
+    """Filter that rejects requests which one process must not obey.
 
     :param group: Group of the process.
     """
 
     def __init__(self, group: str):
         self._group = group
-        #: Instants at which the requests that were seen are too old, by id.
+        #: Instant at which each received request becomes too old, by id.
         self._seen: dict[str, Instant] = {}
 
     def refusal(self, request: ControlRequest, now: Instant) -> str | None:
-        """Return the reason why *request* must be dropped. None means that it
-        is valid.
+        """Return the reason to reject *request*, or None if it is valid.
 
-        A valid request is recorded, and refused from then on.
+        A valid request is recorded. If it arrives again, it is rejected.
 
         :param now: Time by the clock of this process.
         """

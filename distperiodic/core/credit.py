@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credit window of a worker: how much work a scheduler may send to it.
 
-If a worker holds too much, other workers stay idle, and more work is delayed
-when the worker dies. If it holds too little, it waits for messages. So the
-window is measured in seconds of work, from the average duration of the runs
-of each job at that worker.
+If a worker holds too much work, other workers stay idle, and more work is
+delayed when the worker dies. If it holds too little, it waits for messages. So
+the window is measured in seconds of work, from the average duration of the
+runs of each job at that worker.
 
-For a job that was not measured at that worker, the average of all workers
-applies. A job that was not measured at any worker may fill the slots of the
-worker once, in addition to other jobs, so that a long backlog of those jobs
-cannot block it.
+If a job was not measured at that worker, the average of all workers applies.
+Runs of jobs that were not measured at any worker may fill the slots of the
+worker once, in addition to the runs of other jobs. So a long backlog of other
+jobs cannot block a new job.
 """
 
-#: Seconds that a worker may need for all runs that it holds. It may fill its
-#: slots in any case.
+#: Maximum seconds of work that a worker may hold. It may fill its slots in any
+#: case.
 HORIZON = 0.5
 
-# Seconds that a run costs a worker even if its handler does nothing: decoding,
-# a context, a result. It limits the window of the shortest handlers.
+# Minimum seconds that a run costs a worker, even if its handler does nothing:
+# the worker decodes a message, creates a context and sends a result. This
+# minimum limits the number of very short runs in the window.
 _OVERHEAD = 2e-5
 
 
@@ -82,14 +83,14 @@ class CreditWindow:
         return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
-        """Record that the worker holds *runs* more, of *cost* seconds each."""
+        """Record *runs* more runs at the worker, of *cost* seconds each."""
         self.held += runs
         self.seconds += runs * cost
         if not cost:
             self.unmeasured += runs
 
     def settle(self, runs: int, cost: float) -> None:
-        """Record that the worker holds *runs* fewer, sent at *cost* each."""
+        """Record *runs* fewer runs at the worker, sent at *cost* each."""
         self.held -= runs
         if not cost:
             self.unmeasured -= runs
@@ -105,7 +106,7 @@ class CreditWindow:
     def busy(self) -> bool:
         """True if the worker has runs for all slots, and a reserve.
 
-        It then holds two runs per slot, and work for more than half of
+        The worker then holds two runs per slot, and work for more than half of
         :data:`HORIZON`.
         """
         return (self.held >= 2 * self.slots

@@ -46,7 +46,8 @@ from distperiodic.exceptions import InvalidSchedule
 _DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DATE = _EPOCH.toordinal()
-# A line without a date in this number of years counts as a line without ticks.
+# A line that matches no date in this number of years counts as a line without
+# ticks.
 _SEARCHED_YEARS = 50
 
 _ALIASES = {
@@ -114,7 +115,7 @@ class Cron:
     def after(self, t: Instant) -> Instant:
         """Return the first tick strictly later than *t*.
 
-        :raises InvalidSchedule: There is none in the 50 years after *t*.
+        :raises InvalidSchedule: There is no tick in the 50 years after *t*.
         """
         wall, _ = self._wall_at(t)
         following = self._next_wall(wall)
@@ -128,7 +129,7 @@ class Cron:
     def at_or_before(self, t: Instant) -> Instant | None:
         """Return the newest tick that is not later than *t*.
 
-        :returns: None if there is none in the 50 years before *t*.
+        :returns: None if there is no tick in the 50 years before *t*.
         """
         wall, repeated = self._wall_at(t)
         latest = wall
@@ -159,8 +160,8 @@ class Cron:
     def count(self, after: Instant, until: Instant) -> int:
         """Return the number of ticks in (*after*, *until*].
 
-        The cost is a few look-ups per year and not a step per tick, because
-        a line with a tick per minute may have missed years.
+        The cost is a few look-ups per year instead of a step per tick, because
+        a line with a tick per minute may have missed years of ticks.
         """
         if until <= after:
             return 0
@@ -199,8 +200,8 @@ class Cron:
     def _offsets(self, wall: int) -> tuple[int, int]:
         """Return the offsets at the first and second occurrence of *wall*.
 
-        They are equal except near a change of the clock. The first is larger
-        if the wall time occurs twice, and smaller if it never occurs.
+        The offsets are equal except near a change of the clock. The first is
+        larger if the wall time occurs twice, and smaller if it never occurs.
 
         :returns: Seconds east of UTC.
         """
@@ -217,7 +218,7 @@ class Cron:
     def _change(self, low: int, high: int) -> Instant:
         """Return the instant of the clock change in (*low*, *high*].
 
-        Both are UTC seconds.
+        *low* and *high* are UTC seconds.
         """
         return change_after(self._zone, low, high) * SECOND
 
@@ -227,8 +228,8 @@ class Cron:
     def _changes(self, begin: int, end: int) -> list[Change]:
         """Return the clock changes in [*begin*, *end*), in UTC seconds.
 
-        Also return the changes of the two days before, whose repeated hour
-        may not have ended.
+        The result includes the changes in the two days before *begin*, because
+        the repeated hour of such a change may not have ended at *begin*.
         """
         return offset_changes(self._zone, begin - 2 * _DAY_S, end)
 
@@ -381,7 +382,7 @@ def _days_of_year(line: str, year: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _days_of_layout(line: str, weekday: int, leap: bool) -> tuple[int, ...]:
-    """Return the matching days of each year with the same layout.
+    """Return the matching days of every year with this layout.
 
     :param weekday: Weekday of the first of January; Monday is 0.
     """
@@ -436,7 +437,7 @@ def _fields_of(line: str) -> list[str]:
 
 
 def _reason(error: str, fields: list[str]) -> str:
-    """Return an error of cronsim with the illegal text and the legal range.
+    """Describe an error of cronsim, with the illegal value and the legal ones.
 
     :param error: For example 'Bad hour'.
     """

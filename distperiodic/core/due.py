@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Due ticks of an object: those to run, those to give up, and the reason.
 
-The answer depends only on values in the store, the clock and the policy of the
+The result depends only on values in the store, the clock and the policy of the
 job, never on the memory of a process::
 
     settled          since                                    now
@@ -11,13 +11,14 @@ job, never on the memory of a process::
             not listed yet
 
 *settled* is the watermark of the object: the newest tick that was claimed,
-skipped or given up for it. *since* is the instant from which its schedule
-counts: the time at which the object was listed or at which its schedule
-changed, whichever is later. A future tick is never due and never given up.
+skipped or given up for it. *since* is the instant from which the schedule of
+the object applies: the time at which the object was listed or at which its
+schedule changed, whichever is later. A future tick is never due and never
+given up.
 
-A job with ``spread`` gives each object a phase, from its position on the ring.
-All objects share the grid of ticks. An object is due for a tick at that tick
-plus its phase.
+All objects of a job share the ticks. A job with ``spread`` gives each object a
+phase, which depends on its position on the ring. The object is then due at the
+tick plus its phase.
 """
 
 import dataclasses
@@ -42,9 +43,9 @@ ALWAYS = -2 ** 63
 UNRECORDED = '?'
 #: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
-# Seconds. The default grace of ``misfire='skip'`` is one period, at most this.
-# If the grace of a daily job were a whole day, 'skip' would run everything
-# that 'latest' runs.
+# Maximum seconds of the default grace of ``misfire='skip'``, which is one
+# period. If the grace of a daily job were a whole day, 'skip' would run
+# everything that 'latest' runs.
 _LONGEST_GRACE = 60
 # Minimum number of rows for which caching the verdicts is faster.
 _MANY = 4
@@ -58,10 +59,10 @@ class Row(NamedTuple):
     position: int
     #: Watermark: the newest tick that was claimed, skipped or given up.
     settled: Instant
-    #: The instant from which its schedule applies.
+    #: The instant from which the schedule of the object applies.
     since: Instant
-    #: Text of its own schedule, or :data:`UNRECORDED`. Empty means the
-    #: schedule of its job.
+    #: Text of the object's own schedule, or :data:`UNRECORDED`. Empty means
+    #: that the schedule of its job applies.
     rule: str = ''
     #: True if the object has no open claim.
     free: bool = True
@@ -79,7 +80,7 @@ class Verdict(NamedTuple):
     given_up: int
     #: The newest tick to give up. None means that there is none.
     until: Instant | None
-    #: Reason for giving up ticks. Empty means that there are none.
+    #: Reason for giving up ticks. Empty means that no tick is given up.
     reason: str
 
 
@@ -91,7 +92,8 @@ class Around(NamedTuple):
 
     now: Instant
     tick: Instant | None
-    #: Microseconds. 0 means that objects have no phase.
+    #: Microseconds from the tick to the next. 0 means that objects have no
+    #: phase.
     period: int = 0
     before: Instant | None = None
 
@@ -121,7 +123,7 @@ class Plan:
     since: Instant = ALWAYS
 
     def phase(self, tick: Instant, position: int) -> Instant:
-        """Return the delay after *tick* of the object at *position*.
+        """Return how long after *tick* the object at *position* is due.
 
         :returns: Microseconds.
         """
@@ -140,13 +142,14 @@ class Plan:
               around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the instant after which the ticks count for an object.
 
-        This is the object's watermark or the last tick before it was listed,
-        whichever is later.
+        This is the object's watermark or the last tick before the object was
+        listed, whichever is later.
 
         :param around: :meth:`around`, or a cached version of it.
         """
         if self.immediate:
-            # The listing is itself a tick, so the grid counts after it.
+            # The listing itself is a tick, so the other ticks count only after
+            # it.
             settled, since = max(settled, since), self.since
         else:
             since = max(since, self.since)
@@ -189,11 +192,10 @@ class Plan:
     def _decide(self, newest: Instant | None, floor: Instant,
                 first: Instant | None, position: int,
                 now: Instant) -> Verdict:
-        """Decide which ticks in (*floor*, *newest*] run, and whether *first*
-        does.
+        """Decide on the ticks in (*floor*, *newest*] and on *first*.
 
-        :param first: A tick outside the grid, older than the others. None
-            means that there is none.
+        :param first: A tick that is not in the schedule, older than the
+            others. None means that there is none.
         """
         if newest is None or newest <= floor:
             return NOTHING if first is None else self._alone(first, now)
@@ -221,8 +223,8 @@ class Plan:
     def _first(self, row: Row, until: Instant) -> Instant | None:
         """Return the instant at which *row* was listed, if it is a due tick.
 
-        The listing is a tick only with :attr:`immediate`. None means that it
-        is not a tick, or that it is settled or in the future.
+        The listing is a tick only with :attr:`immediate`. None means that the
+        instant is no tick, is not after the watermark, or is after *until*.
         """
         if self.immediate and row.settled < row.since <= until:
             return row.since
@@ -253,7 +255,8 @@ class Plan:
     def _too_late(self, tick: Instant, late: int) -> str:
         grace = seconds_text(self.grace_us(tick) / SECOND)
         if self.spread:
-            # Objects differ in lateness. One common reason groups them.
+            # Objects differ in lateness. A common reason keeps them in one
+            # group.
             return f'misfire=skip and later than its grace of {grace} s'
         seconds = seconds_text(late / SECOND)
         return f'misfire=skip and {seconds} s late, grace is {grace} s'
@@ -271,7 +274,7 @@ class Plan:
     def count(self, row: Row, until: Instant) -> int:
         """Return the number of due ticks of *row* up to *until*.
 
-        Only ticks after its watermark count.
+        Only ticks after the watermark of *row* count.
         """
         floor = self.floor(row.settled, row.since, row.position)
         total = max(0, self.schedule.count(floor, until))
@@ -282,10 +285,11 @@ def listed_again(readings: Sequence[Instant],
                  delisted: Instant | None) -> Instant:
     """Return the instant from which the ticks of a relisted object can be due.
 
-    :param readings: Instants of readings that list it, in ascending order.
-    :param delisted: Instant of a reading that left it out. Earlier readings
-        do not show whether the object was listed afterwards. None means that
-        no reading left it out.
+    :param readings: Instants of readings that list the object, in ascending
+        order.
+    :param delisted: Instant of a reading that did not list the object. Earlier
+        readings do not show whether the object was listed afterwards. None
+        means that all readings listed it.
     """
     if delisted is None:
         return readings[0]
@@ -296,8 +300,9 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
              now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
     """Return the verdicts on many objects, grouped by equal verdicts.
 
-    Objects that are due for the same ticks of the same schedule are judged
-    once, so a million objects usually cost one look-up each.
+    The verdict is computed once for all objects that are due for the same
+    ticks of the same schedule. So a million objects usually cost one look-up
+    each.
 
     :param plan_of: Plan of each schedule, by its text. The empty text means
         the schedule of the job. Rows with another schedule are left out.
@@ -356,7 +361,7 @@ class _Judge:
         return verdict
 
     def _of_its_own(self, row: Row) -> Verdict:
-        """Return the verdict on one object, with its phase."""
+        """Return the verdict on one object, which may have a phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
         floor = plan.floor(row.settled, row.since, row.position,

@@ -31,9 +31,10 @@ _Word = TypeVar('_Word', bound=enum.StrEnum)
 #: the configuration.
 TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
 _NAME_LENGTH = 200
-#: How the names of commands begin, as jobs. No periodic job has such a name.
+#: Prefix of the names of jobs that stand for commands. The name of a periodic
+#: job never begins with it.
 COMMAND_PREFIX = 'task:'
-#: More retries than any command has.
+#: A number of retries that no command reaches.
 MAX_RETRIES = 2 ** 30
 
 
@@ -43,7 +44,7 @@ class Scope(enum.StrEnum):
     MEMBER = 'member'  # once on every member
     GROUP = 'group'  # once in the whole group
     OBJECTS = 'objects'  # once for each object of a catalogue
-    TASK = 'task'  # never; a command runs when a task comes to its step
+    TASK = 'task'  # never; a command runs when a task reaches its step
 
 
 class Delivery(enum.StrEnum):
@@ -103,9 +104,9 @@ class Job:
         if self.name.startswith(COMMAND_PREFIX) is not (
                 self.scope is Scope.TASK):
             raise self._error(
-                f'scope is {self.scope.value!r}; names that begin with '
-                f'{COMMAND_PREFIX!r} are those of commands, which have the '
-                f'scope {Scope.TASK.value!r}, and no other jobs have it'
+                f'scope is {self.scope.value!r}; a name with the prefix '
+                f'{COMMAND_PREFIX!r} is reserved for commands, and only '
+                f'commands have the scope {Scope.TASK.value!r}'
             )
         self._accept_word('misfire', Misfire)
         self._accept_word('overlap', Overlap)
@@ -249,22 +250,22 @@ class _Never:
 def command_job(module: str, command: str, defined_at: str) -> Job:
     """Return the job for the claims of a command.
 
-    The task of each run decides how often the command is tried and how long
-    it may run, so the job has no limits.
+    The task of each run sets the number of attempts and the timeout of the
+    command, so the job has no limits.
     """
     return Job(f'{COMMAND_PREFIX}{module}.{command}', _Never(), Scope.TASK,
                topic=module, retries=MAX_RETRIES, defined_at=defined_at)
 
 
 def own_schedule(obj: object) -> Schedule | None:
-    """Return the schedule that an object of a catalogue carries.
+    """Return the schedule that an object of a catalogue defines.
 
-    The object has an attribute ``spacing`` (seconds), or ``cron`` with or
-    without ``timezone``. An attribute that is None counts as absent.
+    The object has an attribute ``spacing`` (seconds), or an attribute ``cron``
+    and optionally ``timezone``. An attribute that is None counts as absent.
 
-    :returns: The schedule. None means that the object follows its job.
-    :raises InvalidSchedule: The attributes yield no ticks. The message names
-        the object.
+    :returns: The schedule. None means that the schedule of the job applies.
+    :raises InvalidSchedule: The attributes form no valid schedule. The message
+        names the object.
     """
     spacing = getattr(obj, 'spacing', None)
     cron = getattr(obj, 'cron', None)
@@ -365,8 +366,8 @@ def _cron(line: str, timezone: str) -> Cron:
         return Cron(line, timezone)
 
 
-# A catalogue of 100,000 objects has a handful of schedules. The caches are
-# typed: otherwise an illegal spacing of True would find the entry of 1.
+# A catalogue of 100,000 objects has only a few different schedules. The caches
+# are typed: otherwise an illegal spacing of True would find the entry of 1.
 _shared_every = functools.lru_cache(maxsize=4096, typed=True)(Every)
 _shared_cron = functools.lru_cache(maxsize=4096, typed=True)(Cron)
 

@@ -12,11 +12,11 @@ ring::
     |     nonce: unique to this process
     identity: the name on the ring, the same after a restart
 
-A *term* is the time under one entry. A process gets a new entry when its
-number of points changes, for example. Terms without a gap between them form
-one *tenure*. A tenure ends when the session is lost. Work claimed in one
-tenure is not started in the next, because other members may have taken it
-over in between.
+A *term* is the time under one entry. For example, a process gets a new entry
+when its number of points changes. Terms without a gap between them form one
+*tenure*. A tenure ends when the session is lost. Work claimed in one tenure is
+not started in the next, because other members may have taken it over in
+between.
 """
 
 import dataclasses
@@ -72,13 +72,15 @@ class Member:
     generation: int
     #: Number of points on the ring. 0 means not on the ring (a worker).
     points: int = 0
-    #: Number of runs that it accepts at a time. 0 means none (a scheduler).
+    #: Number of runs that the member accepts at a time. 0 means none (a
+    #: scheduler).
     slots: int = 0
     #: Number of the tenure. It grows with each gap in the membership of this
     #: process.
     tenure: int = 1
     ring_format: int = RING_FORMAT
-    #: Hash of the jobs that it schedules; see :func:`sign_of`. 0: none.
+    #: Hash of the jobs that the member schedules; see :func:`sign_of`. 0 means
+    #: no jobs.
     jobs: int = 0
 
     @functools.cached_property
@@ -95,10 +97,11 @@ class Member:
                 f'~{".".join(attributes)}')
 
     def next_term(self, broken: bool) -> 'Member':
-        """Return the member of the same process under its next entry.
+        """Return this member with its next entry.
 
-        :param broken: True if other members may have seen a gap in its
-            membership. A new tenure then begins.
+        :param broken: True if other members may have seen a gap in the
+            membership of this process. The next entry then begins a new
+            tenure.
         """
         return dataclasses.replace(
             self, generation=self.generation + 1,
@@ -106,7 +109,7 @@ class Member:
 
     @functools.cached_property
     def holder(self) -> str:
-        """Name by which this process holds work, in this tenure."""
+        """Name under which this process holds work in this tenure."""
         return f'{self.process}~t{self.tenure}'
 
     @functools.cached_property
@@ -158,7 +161,7 @@ def identity_of(process: str) -> str:
 
 @functools.lru_cache(maxsize=16384)
 def process_of(entry: str) -> str:
-    """Return the name of the process that has *entry* in its group."""
+    """Return the name of the process to which *entry* belongs."""
     member = parse_entry(entry)
     return entry if member is None else member.process
 
@@ -194,7 +197,7 @@ class View:
 
     @property
     def ring_format(self) -> int:
-        """Placement in use: the lowest format that any member offers."""
+        """Ring format in use: the lowest format of all members."""
         return min((m.ring_format for m in self.members),
                    default=RING_FORMAT)
 
@@ -204,10 +207,10 @@ def resolve_entries(
 ) -> tuple[tuple[Member, ...], list[str]]:
     """Select one member per identity from all entries of a group.
 
-    If a process has several entries, the latest term counts. If two processes
-    have the same identity (the second will be rejected soon), *me* counts.
-    If neither is *me*, the one with the lower nonce counts, so that all
-    readers agree.
+    If a process has several entries, the entry of the latest term is selected.
+    If two processes have the same identity, *me* is selected; the other
+    process will be rejected soon. If neither is *me*, the process with the
+    lower nonce is selected, so that all readers agree.
 
     :returns: Members in order of identity, and the entries that were left out
         because they are not in the format of this library.
@@ -224,7 +227,7 @@ def resolve_entries(
             best[member.identity] = member
         elif other.nonce == member.nonce:
             # One process never has two entries of one generation. If one is
-            # forged, all readers still select the same.
+            # forged, all readers still select the same one.
             if (member.generation, member.entry) > (
                     other.generation, other.entry):
                 best[member.identity] = member

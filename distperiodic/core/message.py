@@ -16,7 +16,7 @@ outcomes of batches, to one scheduler. A process that submits tasks sends a
 The last two kinds are in :mod:`distperiodic.core.control_message`.
 
 A message is a hint and carries no authority. The claim decides what may run,
-and the jobs registered at the worker decide what code runs. So a message that
+and the jobs registered at the worker decide what code runs. A message that
 deviates from this format is rejected as a whole.
 
 On the wire a message is a flat JSON object with lists. ``v`` is the version of
@@ -24,8 +24,9 @@ the format, and ``kind`` is the kind of the message. If others can write to the
 broker, messages should be signed: ``mac`` is then the HMAC-SHA256 of the rest,
 as JSON with sorted keys and without whitespace.
 
-Limit: a signature does not prevent a replay. The address prevents most
-replays, because it names one term of one process. The fence prevents all.
+Limit: a signature does not prevent a replay. Most replays fail because the
+address of a message names one term of one process. All other replays fail
+because of the fences.
 
 The file is long because it holds the writer and the reader of each format side
 by side.
@@ -67,10 +68,10 @@ from distperiodic.core.workflow import StepInput
 #: Maximum number of objects in a batch. It bounds the work of the reader, and
 #: is larger than any pool.
 MAX_OBJECTS = 10_000
-#: Maximum characters of an error. Longer errors are cut when sent.
+#: Maximum number of characters of an error. Longer errors are cut when sent.
 MAX_REASON = 1_000
-#: Maximum characters of all errors in one message. If there are more, each
-#: error is cut.
+#: Maximum number of characters of all errors in one message. If the errors are
+#: longer, each of them is cut.
 MAX_REASONS = 1_000_000
 
 _TOKEN_LENGTH = 45
@@ -107,7 +108,7 @@ class Batch:
     #: Progress of earlier attempts, as JSON by object. Never sent: the process
     #: that runs the batch reads it from the store. None means no progress.
     progress: dict[str, str] | None = None
-    #: What the runs of a command receive, by task. Never sent, as with
+    #: Inputs of the runs of a command, by task. Never sent, as with
     #: *progress*. None means that the job is not a command.
     steps: Mapping[str, StepInput] | None = None
     #: Authority that grants the runs. Never sent: a worker uses its store, if
@@ -140,7 +141,7 @@ class Report:
     progress: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: Tracebacks of failed runs. Never sent, as with *progress*.
     tracebacks: dict[int, str] = dataclasses.field(default_factory=dict)
-    #: What commands returned, as JSON. Never sent, as with *progress*.
+    #: Return values of commands, as JSON. Never sent, as with *progress*.
     results: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -160,8 +161,9 @@ class Reports:
 
 @dataclasses.dataclass(slots=True)
 class Notice:
-    """Tasks that were submitted or changed, so that a scheduler checks them
-    at once and not at its next sweep.
+    """Ids of tasks that were submitted or changed.
+
+    Schedulers check these tasks at once, and not only at their next sweep.
     """
 
     tasks: list[str]

@@ -20,9 +20,9 @@ class Partition:
     executor: str | None = None  # 'process'; None means threads
     mode: str | None = None  # 'standby'; None means shared
     preferred: str | None = None  # host or member
-    pool_size: int | None = None  # None means that of the service
-    handler: str | None = None  # None means that of the service
-    other_names: tuple[str, ...] = ()  # of other sections with its topic
+    pool_size: int | None = None  # None means the option of the service
+    handler: str | None = None  # None means the option of the service
+    other_names: tuple[str, ...] = ()  # names of other sections for its topic
     #: URL of its own broker. None means the broker of the service.
     transport_url: str | None = dataclasses.field(default=None, repr=False)
 
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
     It applies across the whole group.
     """
 
-    #: Number of runs of all *jobs* together.
+    #: Maximum number of concurrent runs of all *jobs* together.
     most: int
     jobs: tuple[str, ...]
     #: Code of the refusal of a run beyond the limit.

@@ -29,7 +29,7 @@ class Reason(enum.StrEnum):
     OBJECT_UNKNOWN = 'object unknown'
     NOT_LISTED = 'not in the catalogue'
     NOT_DUE_YET = 'not due yet'
-    # The tick is settled without a successful run.
+    # The tick is decided, but no run has succeeded.
     PASSED_OVER = 'passed over'
     LOST = 'lost'
     SKIPPED_BY_OVERLAP = 'skipped: overlap'
@@ -49,7 +49,7 @@ class Reason(enum.StrEnum):
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'
     LEFT_BEHIND = 'left behind'
-    # Only for an earlier tick.
+    # These occur only for an earlier tick.
     SUPERSEDED = 'superseded'
     OTHER_SCHEDULE = 'other schedule'
     ONE_OF_SEVERAL = 'one of several'
@@ -110,7 +110,7 @@ class Facts:
 
     #: Time of the store's clock.
     now: Instant
-    #: True if the store knows the job.
+    #: True if the store has a row for the job.
     stored: bool
     #: True if the tasks define the job.
     defined: bool | None = None
@@ -127,7 +127,7 @@ class Facts:
     undecided: Instant | None = None
     #: The newest tick for which any object of the job was claimed or skipped.
     newest: Instant | None = None
-    #: Microseconds after a tick at which members other than the owner claim
+    #: Microseconds after a tick from which members other than the owner claim
     #: it.
     late_after: int = 0
     #: Holder names of the live processes.
@@ -186,15 +186,15 @@ def _unclaimed(facts: Facts) -> Reason:
         return kept
     if not facts.stored:
         return Reason.NEVER_SCHEDULED
-    # The store has a row for an object from the first tick for which the
-    # catalogue lists it.
+    # The store adds the row of an object at the first tick for which the
+    # catalogue lists the object.
     return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
 
 
 def _open(claim: Standing, facts: Facts) -> Reason:
     """Return the reason for an object with an open claim."""
     if claim.until is None:
-        # Its lease is unknown.
+        # The lease of the claim is unknown.
         return Reason.WAITS_FOR_SWEEP
     over = claim.until <= facts.now
     if claim.state is State.RETRY:

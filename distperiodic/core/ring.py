@@ -8,8 +8,8 @@ Random Trees", 1997, with many points per member). This placement is identical
 to that of the program from which this project grew.
 
 Only the first 8 bytes of a digest are compared, as a *signed* integer, so that
-a position fits a BIGINT column. The sign rotates the ring by half a turn. It
-does not change the order of neighbours, and so it changes no owner.
+a position fits a BIGINT column. The signed comparison rotates the ring by half
+a turn. It does not change the order of neighbours, so it changes no owner.
 
 The module uses no clock, no network and no configuration. A ring is
 immutable. A membership change creates a new ring, which shares no mutable
@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 try:
-    # The interpreter's own md5 costs half as much as a call through OpenSSL
-    # for ids of a few bytes, and is available if OpenSSL runs in FIPS mode.
+    # For ids of a few bytes, the interpreter's own md5 costs half as much as a
+    # call through OpenSSL. It is also available if OpenSSL runs in FIPS mode.
     # The hash only distributes load here. It has no security function.
     from _md5 import md5
 except ImportError:
@@ -41,14 +41,14 @@ MIN_POSITION = -(1 << 63)
 MAX_POSITION = (1 << 63) - 1
 
 #: Version number of the placement described above. A new placement gets the
-#: next number. A group uses the lowest number that any of its members offers.
+#: next number. A group uses the lowest number of all its members.
 RING_FORMAT = 1
 
 # Number of ids hashed at a time. Each digest has an object header of 33 bytes,
 # so hashing a million in one step would need 50 MB.
 _CHUNK = 65536
 
-# Table entry of a stretch of the ring that a member owns in part.
+# Table entry of a stretch of the ring that a member owns only in part.
 _CUT = 2
 
 
@@ -81,13 +81,13 @@ def positions_of(ids: Sequence[str]) -> 'array[int]':
 def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
     """Return the parts of *arcs* that are on none of *others*, in order.
 
-    Each of the two sequences must be disjoint and in order.
+    The arcs of each sequence must be disjoint and in order.
     """
     found, at = [], 0
     for low, high in arcs:
         while at < len(others) and others[at].high < low:
             at += 1
-        # One of the others may reach into the next arc.
+        # An arc of *others* may reach into the next arc of *arcs*.
         each = at
         while each < len(others) and others[each].low <= high:
             if low < others[each].low:
@@ -127,10 +127,10 @@ _Placed = tuple[list[int], list[str]]
 
 
 class Ring:
-    """Ring of points in order, with the member that each belongs to.
+    """Ring of points in ascending order, each with its owner.
 
-    The points are placed at first use. If members change many times in a row,
-    only the rings that are used are built.
+    The points are computed at first use. So if members change many times in a
+    row, only the rings that are used are built.
 
     :param members: Number of points by member identity. A member with twice
         the points owns about twice the objects.
@@ -142,18 +142,19 @@ class Ring:
         self.members: dict[str, int] = dict(members)
         self._arcs: dict[str, tuple[Arc, ...]] = {}
         self._tables: dict[str, bytes] = {}
-        #: The placed points. None means not placed yet. Threads may place them
-        #: at the same time, with the same result.
+        #: The computed points. None means not computed yet. Several threads
+        #: may compute them at the same time, with the same result.
         self._known: _Placed | None = None
-        #: A ring with placed points to start from. None means that
-        #: there is no such ring.
+        #: A ring from which the points of this ring are derived. None means
+        #: that there is no such ring.
         self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':
         """Return the ring of *members*, built from this one.
 
-        This copies the points, and hashes only the points of members that
-        joined or left. A new ring hashes and sorts all points.
+        The new ring copies the points of this one, and hashes only the points
+        of members that joined or left. ``Ring(members)`` would hash and sort
+        all points.
         """
         if self.members == members:
             return self
@@ -193,10 +194,10 @@ class Ring:
     def owned(self, member: str, positions: 'array[int]') -> bytearray:
         """Return one byte per position: 1 if *member* owns it, otherwise 0.
 
-        The 16 highest bits decide for nearly all positions. A table of 65,536
-        entries records for each such stretch of the ring whether *member* owns
-        all of it, none of it, or a part. Only positions in stretches of the
-        last kind, about two in a thousand, are looked up on the ring.
+        The 16 highest bits of a position divide the ring into 65,536
+        stretches. A table records whether *member* owns all of a stretch, none
+        of it or a part of it. Only positions in stretches that are owned in
+        part, about two in a thousand, are looked up on the ring.
         """
         table = self._tables.get(member)
         if table is None:

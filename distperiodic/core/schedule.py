@@ -62,8 +62,8 @@ class Every:
     """Schedule with a tick at each multiple of *spacing* since the epoch.
 
     :param spacing: Seconds between ticks, at least 0.001. The constructor
-        rounds it to whole microseconds, so that the grid is exact.
-    :param offset: Seconds by which the whole grid is shifted.
+        rounds the value to whole microseconds, so that ticks are exact.
+    :param offset: Seconds by which all ticks are shifted.
     :raises InvalidSchedule: *spacing* or *offset* is not a usable number.
     """
 
@@ -146,7 +146,7 @@ class Schedule(Protocol):
 class Remembered:
     """Schedule that caches its periods and counts.
 
-    The cache never shrinks, so create a new instance for each piece of work.
+    The cache never shrinks, so create a new instance for each calculation.
     """
 
     __slots__ = ('_begins', '_counts', '_periods', '_schedule')
@@ -232,7 +232,8 @@ def scattered(position: int) -> int:
     """
     # A member owns arcs, so its objects are neighbours on the ring. The odd
     # constant (2 ** 64 / golden ratio) spreads neighbours over the whole
-    # period. The position alone would start them at nearly the same time.
+    # period. A phase from the position alone would start them at nearly the
+    # same time.
     return position * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Election of the active worker of a partition with ``mode = standby``.
 
-A partition has at most one active worker. The store records it in one row,
-with a fence that grows with each take-over, and with a lease by the store's
+A partition has at most one active worker. One row of the store records this
+worker, a fence that grows with each take-over, and a lease by the store's
 clock. The active worker renews the lease; this is its heartbeat. The others
-stand by. One of them takes over only if both signs of life are gone: the
-active worker is not in its group any more, and its lease has expired. If the
-row names no worker, because the active one has released it, they need not
-wait.
+stand by. One of them takes over only if the active worker is no longer in its
+group and its lease has expired. If the active worker has released the
+partition, the row names no worker, and the others need not wait.
 
 This module computes when a worker sends which request. The store alone decides
 whether the request succeeds.
@@ -19,13 +18,13 @@ from typing import NamedTuple
 
 from distperiodic.core.member import Member
 
-#: Seconds that the others leave to a better candidate that is in the group.
+#: Seconds that a worker waits, so that a better candidate can take over first.
 HEAD_START = 0.3
 #: Longest interval between two heartbeats, in seconds.
 _INTERVAL = 1.0
-#: Number of heartbeats per lease, at least.
+#: Minimum number of heartbeats per lease.
 _PER_LEASE = 5
-# Fraction of a lease, at its end, in which its holder does not trust it.
+# Fraction of a lease, at its end, during which the holder does not trust it.
 _MARGIN = 0.1
 
 
@@ -36,14 +35,15 @@ class Role(enum.StrEnum):
     STARTING = 'starting'
     STANDBY = 'standby'
     ACTIVE = 'active'
-    #: Active, but it starts nothing more: it waits for the end of its runs.
+    #: Starts no new runs. An active worker releases the partition after its
+    #: last run.
     STOPPING = 'stopping'
     #: It has no ``mode = standby``: it runs jobs, and no worker is active.
     SHARED = 'shared'
 
 
 class Active(NamedTuple):
-    """The active worker of a partition, as its runs are started."""
+    """The active worker of a partition, as presented when runs start."""
 
     partition: str
     #: Name of its process; see :attr:`distperiodic.core.member.Member.process`
@@ -58,11 +58,11 @@ class Standing(NamedTuple):
     worker: str
     #: Number of take-overs so far.
     fence: int
-    #: Seconds until the lease of the active worker expires by the store's
-    #: clock. Not above 0 means that it has expired.
+    #: Seconds, by the store's clock, until the lease of the active worker
+    #: expires. 0 or less means that it has expired.
     left: float
-    #: Member that an operator has chosen as the next active one. Empty means
-    #: none.
+    #: Member that an operator has chosen as the next active worker. Empty
+    #: means none.
     promoted: str
     #: Processes that may run jobs without ``mode = standby``. Because of them
     #: the partition was not acquired.
@@ -81,21 +81,21 @@ class Request(enum.Enum):
 
 
 def is_preferred(identity: str, preferred: str) -> bool:
-    """Return whether *preferred* names this member, or the host of its id."""
+    """Return whether *preferred* names the member *identity* or its host."""
     return bool(preferred) and preferred in (
         identity, identity.rpartition(':')[0])
 
 
 class Election:
-    """The election as one worker takes part in it.
+    """The election from the view of one worker.
 
     The caller sends each request that :meth:`next` returns, one at a time, and
     passes the answer to :meth:`answered`. All times are monotonic seconds.
 
     :param me: This worker.
     :param lease: Seconds until the lease of the active worker expires.
-    :param preferred: Host or member that goes first if several workers may
-        take over. Empty means none.
+    :param preferred: Host or member that takes over first if several workers
+        may take over. Empty means none.
     """
 
     def __init__(self, me: Member, *, lease: float, preferred: str = ''):
@@ -105,15 +105,15 @@ class Election:
         self.interval = min(_INTERVAL, lease / _PER_LEASE)
         self.role = Role.STARTING
         self.standing: Standing | None = None
-        #: When the answer that *standing* comes from was requested.
+        #: Time at which *standing* was requested from the store.
         self._read_at = 0.0
         self._next_beat = 0.0
         self._pending = False
-        #: Whether the store may have released the partition since it last
-        #: answered.
+        #: True if the store may have released the partition after its last
+        #: answer.
         self._releasing = False
-        #: Since when this worker could take over. None means that it cannot
-        #: take over now.
+        #: Time since which this worker could take over. None means that it
+        #: cannot take over now.
         self._open_since: float | None = None
         #: Monotonic time before which this worker does not take over, in
         #: seconds.
@@ -122,7 +122,7 @@ class Election:
 
     @property
     def fence(self) -> int:
-        """Fence of the last take-over that is known."""
+        """Fence of the last known take-over."""
         return self.standing.fence if self.standing is not None else 0
 
     @property
@@ -132,7 +132,8 @@ class Election:
 
     def trusted(self, now: float) -> bool:
         """Return whether this worker is certainly the active one."""
-        # A worker that leaves is stopping, whether or not it was active.
+        # The role proves nothing: a worker that leaves is STOPPING, even if it
+        # was never active.
         return (self.holds and not self._releasing
                 and now < self._read_at + self._lease * (1.0 - _MARGIN))
 
@@ -141,7 +142,7 @@ class Election:
         return self.holds and now >= self._read_at + self._lease
 
     def leave(self) -> None:
-        """Start nothing more; release the partition once no run is left."""
+        """Start no more runs, and release the partition after the last run."""
         self._leaving = True
         self.role = Role.STOPPING
 
@@ -150,16 +151,16 @@ class Election:
         self._leaving = False
 
     def hurry(self) -> None:
-        """Send the next heartbeat at once: the answer may have changed."""
+        """Make the next heartbeat due now; the answer may have changed."""
         self._next_beat = 0.0
 
     def next(self, now: float, members: Mapping[str, str] | None,
              busy: bool) -> Request | None:
-        """Return the request to send now. None means nothing.
+        """Return the request to send now. None means no request.
 
         :param members: Identities of the workers in the group, by process.
             None means that they are not known for certain.
-        :param busy: Whether runs of this worker have not ended.
+        :param busy: True if runs of this worker have not ended.
         """
         if self._pending:
             return None
@@ -177,8 +178,8 @@ class Election:
     def requested(self, request: Request, now: float) -> None:
         """Record that the *request* of :meth:`next` was sent."""
         self._pending = True
-        # Another worker may be active before the answer arrives. A request
-        # that failed may have been carried out, too.
+        # After a release, another worker may become active before the answer
+        # arrives. A request that failed may have taken effect, too.
         self._releasing |= request is Request.RELEASE
         self._next_beat = now + self.interval
 
@@ -209,9 +210,10 @@ class Election:
                     members: Mapping[str, str] | None) -> bool:
         """Return whether an operator has chosen another member.
 
-        If the members are not known for certain, the choice counts: the store
-        returns it only while the chosen member sends heartbeats, and that
-        member may acquire a released partition without knowing the members.
+        If the members are not known for certain, the choice is still valid:
+        the store returns it only while the chosen member sends heartbeats, and
+        that member may acquire a released partition without knowing the
+        members.
         """
         return (standing is not None
                 and standing.promoted not in ('', self._me.identity)
@@ -229,14 +231,14 @@ class Election:
                 and now - self._open_since >= self._patience(members))
 
     def _is_open(self, now: float, members: Mapping[str, str] | None) -> bool:
-        """Return whether the partition has no active worker, as far as this
-        worker knows.
+        """Return whether this worker could take over, as far as it knows.
         """
         standing, me = self.standing, self._me
         if (standing is not None and not standing.worker
                 and standing.promoted == me.identity and members is None):
-            # The active worker has released it after its last run. Members
-            # are needed only to decide whether an active worker is gone.
+            # The active worker has released the partition after its last run.
+            # Members are needed only to decide whether an active worker is
+            # gone.
             return True
         if standing is None or members is None or (
                 self._me.process not in members):
@@ -251,7 +253,7 @@ class Election:
                 or standing.promoted == self._me.identity)
 
     def _patience(self, members: Mapping[str, str] | None) -> float:
-        """Return the seconds that this worker leaves to better candidates."""
+        """Return the seconds that this worker waits for better candidates."""
         standing, mine = self.standing, self._me.identity
         assert standing is not None
         if standing.promoted:
@@ -263,7 +265,8 @@ class Election:
         if not self._preferred or is_preferred(mine, self._preferred):
             return 0.0
         if not standing.fence:
-            # The processes of a new partition start one after the other.
+            # The processes of a new partition start one after the other, so
+            # wait for the preferred one.
             return self._lease
         assert members is not None
         return HEAD_START if any(

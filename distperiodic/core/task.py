@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks, as a program sees them."""
+"""Tasks, as the library returns them to programs."""
 
 import dataclasses
 import datetime
@@ -13,15 +13,17 @@ from distperiodic.core import schedule
 from distperiodic.core import workflow
 from distperiodic.core.workflow import Status
 
-# Number of hexadecimal digits at the end of an id that place it on the ring.
+# Number of hexadecimal digits at the end of an id that give its position on
+# the ring.
 _RING_DIGITS = 8
 
 
 def new_id(now: int, queue: str | None) -> str:
     """Return a new id of a task: 32 hexadecimal digits.
 
-    Ids grow with time, so that indexes stay compact. The last digits are those
-    of the task's ordered queue, so that one member serves the queue.
+    Ids grow with time, so that indexes stay compact. The last digits depend
+    only on the task's ordered queue, so that one member owns all tasks of the
+    queue.
 
     :param now: Microseconds since the epoch.
     :param queue: Name of the ordered queue. None means that there is none.
@@ -33,7 +35,7 @@ def new_id(now: int, queue: str | None) -> str:
 
 
 def ring_key(task: str) -> str:
-    """Return the key that the ring assigns to a member, for a task."""
+    """Return the key that gives the position of a task on the ring."""
     return task[-_RING_DIGITS:]
 
 
@@ -46,31 +48,31 @@ def queue_ring_key(queue: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """A command of a step, and how far it is.
+    """A command of a step, and its progress.
 
-    Its ``code`` is 0 done, 1 waiting, 2 running, 4 failed; None means that
-    the command has not been needed yet, as with a rollback.
+    ``code`` is 0 for done, 1 for waiting, 2 for running and 4 for failed. None
+    means that the command is not needed so far, as is usual for a rollback.
     """
 
     #: Name of the module.
     module: str
     #: Name of the command within its module.
     command: str
-    #: Seconds after which a run is given up and counts as failed.
+    #: Seconds after which a run times out and counts as failed.
     timeout: float
     #: Number of additional runs after a failure.
     retry: int
     #: Code of the command.
     code: int | None = None
-    #: Error of the last run that failed. None means that none has failed.
+    #: Error of the last run that failed. None means that no run has failed.
     message: str | None = None
-    #: Number of runs that have ended, and of the run in progress.
+    #: Number of runs so far, including the run in progress.
     attempts: int = 0
     #: Start of the first run.
     started_at: datetime.datetime | None = None
     #: End of the last run. None means that the command has not ended.
     ended_at: datetime.datetime | None = None
-    #: Process of the last run. None means that it is not known.
+    #: Process of the last run. None means unknown.
     worker: str | None = None
 
 
@@ -88,24 +90,24 @@ class Step:
 class Task:
     """A task at one moment. All times are in UTC.
 
-    ``code`` is 0 succeeded, 1 waiting, 2 running, 3 rolling back; any other
-    code means that the task has ended, or is stuck, without success.
+    ``code`` is 0 for succeeded, 1 for waiting, 2 for running and 3 for rolling
+    back. Any other code means that the task has failed, was cancelled or is
+    stuck.
     """
 
     #: Id of the task.
     id: str
     #: Type of its workflow, or ``module.command``.
     type: str
-    #: The submitter's own name of the task. None means that the submitter
-    #: gave no name.
+    #: Name that the submitter gave to the task. None means that there is none.
     key: str | None
     #: Status of the task.
     status: Status
-    #: Error of the step that failed. None means that none has failed.
+    #: Error of the step that failed. None means that no step has failed.
     message: str | None
-    #: Index of the furthest step that was started or is next.
+    #: Index of the furthest step that was started or is due to start next.
     cursor: int
-    #: Ordered queue of the task. None means that it is in none.
+    #: Ordered queue of the task. None means that the task is in no queue.
     queue: str | None
     #: Priority of the task; higher first.
     priority: int
@@ -129,9 +131,7 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """True if the task will not change any more, unless an operator
-        retries it.
-        """
+        """True if the task has ended, so that only a retry can change it."""
         return self.status in workflow.ENDED
 
 
@@ -141,13 +141,14 @@ class Queue:
 
     #: Name of the queue.
     name: str
-    #: Id of the task that runs, or is next. None means that there is none.
+    #: Id of the task that is running or is next. None means that there is
+    #: none.
     head: str | None
-    #: Status of that task.
+    #: Status of the task *head*.
     head_status: Status | None
     #: Number of tasks that have not started.
     waiting: int
-    #: True if the queue goes on after a task that failed. False means that it
+    #: True if the queue continues after a failed task. False means that it
     #: halts.
     goes_on: bool
     #: Time at which the queue was halted. None means that it is not halted.
@@ -161,12 +162,12 @@ class Queue:
 
 def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
                waits: bool) -> Command:
-    """Return a command from its definition and what is recorded of it.
+    """Return a command from its definition and its record.
 
     :param record: Keys ``code``, ``message``, ``attempts``, ``started``,
         ``ended`` and ``worker``, all optional. None means that nothing is
         recorded.
-    :param waits: Whether the command is still to run.
+    :param waits: True if the command has yet to run.
     """
     found = record or {}
     return Command(

@@ -2,8 +2,8 @@
 """Audit of tasks, in the classes of :mod:`distperiodic.core.audit`.
 
 A task that has not ended is always in one of a few conditions: it waits in its
-queue, its next step is ready, or that step is claimed. A task in none of them
-is lost, because no process will look for it.
+queue, its next step is ready, or its next step is claimed. A task in none of
+these conditions is lost, because no process looks for it.
 """
 
 import collections
@@ -20,7 +20,7 @@ Condition = Status | Wait | Fate
 
 _FATES: dict[Condition, Fate] = {
     Status.SUCCEEDED: Fate.ON_TIME,
-    # Both need an operator, or someone who reads why.
+    # Both need an operator.
     Status.FAILED: Fate.DEAD, Status.STUCK: Fate.DEAD,
     Status.CANCELLED: Fate.CANCELLED,
     Fate.LOST: Fate.LOST, Fate.UNEXPLAINED: Fate.UNEXPLAINED}
@@ -31,7 +31,7 @@ class Alike(NamedTuple):
 
     type: str
     condition: Condition
-    #: Module of their next command. Empty means that it does not matter.
+    #: Module of their next command. Empty means that the module is irrelevant.
     module: str
     number: int
 
@@ -51,7 +51,7 @@ def by_type(tasks: Iterable[Alike]) -> dict[str, collections.Counter[Fate]]:
 
 
 def phrase(tasks: Iterable[Alike]) -> str:
-    """Return the numbers of tasks by condition and module, as text."""
+    """Return the number of tasks for each condition and module, as text."""
     numbers: collections.Counter[tuple[int, str, str]] = collections.Counter()
     for alike in tasks:
         numbers[_ORDER[alike.condition], alike.condition.replace('_', ' '),
@@ -61,7 +61,8 @@ def phrase(tasks: Iterable[Alike]) -> str:
         for (_, text, module), number in sorted(numbers.items()))
 
 
-# Members of different enumerations with one text are equal: the first counts.
+# Members of different enumerations with the same text are equal. The first of
+# them sets the order.
 _ORDER: dict[Condition, int] = {}
 for _condition in (
         Status.SUCCEEDED, Status.FAILED, Status.STUCK, Status.CANCELLED,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks of a pool: their keys in the store, their order, and legal arguments.
 
-A task is a str or an int, and both are stored as text. The text begins with
-the type, so 1 and '1' are different tasks and come back as what they were. The
-texts sort like the tasks: first all ints by value, then all strs by code
-point.
+A task is a str or an int, and both are stored as text. The text begins with a
+letter for the type, so 1 and '1' remain different tasks. The texts sort like
+the tasks: first all ints by value, then all strs by code point.
 """
 
 import dataclasses
@@ -44,7 +43,8 @@ class Recreated(NamedTuple):
     added: int
     #: Tasks that were in the pool before and are still in it.
     kept: int
-    #: Tasks that were removed from the pool, because they were not named.
+    #: Tasks that were removed from the pool, because the call did not name
+    #: them.
     removed: int
     #: Named tasks that were not put into the pool, because they are in a
     #: bucket.
@@ -59,9 +59,9 @@ class Stats:
 
     #: Tasks in the pool, which can be assigned.
     free: int
-    #: In buckets.
+    #: Tasks in buckets.
     assigned: int
-    #: Done, and remembered.
+    #: Tasks that the store records as done.
     done: int
     #: Number of tasks by worker, for each bucket that has not expired.
     buckets: Mapping[str, int]
@@ -70,13 +70,14 @@ class Stats:
 def key_of(task: Task) -> str:
     """Return the text that identifies *task* in the store.
 
-    :raises InvalidPoolRequest: it is neither a str nor an int, or too long.
+    :raises InvalidPoolRequest: *task* is neither a str nor an int, or too
+        long.
     """
     if isinstance(task, str):
         _check_text('task', task, LONGEST_TASK, empty=True)
         return _TEXT + task
     if isinstance(task, int) and not isinstance(task, bool):
-        # str() would reject an int of some thousand digits by itself.
+        # str() raises ValueError for an int of several thousand digits.
         digits = str(abs(task)) if abs(task) < 10 ** _DIGITS else ''
         if not digits:
             raise exceptions.InvalidPoolRequest(
@@ -150,7 +151,7 @@ def _place_of(task: Task, score: float) -> float:
         raise exceptions.InvalidPoolRequest(
             f'the score of task {task!r} is {number}, which has no place in '
             'an order; give a finite number')
-    # The sum turns -0.0 into 0.0.
+    # Unlike -number, the difference is never -0.0.
     return 0.0 - number
 
 
@@ -174,7 +175,7 @@ def check_limit(limit: int) -> int:
 def check_worker(worker: str) -> str:
     """Return the name of a worker.
 
-    :raises InvalidPoolRequest: it is empty, not a str, or too long.
+    :raises InvalidPoolRequest: The name is empty, not a str, or too long.
     """
     return _check_name("worker's name", worker, LONGEST_WORKER)
 
@@ -182,7 +183,7 @@ def check_worker(worker: str) -> str:
 def check_pool(pool: str) -> str:
     """Return the name of a pool.
 
-    :raises InvalidPoolRequest: it is empty, not a str, or too long.
+    :raises InvalidPoolRequest: The name is empty, not a str, or too long.
     """
     return _check_name("pool's name", pool, LONGEST_POOL)
 

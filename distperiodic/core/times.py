@@ -49,8 +49,9 @@ _PARTS = {1: '', 2: 'half of ', 3: 'a third of '}
 
 def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         store: bool) -> dict[str, float]:
-    """Return the values of all time options: those *given*, and for the
-    others defaults that fit them.
+    """Return the values of all time options.
+
+    An option that is not *given* gets a default that fits the given ones.
 
     :param usual: Defaults of all times.
     :param given: Times that the operator has set.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons why a task that has not ended does not run now.
 
-The reasons are a closed list, and the store decides which of them applies. It
-knows no processes: :func:`with_processes` adds whether any could help.
+The reasons are a closed list, and the store decides which of them applies. The
+store has no list of the processes. So :func:`with_processes` checks whether a
+process is missing.
 """
 
 import dataclasses
@@ -15,49 +16,50 @@ from distperiodic.core.workflow import Status
 class Wait(enum.StrEnum):
     """Reason why a task waits."""
 
-    #: An operator, or a task that failed, has halted its queue.
+    #: The queue of the task is halted, by an operator or by a task that
+    #: failed.
     QUEUE_HALTED = 'queue halted'
-    #: Another task of its queue runs or comes first.
+    #: Another task of the same queue runs or comes first.
     BEHIND = 'behind another task'
-    #: It is the next task of its queue; the next sweep lets it start.
+    #: The task is the next one of its queue, and starts at the next sweep.
     NEXT_IN_QUEUE = 'next in its queue'
-    #: Its earliest start is in the future.
+    #: The earliest start of the task is in the future.
     DELAYED = 'delayed'
-    #: Its step is ready, and no scheduler has claimed it.
+    #: The step of the task is ready, but no scheduler has claimed it.
     READY = 'not claimed yet'
-    #: A scheduler has claimed its step, and no worker has begun it.
+    #: A scheduler has claimed the step, but no worker has begun it.
     CLAIMED = 'waits for a worker'
-    #: The last run of its step failed, and the next one is due later.
+    #: The last run of the step failed, and the next one is due later.
     RETRY = 'waits for a retry'
-    #: The lease of the run of its step has expired.
+    #: The lease of the run of the step has expired.
     LEASE_ENDED = 'lease ended'
-    #: It needs an operator.
+    #: The task needs an operator.
     STUCK = 'stuck'
-    #: No worker of the module of its step is in the group.
+    #: The group has no worker for the module of the step.
     NO_WORKER = 'no worker'
-    #: No scheduler is in the group.
+    #: The group has no scheduler.
     NO_SCHEDULER = 'no scheduler'
 
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """Reason why a task waits, with its facts. Times are in microseconds."""
+    """Reason why a task waits, with details. Times are in microseconds."""
 
     wait: Wait
-    #: Module and name of the command that is next.
+    #: Module and name of the next command of the task.
     module: str
     command: str
-    #: When the task or its next attempt is due, or its lease expires. None
-    #: means that none of these times is known in advance.
+    #: Time at which the task or its next attempt is due, or its lease expires.
+    #: None means that none of these times is known in advance.
     until: Instant | None = None
-    #: Scheduler or worker that holds its step. Empty means none.
+    #: Scheduler or worker that holds the step. Empty means none.
     holder: str = ''
-    #: Task before it in its queue. None means that there is none.
+    #: Task before this one in the queue. None means that there is none.
     ahead: str | None = None
     ahead_status: Status | None = None
-    #: Number of tasks before it in its queue.
+    #: Number of tasks before this one in the queue.
     number_ahead: int = 0
-    #: When its queue was halted. None means that it is not halted.
+    #: Time at which the queue was halted. None means that it is not halted.
     halted: Instant | None = None
     halted_why: str = ''
     #: Task that failed. None means that an operator halted the queue.
@@ -66,10 +68,10 @@ class Waiting:
 
 def with_processes(waiting: Waiting, schedulers: int,
                    workers: int | None) -> Waiting:
-    """Return *waiting* with the process that is missing, if one is.
+    """Return *waiting*, with another reason if a required process is missing.
 
     :param schedulers: Number of schedulers in the group.
-    :param workers: Number of workers of the module of its next command. None
+    :param workers: Number of workers for the module of the next command. None
         means that schedulers run the commands.
     """
     if waiting.wait in (Wait.QUEUE_HALTED, Wait.BEHIND, Wait.STUCK):

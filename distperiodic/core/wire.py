@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and signatures that all kinds of messages share.
 
-A message is a flat JSON object with lists. Each check raises InvalidMessage
-with the kind of what was found, and never with its content.
+A message is a flat JSON object with lists. Each check raises InvalidMessage.
+The error states the kind of an invalid value, and never contains the value.
 """
 
 import hashlib
@@ -19,9 +19,10 @@ from distperiodic.exceptions import InvalidMessage
 
 VERSION = 1
 
-#: Maximum characters of a batch id, a job name and a membership entry.
+#: Maximum number of characters of a batch id, a job name and a membership
+#: entry.
 MAX_NAME = 512
-#: Largest number of seconds, of a fence and of an attempt.
+#: Maximum of a fence, of the number of an attempt and of a number of seconds.
 MAX_INT = 2 ** 63 - 1
 #: First instant that a datetime can represent, in the year 1.
 FIRST_INSTANT = -62_135_596_800_000_000
@@ -46,7 +47,8 @@ def check_list(field: str, values: Any, kind: type) -> None:
     """Check that *values* is a list of this kind."""
     if type(values) is not list:
         raise InvalidMessage(f'{field} is {kind_of(values)}, not a list')
-    # This runs in C, and is exact: isinstance() accepts True as an int.
+    # This comparison runs in C, and is exact: isinstance() accepts True as an
+    # int.
     if values and set(map(type, values)) != {kind}:
         strange = next(v for v in values if type(v) is not kind)
         raise InvalidMessage(
@@ -67,7 +69,8 @@ def check_name(field: str, value: Any) -> None:
         raise InvalidMessage(f'{field} is {kind_of(value)}, not text')
     if not 0 < len(value) <= MAX_NAME:
         raise InvalidMessage(
-            f'{field} has {len(value)} characters; it has 1 to {MAX_NAME}')
+            f'{field} has {len(value)} characters; it must have 1 to '
+            f'{MAX_NAME}')
     check_text(field, value)
 
 
@@ -98,14 +101,15 @@ _KINDS = {str: 'text', int: 'an integer', list: 'a list', dict: 'an object',
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of *value*, never its content: it may be a secret."""
+    """Return the kind of *value*, and never its content, which may be secret.
+    """
     if type(value) is float and not math.isfinite(value):
         return str(value)
     return _KINDS.get(type(value), type(value).__name__)
 
 
 def shown(word: Any) -> str:
-    """Return a text, cut, or the kind of any other value."""
+    """Return the start of a text, or the kind of any other value."""
     return f'{word!r:.40}' if type(word) is str else kind_of(word)
 
 
@@ -127,8 +131,8 @@ def verify(message: Mapping[str, Any], mac: Any,
            keys: Collection[Key]) -> None:
     """Check that one of *keys* has signed *message*.
 
-    :param mac: The signature, which *message* does not contain.
-    :raises InvalidMessage: No key has signed it.
+    :param mac: The signature, which is not part of *message*.
+    :raises InvalidMessage: No key has signed the message.
     """
     if mac is None:
         raise InvalidMessage(

@@ -34,7 +34,7 @@ from distperiodic.core.schedule import finite_number
 from distperiodic.exceptions import InvalidTask
 from distperiodic.exceptions import InvalidWorkflow
 
-#: Seconds that a command may run if its definition gives no timeout.
+#: Default timeout of a command, in seconds.
 DEFAULT_TIMEOUT = 300.0
 #: Maximum number of steps of a workflow. It bounds the size of a task.
 MAX_STEPS = 1000
@@ -49,15 +49,15 @@ class Status(enum.StrEnum):
 
     #: Not started.
     WAITING = 'waiting'
-    #: Its steps run.
+    #: The task executes its steps.
     RUNNING = 'running'
-    #: Rollbacks of its steps run.
+    #: The task rolls its steps back.
     ROLLING_BACK = 'rolling_back'
     #: All steps are done.
     SUCCEEDED = 'succeeded'
     #: A step failed, and all steps were rolled back.
     FAILED = 'failed'
-    #: It needs an operator.
+    #: The task needs an operator.
     STUCK = 'stuck'
     #: Cancelled on request, and all steps that had run were rolled back.
     CANCELLED = 'cancelled'
@@ -84,7 +84,7 @@ class Outcome(enum.Enum):
 
 
 class Action(NamedTuple):
-    """A command, and how it may run."""
+    """A command, with its timeout, retries and delivery."""
 
     module: str
     command: str
@@ -118,30 +118,30 @@ class StepInput(NamedTuple):
     task: str
     #: Index of the step.
     step: int
-    #: Whether the rollback of the step runs.
+    #: True if the rollback of the step runs.
     rollback: bool
     #: Seconds after which the run is cancelled and counts as failed.
     timeout: float
     parameters: dict[str, Any]
-    #: Number of times that an operator has let the task run forward again
-    #: after steps of it were rolled back.
+    #: Number of times that an operator has retried the task after steps of it
+    #: were rolled back.
     restarts: int = 0
 
 
 class Position(NamedTuple):
-    """Where a task is in its workflow."""
+    """Position of a task in its workflow."""
 
     status: Status
-    #: Index of the furthest step that was started or is next.
+    #: Index of the furthest step that was started or is due to start next.
     cursor: int = 0
-    #: Index of the step that runs, or is next, in either direction.
+    #: Index of the step that is running or is next, in either direction.
     step: int = 0
-    #: Whether the rollback of that step runs or is next.
+    #: True if the rollback of this step is running or is next.
     back: bool = False
 
     @property
     def active(self) -> bool:
-        """True if a command runs or is next."""
+        """True if a command is running or is next."""
         return self.status in (
             Status.WAITING, Status.RUNNING, Status.ROLLING_BACK)
 
@@ -151,7 +151,7 @@ START = Position(Status.WAITING)
 
 
 def action_at(definition: Definition, position: Position) -> Action:
-    """Return the command that runs, or is next, at *position*."""
+    """Return the command that is running or is next at *position*."""
     step = definition[position.step]
     if not position.back:
         return step.normal
@@ -163,7 +163,7 @@ def advance(definition: Definition, position: Position, outcome: Outcome,
             cancelling: bool) -> Position:
     """Return the position after the command at *position* has ended.
 
-    :param cancelling: Whether an operator has asked to cancel the task.
+    :param cancelling: True if an operator has asked to cancel the task.
     """
     step = position.step
     if outcome is Outcome.LOST or (
@@ -183,7 +183,7 @@ def roll_back(definition: Definition, position: Position, last: int,
               cancelling: bool) -> Position:
     """Return the position from which the steps up to *last* are rolled back.
 
-    Steps without a rollback are passed over.
+    Steps without a rollback are skipped.
     """
     for step in range(last, -1, -1):
         if definition[step].rollback is not None:
@@ -196,13 +196,13 @@ def cancel(definition: Definition, position: Position,
            started: bool) -> Position | None:
     """Return the position after a request to cancel the task.
 
-    :param started: Whether the command at *position* was claimed.
-    :returns: None means that the command must end first. Its end then leads
-        to the rollback.
+    :param started: True if the command at *position* was claimed.
+    :returns: None means that the command must end first. The rollback begins
+        after its end.
     """
     if position.status is Status.STUCK:
-        # A rollback that cannot succeed is given up; the steps before it are
-        # still rolled back.
+        # The stuck rollback is given up. The steps before it are still rolled
+        # back.
         last = position.step - 1 if position.back else position.step
         return roll_back(definition, position, last, True)
     if position.back or started:
@@ -214,15 +214,16 @@ def cancel(definition: Definition, position: Position,
 
 def retry(definition: Definition, position: Position,
           back: bool | None) -> Position | None:
-    """Return the position from which an operator lets a task go on.
+    """Return the position from which a task continues after a retry.
 
-    A stuck task goes on with the command that is stuck. A task that failed or
-    was cancelled starts again: all its steps were rolled back.
+    An operator requests the retry. A stuck task continues with the command
+    that is stuck. A task that failed or was cancelled starts again at its
+    first step, because all its steps were rolled back.
 
-    :param back: True rolls the stuck step and those before it back; False
-        runs the normal command of the stuck step, and then the steps after
-        it. None means the direction in which the task is stuck.
-    :returns: None means that the task cannot go on.
+    :param back: True rolls back the stuck step and the steps before it. False
+        runs the normal command of the stuck step, and then the steps after it.
+        None keeps the direction in which the task is stuck.
+    :returns: None means that the task cannot be retried.
     """
     if position.status in (Status.FAILED, Status.CANCELLED) and not back:
         return START
@@ -240,7 +241,7 @@ _STEP_KEYS = ('normal', 'rollback')
 _MODULE = re.compile('[A-Za-z0-9_-]+')
 #: Path to a value in the definitions: keys of dictionaries, indexes of lists.
 Path = tuple[str | int, ...]
-#: Returns ``':LINE:COLUMN'`` of the value at a path in a file.
+#: Function that returns ``':LINE:COLUMN'`` of the value at a path in a file.
 Locate = Callable[[Path], str]
 
 
@@ -283,8 +284,8 @@ def parse_workflows(source: object, where: str = 'workflows',
 def parse_definition(steps: object) -> Definition:
     """Return the workflow whose steps the store has recorded.
 
-    :raises InvalidWorkflow: Another release wrote something that this one
-        cannot read.
+    :raises InvalidWorkflow: Another release wrote the steps in a form that
+        this release cannot read.
     """
     with _refused('workflow of a task', lambda path: ''):
         return _definition(('recorded',), steps)
@@ -322,7 +323,8 @@ def single(name: str) -> Definition | None:
 
 def types_by_command(workflows: Mapping[str, Definition]
                      ) -> dict[str, list[str]]:
-    """Return the types of task that need each command, by its name."""
+    """Return the types of task that need each command, by name of the command.
+    """
     found: dict[str, list[str]] = {}
     for type_, definition in workflows.items():
         for name in sorted({action.name for step in definition
@@ -418,8 +420,8 @@ def _mapping(path: Path, source: object,
 def name_problem(value: object, module: bool = False) -> str:
     """Return the reason why *value* cannot name a type, a command or a module.
 
-    :param module: Whether it names a module. A module is part of the name of
-        a queue and of a section of the configuration.
+    :param module: True if *value* names a module. A module is part of the name
+        of a queue and of a section of the configuration.
     :returns: The value and the remedy. Empty means that *value* is valid.
     """
     legal = (isinstance(value, str) and 0 < len(value) <= MAX_NAME
@@ -457,7 +459,7 @@ def parameters_problem(parameters: Mapping[Any, Any]) -> str:
 
 
 def result_text(result: object) -> str | None:
-    """Return the JSON text of what a command returned. None means nothing.
+    """Return the result of a command as JSON text, or None without a result.
 
     :raises InvalidTask: The result cannot be merged into the parameters of a
         task.

@@ -3,17 +3,17 @@
 
 Real processes share the objects of one periodic job. One process joins, one is
 killed, and one is frozen and resumes later. The objects are the hosts of a
-network that are pinged every two seconds. The ping only sleeps, so no network
-is needed.
+network, and the job pings each host every two seconds. The ping only sleeps,
+so no network is needed.
 
-    scene      the plan: what happens when
+    scene      the plan: each change of the group, and its time
     servers    the services that the processes share: files, or ZooKeeper,
                RabbitMQ and a database
     processes  the members: start, kill, freeze, thaw, end
     member     the program of one process
     pings      the job
     record     the record of each run, the only source of all figures
-    account    the figures
+    account    the computation of the figures
     report     events and figures as lines of text
     picture    events and figures on the screen of a terminal
 """

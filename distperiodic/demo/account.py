@@ -2,9 +2,9 @@
 """The figures of the demo: arithmetic on the records of the handlers.
 
 One run is due for each object and tick, from the first tick after the start to
-the last one that counts. A run was served if a ping of that object and tick
-finished, in any process. It was served twice if more than one ping finished,
-and missed if none did.
+the last tick that is counted. A run is served if a ping of the object for this
+tick has finished, in any process. The run is served twice if more than one
+such ping has finished, and missed if none has finished.
 """
 
 import collections
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from distperiodic.core.ring import Ring
 from distperiodic.demo import record
 
-# Microseconds by which a change affects earlier ticks: a process may be killed
-# in the middle of runs that began before the change.
+# Microseconds before a change in which the change still affects ticks: a
+# process may be killed while runs of an earlier tick are in progress.
 _REACH_US = 500_000
 
 
@@ -37,13 +37,14 @@ class Movement:
 
 @dataclasses.dataclass
 class Change:
-    """A change of the group, whether the demo planned it or not."""
+    """A change of the group, planned by the demo or not."""
 
     what: str
     who: str
     #: Microseconds since the epoch.
     at: int
-    #: Instant at which the others noticed the change. None means not yet.
+    #: Instant at which the others noticed the change. None means that they
+    #: have not noticed it yet.
     noticed: int | None = None
     movement: Movement | None = None
     #: True if the change was part of the plan. The account is incomplete if no
@@ -97,7 +98,7 @@ class Total:
 class Account:
     """All runs, by tick.
 
-    :param hosts: the objects.
+    :param hosts: The objects.
     :param period: Microseconds between two ticks.
     """
 
@@ -106,7 +107,7 @@ class Account:
         self._period = period
         self.ticks: dict[int, Tick] = {}
         self.changes: list[Change] = []
-        #: The first and the last tick that count.
+        #: The first and the last tick that are counted.
         self.first = 0
         self.last = 0
 
@@ -125,7 +126,7 @@ class Account:
             self.first, self.last + 1, self._period)]
 
     def total(self, ticks: Iterable[Tick] | None = None) -> Total:
-        """Return the sums over *ticks*; None means all ticks that count."""
+        """Return the sums over *ticks*. None means all counted ticks."""
         counted = list(self.due_ticks() if ticks is None else ticks)
         due = len(counted) * len(self.hosts)
         served = sum(t.served for t in counted)
@@ -158,7 +159,7 @@ def quantiles(values: list[float], *parts: float) -> list[float]:
 
 def movement(hosts: Sequence[str], before: Ring, after: Ring,
              who: Collection[str]) -> Movement:
-    """Return the objects that moved when the members *who* joined or left."""
+    """Count the objects that moved when the members *who* joined or left."""
     if not len(before) or not len(after):
         return Movement(0, 0)
     moved = least = 0

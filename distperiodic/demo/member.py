@@ -4,9 +4,9 @@
     python -m distperiodic.demo.member scheduler|worker NAME CONFIG RECORD \
         HOSTS PARENT
 
-It runs the same service as ``distperiodic scheduler`` or ``worker``, but
-without a launcher, so that the demo kills or freezes the member itself. The
-process ends when its parent ends, even if the parent is killed.
+The process runs the same service as ``distperiodic scheduler`` or ``worker``,
+but without a launcher, so that the demo kills or freezes the member itself.
+The process ends when its parent ends, even if the parent is killed.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 def die_with(parent: int) -> None:
     """Make the kernel kill this process when *parent* ends.
 
-    On kernels other than Linux this process ends only if the parent ends it.
+    This works only on Linux. Elsewhere the parent must end this process.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # The parent has already ended, before the call above.
+        # The parent ended before the call above.
         sys.exit(1)
 
 

@@ -2,8 +2,9 @@
 """The demo on a terminal: one picture that is redrawn in place.
 
 Each member has a colour. The ring is a strip in these colours, in the order of
-its positions. Below it there is one cell for each host. When the ping of the
-current tick has finished, the cell has the colour of the process that ran it.
+its positions. Below the ring there is one cell for each host. When the ping of
+a host for the current tick has finished, its cell has the colour of the
+process that ran the ping.
 """
 
 from typing import Any
@@ -169,8 +170,7 @@ class Picture:
         return strip
 
     def _hosts(self, scene: Scene, inner: int) -> Text:
-        """Return one cell for each host, or only the first ones if there are
-        too many.
+        """Return one cell for each host, or the first cells if they are many.
         """
         # A row has a multiple of 50 cells, unless that would need too many
         # rows.
@@ -245,6 +245,6 @@ def _colour(scene: Scene, seat: Seat) -> str:
 
 def _legend() -> Text:
     return Text.assemble(
-        ('■', 'white'), ' served now  ', ('·', 'white'), ' to come  ',
+        ('■', 'white'), ' served  ', ('·', 'white'), ' not served yet  ',
         ('×', 'bold red'), ' missed  ', ('2', 'bold black on white'),
         ' served twice', style='dim')

@@ -39,16 +39,16 @@ class Pings(PeriodicTasks):
     def list_hosts(self, context: Context) -> list[str]:
         return self._hosts
 
-    # Run every tick of each host, however late, and in order.
+    # Run every tick of each host in order, even if the run is late.
     @periodic_task(spacing=PERIOD, objects='list_hosts', misfire='all',
                    overlap='wait')
     def ping(self, context: Context, host: str) -> None:
         started = self._now()
         self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
         if not context.is_current():
-            # This process was frozen during the ping, and another one has
+            # This process was frozen during the ping, and another process has
             # taken over the run.
             return
-        # Record the ping at its end: a ping does not count if its process died
-        # before.
+        # Record the ping when it ends: a ping does not count if its process
+        # died before that.
         self._written.add(host, schedule.instant_of(context.tick), started)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start, freeze, kill and stop the processes of the demo.
 
-Each process has a session of its own, so Ctrl-C reaches only the demo, which
-then ends the processes. No process outlives the demo, even if the demo is
-killed.
+Each process has its own session, so Ctrl-C reaches only the demo, and the demo
+ends the processes. No process outlives the demo, even if the demo is killed.
 """
 
 import contextlib
@@ -89,7 +88,7 @@ class Company:
 
     A context manager that kills all processes at its end.
 
-    :param config: the file of options that the processes read.
+    :param config: Configuration file that the processes read.
     :param records: Directory for the records and logs of the processes.
     :param hosts: Number of hosts to ping.
     """
@@ -146,7 +145,8 @@ class Company:
         :return: Names of the processes that had to be killed or that ended
             with an error.
         """
-        # End the schedulers first: they need the workers to finish their runs.
+        # End the schedulers first, because they need the workers to finish
+        # their runs.
         bad = []
         for kind in ('scheduler', 'worker'):
             ours = [p for p in self.all if p.kind == kind and not p.killed]
@@ -162,8 +162,8 @@ def nobody_holds(lock: pathlib.Path | None) -> Iterator[None]:
     """Hold the lock of tooz's file driver while the block runs.
 
     A process that is frozen while it holds this lock blocks all other
-    processes. That is a limit of ``file://`` that ZooKeeper does not have, and
-    the demo is not meant to show it.
+    processes. Only ``file://`` has this limit, and the demo is not meant to
+    show it.
     """
     if lock is None or not lock.exists():
         yield

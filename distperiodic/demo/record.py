@@ -3,9 +3,10 @@
 
     192.168.10.7 1784536202000000 1784536202013120 41721
 
-The fields are object, tick, start (both in microseconds since the epoch) and
-process id. Each process appends to a file of its own. The figures of the demo
-come from these lines only, never from the library's own reports.
+The fields are the object, its tick and the start of the run (both in
+microseconds since the epoch), and the process id. Each process appends to its
+own file. The figures of the demo come only from these lines, and not from the
+library's own reports.
 """
 
 import os
@@ -32,7 +33,7 @@ class Run(NamedTuple):
 class Writer:
     """A writer that appends lines to a file.
 
-    Each line is one write, so a process that is killed leaves no partial line.
+    Each line is one write, so a killed process leaves no partial line.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -45,7 +46,7 @@ class Writer:
 
 
 class Reader:
-    """A reader of the lines that are added to the files of a directory."""
+    """A reader of new lines in the files of a directory."""
 
     def __init__(self, place: pathlib.Path):
         self._place = place

@@ -14,21 +14,21 @@ _WIDTH = 78
 
 _GUARANTEE = (
     'Guarantee: each tick of each host is started under one claim in the '
-    'store, and none is lost if a process dies. If a member dies or freezes, '
-    'the others repeat its unfinished runs late, after its session has ended '
-    '({session:g} s here). If a process dies after it has recorded a ping and '
-    'before the store has recorded the end of the run, the ping is repeated. '
-    'To prevent a repeated effect, let its target compare fences, or commit '
-    'the effect together with the claim.')
+    'store, and no tick is lost if a process dies. If a member dies or '
+    'freezes, the others repeat its unfinished runs late, after its session '
+    'has expired ({session:g} s here). If a process dies after it has '
+    'recorded a ping and before the store has recorded the end of the run, '
+    'the ping is repeated. To prevent a repeated effect, let the target of '
+    'the effect compare fences, or commit the effect together with the claim.')
 
 
 def moment(seconds: float) -> str:
-    """Return the time since the beginning, as in '00:12.3'."""
+    """Format the time since the beginning, such as '00:12.3'."""
     return f'{int(seconds) // 60:02}:{seconds % 60:04.1f}'
 
 
 def clock(instant: int) -> str:
-    """Return the time of day of a tick."""
+    """Format the local time of day of a tick."""
     at = datetime.datetime.fromtimestamp(instant / 1e6).astimezone()
     return f'{at:%H:%M:%S}'
 
@@ -56,19 +56,19 @@ class Lines:
         self._print(f'{moment(scene.elapsed)}  {tick_line(scene, tick)}')
 
     def update(self, scene: Scene) -> None:
-        """Do nothing: lines that are printed do not change."""
+        """Do nothing, because printed lines do not change."""
 
     def _print(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
 def tick_line(scene: Scene, tick: Tick) -> str:
-    """Return a line as in 'tick 12:00:04  200 of 200 served, late p50 11 ms,
-    p99 43 ms;  member-1 68'.
+    """Return the line of a tick, such as 'tick 12:00:04  200 of 200 served,
+    late p50 11 ms, p99 43 ms;  member-1 68'.
     """
     half, most = quantiles(tick.late, 0.5, 0.99)
     due = len(scene.hosts)
-    odd = [f'{due - tick.served} to come'] if tick.served < due else []
+    odd = [f'{due - tick.served} not yet'] if tick.served < due else []
     odd += [f'{tick.twice} twice'] if tick.twice else []
     by: dict[str, int] = {}
     for pid in tick.by.values():
@@ -125,8 +125,8 @@ def account_lines(scene: Scene) -> list[str]:
     if any(not c.planned for c in account.changes):
         lines += _filled(
             '(!): not planned by the demo. A member that gets no processor '
-            'time for its session is replaced like a frozen one: is this '
-            'machine very busy?', '  ')
+            'time for longer than its session is replaced like a frozen '
+            'member: is this machine very busy?', '  ')
     lines += ['', *_filled(_GUARANTEE.format(session=scene.session))]
     if scene.unclean:
         lines += ['', f'Did not end cleanly: {", ".join(scene.unclean)}.']

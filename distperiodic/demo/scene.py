@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of the demo: what happens, and when.
+"""The plan of the demo: the changes of the group, and their times.
 
     0               0.22              0.44          0.65  + session + 4 s   1
     |--- 3 members ---|- a 4th joins -|-- kill -9 --|- SIGSTOP -|- SIGCONT -|
 
-One loop runs ten times a second. It carries out the next change when that is
+One loop runs ten times a second. It makes the next change when the change is
 due, reads the records of the handlers, handles changes of the group, and
 updates the display. The scene observes the group from outside, as
 ``distperiodic status`` does, and sends no request to a member.
@@ -43,14 +43,14 @@ from distperiodic.demo.account import movement
 WORKERS = 2
 _PERIOD_US = round(pings.PERIOD * 1e6)
 _JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
-# Seconds of freezing beyond the session, so that the demo shows the others
-# taking over.
+# Seconds for which a member stays frozen after its session has expired, so
+# that the demo shows the take-over by the others.
 _FROZEN_BEYOND_SESSION = 4.0
-# Microseconds after a tick at which its result is shown. Runs that a dead or
+# Microseconds from a tick until its result is shown. Runs that a dead or
 # frozen member had started may not have ended by then.
 _SHOW_US = 1_600_000
-# A tick counts if it is older than the session plus this many seconds. By then
-# each of its pings has finished or is missed.
+# A tick is counted if, at the end, it is older than the session plus this
+# number of seconds. By then each of its pings has finished or is missed.
 _COUNTED_AFTER = 4.0
 _LOOK = 0.1
 
@@ -74,8 +74,8 @@ class Seat:
         self.number = number
         self.process = process
         self.state = 'starting'
-        #: Tenure of its current entry in the group. None means that it is not
-        #: in the group.
+        #: Tenure of its current entry in the group. None means that the
+        #: process is not in the group.
         self.tenure: int | None = None
         self.served = 0
 
@@ -88,13 +88,13 @@ class Show(Protocol):
     """The display of a scene."""
 
     def event(self, seconds: float, text: str) -> None:
-        """Show that something happened, *seconds* after the beginning."""
+        """Show an event that happened *seconds* after the beginning."""
 
     def tick(self, scene: 'Scene', tick: Tick) -> None:
         """Show the result of a tick."""
 
     def update(self, scene: 'Scene') -> None:
-        """Show the current state; called in each pass of the loop."""
+        """Show the current state. Called in each pass of the loop."""
 
 
 class Scene:
@@ -120,8 +120,8 @@ class Scene:
         self._views: queue.SimpleQueue[tuple[int, View]] = (
             queue.SimpleQueue())
         self._judged = 0
-        #: The instant at which the frozen member was replaced and, if it has
-        #: rejoined, the instant at which it did.
+        #: The instants at which the frozen member was replaced and, later,
+        #: rejoined.
         self.replaced: list[int] = []
         #: Group and process of each entry that was ever in the group.
         self._known: set[tuple[str, str]] = set()
@@ -256,7 +256,7 @@ class Scene:
 
     def _play(self) -> None:
         # The group must notice the loss of the killed member before the next
-        # one is frozen, and the frozen member must be back before the end.
+        # member is frozen, and the frozen member must rejoin before the end.
         frozen = self.session + _FROZEN_BEYOND_SESSION
         self.length = length = max(
             self.plan.seconds, (self.session + 2.0) / (_FREEZE - _KILL),
@@ -301,11 +301,12 @@ class Scene:
                   f'than its session of {self.session:g} s')
 
     def _wait_until_idle(self) -> None:
-        """Wait until no run is in progress, for at most one period.
+        """Wait until no run is in progress, but for at most one period.
 
         If a process stops after a run has ended and before the store has
         recorded the end, the run is repeated. The number of such runs depends
-        on the load of the machine, which the demo is not meant to show.
+        on the load of the machine, and the demo is not meant to show this
+        load.
         """
         deadline = self._clock.monotonic() + pings.PERIOD
         while (self._servers.runs_in_progress()
@@ -317,8 +318,8 @@ class Scene:
         self._did(f'{seat.name} wakes', seat.name)
         seat.process.thaw()
         seat.state = 'woken'
-        self._say(f'{seat.name} resumes (SIGCONT); it has not detected yet '
-                  'that it was replaced')
+        self._say(f'{seat.name} resumes (SIGCONT); it does not know yet that '
+                  'it was replaced')
 
     def _did(self, what: str, who: str) -> None:
         change = Change(what, who, self.now)
@@ -442,7 +443,7 @@ class Scene:
 def _ended_by_signals() -> Iterator[None]:
     """Make SIGTERM and SIGHUP end the demo like Ctrl-C.
 
-    All three raise an exception, so that everything is cleaned up.
+    All three raise an exception, so that the demo cleans up.
     """
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt

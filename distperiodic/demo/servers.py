@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The services that the processes of the demo share, and their configuration.
 
-By default these are files in a directory that is deleted with the demo.
-Otherwise they are the user's ZooKeeper, RabbitMQ and database. On those
-servers the demo uses names of its own, and deletes everything that it has
-created.
+By default the services are files in a temporary directory. Otherwise they are
+the user's ZooKeeper, RabbitMQ and database. On these servers the demo uses its
+own names, and deletes everything that it has created.
 """
 
 import contextlib
@@ -25,18 +24,17 @@ from distperiodic.operator.activity import Activity
 from distperiodic.operator.coordination_probe import CoordinationProbe
 from distperiodic.operator.coordination_probe import directory
 
-#: Session timeout in seconds. If a process is silent for longer, the others
-#: take over its work. A server may grant another value.
+#: Requested session timeout in seconds. If a process is silent for longer, the
+#: others take over its work. A server may grant another value.
 SESSION = 2
-#: Seconds that a lease lasts without a renewal.
+#: Seconds until a lease that is not renewed expires.
 LEASE = 5
 #: Seconds between two polls of the files, which cannot push changes.
 HEARTBEAT = 0.2
 
 
 class Servers:
-    """The coordination service, the store and, if there are workers, the
-    broker.
+    """The coordination service, the store and, with workers, the broker.
 
     :param place: Directory that only this user can read.
     :param backend_url: Empty means files in *place*.
@@ -72,8 +70,9 @@ class Servers:
 
     @property
     def lock(self) -> pathlib.Path | None:
-        """Path of the lock that all members share. None means that there is no
-        such lock.
+        """Path of the lock that all members share.
+
+        None means that there is no such lock.
         """
         if not self.backend_url.startswith('file:'):
             return None
@@ -81,8 +80,7 @@ class Servers:
             directory(self.backend_url)) / '.driver_lock'
 
     def check(self) -> None:
-        """Check that all services answer, and create the tables of a temporary
-        store.
+        """Check that all services answer, and create a temporary store.
 
         :raises CoordinationUnavailable: the coordination service does not
             answer.
@@ -126,8 +124,7 @@ class Servers:
             'connection': self._connection, 'lease': LEASE,
             'send_timeout': LEASE / 2,
             'dispatcher': 'messaging' if self._broker else 'local',
-            # The pool is large enough for one member to serve all hosts in
-            # time.
+            # With this pool size, a single member can serve all hosts in time.
             'pool_size': max(8, min(200, hosts // 8))}
         lines = ['[DEFAULT]']
         if self._transport_url:
@@ -142,7 +139,8 @@ class Servers:
     def sweep_up(self, seen: Iterable[tuple[str, str]]) -> None:
         """Delete everything that the demo has created on the user's servers.
 
-        :param seen: Group and process of each entry that was ever in a group.
+        :param seen: Group and process of each entry that the demo has seen in
+            a group.
         """
         if not self._own:
             with (contextlib.suppress(exceptions.DistperiodicError),

@@ -35,8 +35,7 @@ class CatalogueRead(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A callback to run in the thread of the flow, for example to handle an
-    answer of the store.
+    """A callback for the thread of the flow, such as an answer of the store.
     """
 
     call: Callable[[], None]
@@ -55,12 +54,11 @@ class Sent(NamedTuple):
 
 
 class Unsent(NamedTuple):
-    """A batch that could not be handed to the broker. It may arrive all the
-    same.
+    """A batch whose transfer to the broker failed. It may arrive nevertheless.
     """
 
     batch: message.Batch
-    #: For the log.
+    #: Reason of the failure, for the log.
     reason: str
 
 
@@ -71,12 +69,11 @@ class Reported(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """The end of runs in the pool of this process. The store has not recorded
-    it yet.
+    """The end of runs in this process's pool, not recorded in the store yet.
     """
 
     report: message.Report
-    #: Membership entry of the scheduler that the report is for.
+    #: Membership entry of the scheduler that receives the report.
     to_entry: str
 
 
@@ -98,28 +95,26 @@ class Released(NamedTuple):
 
 
 class ClockDiffers(NamedTuple):
-    """A difference between the store's clock and the time that this process
-    uses for it.
-    """
+    """A difference of the store's clock from this process's estimate of it."""
 
     job: str
 
 
 class Unlisted(NamedTuple):
-    """Objects that were to be claimed, but that the store does not list."""
+    """Objects that a claim named, but that the store does not list."""
 
     job: str
     objects: Sequence[str]
 
 
 class Submitted(NamedTuple):
-    """Tasks with steps that are ready, or that were changed."""
+    """Tasks that were changed or have a step that is ready."""
 
     tasks: Sequence[str]
 
 
 class Woken(NamedTuple):
-    """A change in something that the flow checks in each of its turns."""
+    """A wake-up: a condition that each turn of the flow checks has changed."""
 
 
 class Stopped(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Books of claims, and the renewal of leases."""
+"""Books (jobs and the store of their claims), and the renewal of leases."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -12,24 +12,27 @@ from distperiodic.core.job import Job
 
 
 class Book(NamedTuple):
-    """The claims of some jobs: their store, and the authority over them."""
+    """Some jobs, the store of their claims, and the authority over the claims.
+    """
 
     authority: Authority
     #: Jobs by name.
     jobs: Mapping[str, Job]
     store: ports.StoreQueue
-    #: Whether this scheduler grants the runs. If False, the workers do.
+    #: True if this scheduler grants the runs. False means that the workers do.
     grants_here: bool
     #: Seconds between two searches for expired leases.
     sweep_interval: float = 0.0
     #: Seconds without a renewal after which the leases of a process that left
-    #: its group are taken over. 0: schedulers cannot see which processes left.
+    #: its group are taken over. 0 means that schedulers cannot see which
+    #: processes have left.
     silence_timeout: float = 0.0
 
     @property
     def shared(self) -> bool:
-        """True if all members and workers claim in this store. If False, only
-        one scheduler knows of the claims.
+        """True if all members and workers claim in this store.
+
+        False means that the claims are those of only one scheduler.
         """
         return self.authority is Authority.STORE
 

@@ -5,12 +5,12 @@ from distperiodic import ports
 
 
 class LogThrottle:
-    """Limits how often a message is logged, by key.
+    """Limit on the rate of log messages, by key.
 
-    Keys are remembered for ever. Build them from names that are known in this
+    Keys are never forgotten. Build them from names that are known in this
     process (jobs, partitions), never from the content of a message.
 
-    :param every: Seconds between two log lines with one key.
+    :param every: Minimum seconds between two log lines with the same key.
     """
 
     def __init__(self, clock: ports.Clock, every: float):
@@ -19,8 +19,7 @@ class LogThrottle:
         self._last: dict[str, float] = {}
 
     def allow(self, key: str) -> bool:
-        """Return whether the message *key* may be logged now, and record that.
-        """
+        """Return True and record the time if *key* may be logged now."""
         now = self._clock.monotonic()
         last = self._last.get(key)
         if last is not None and now - last < self._every:

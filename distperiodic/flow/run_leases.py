@@ -8,13 +8,13 @@
        report ◄────────── done, dead or retried in the store ◄──┘
 
 This component runs in the process that reaches the store. If the worker shares
-the store with its schedulers, that is the worker, and the component precedes
-the worker's executor. Otherwise it is the scheduler, and the component
-precedes the scheduler's bus. Granted runs are held under a lease. The lease is
-renewed while the worker gives signs of life. Once it is lost, the results do
-not count.
+the store with its schedulers, that process is the worker, and the component
+precedes the worker's executor. Otherwise the process is the scheduler, and the
+component precedes the scheduler's bus. Granted runs are held under a lease,
+which is renewed while the worker gives signs of life. Once the lease is lost,
+the results do not count.
 
-The file is long because an object crosses each file of the flow once.
+The file is long so that an object on its way crosses it only once.
 """
 
 import dataclasses
@@ -55,7 +55,8 @@ RETRY_CAP = 60.0
 #: Earlier than any instant of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call of the store, and its callback, which gets what counted.
+#: A call of the store, and its callback, which receives the outcomes that
+#: counted.
 StoreCall = tuple[Callable[[ports.ClaimStore], Any], Callable[[Any], None]]
 #: A failed run: its index in the granted batch, and the error.
 Failed = tuple[int, str]
@@ -68,13 +69,15 @@ class Elected(Protocol):
     """
 
     def active(self) -> Active | None:
-        """Return the active worker and its fence, which starts of runs must
-        present. None means that this worker must not start any run.
+        """Return the active worker and its fence, to present when runs start.
+
+        None means that this worker must not start any run.
         """
 
     def trusted(self) -> bool:
-        """Return whether this worker is certainly the active one. Its runs
-        may go on then, even if it must not start any more.
+        """Return whether this worker is certainly the active one.
+
+        If so, its runs may continue, even if it must not start any more.
         """
 
 
@@ -83,8 +86,8 @@ class LeaseRequest(NamedTuple):
 
     #: Monotonic time of the request, in seconds.
     at: float
-    #: Whether this process was certainly in its group. If it joined later, the
-    #: other processes may not see it there yet.
+    #: True if this process was certainly in its group at that time. If it
+    #: joined later, other processes may not see it in the group yet.
     sure: bool
 
 
@@ -109,19 +112,20 @@ class Grant:
         self.batch = batch
         self.lease = lease or granted_lease(batch.lease, batch.id)
         self.holder = holder_of(batch.worker)
-        #: The request from which the lease is trusted.
+        #: The request from which the validity of the lease is computed.
         self.request = LeaseRequest(now, False)
         #: Monotonic time until which its runs may begin, in seconds. NEVER
         #: means that the lease was lost.
         self.until = now
         self.last_seen = now
-        #: For each granted run: 1, or 0 once its outcome was reported.
+        #: For each granted run: 1 while it is open, 0 once its outcome was
+        #: reported.
         self.open = bytearray()
         #: For each granted run: its index in the batch as it arrived.
         self.indexes: Sequence[int] = ()
-        #: Progress of runs that was not saved yet, by object.
+        #: Progress of runs that has not been saved yet, by object.
         self.progress: dict[str, str] = {}
-        #: Whether a request to save progress is pending.
+        #: True while a request to save progress is pending.
         self.saving = False
 
     @property
@@ -130,14 +134,13 @@ class Grant:
         return self.until == NEVER
 
     def is_running(self, index: int) -> bool:
-        """Return whether the run at *index* was granted and has no outcome
-        yet.
-        """
+        """Return whether the granted run at *index* has no outcome yet."""
         return 0 <= index < len(self.open) and self.open[index] == 1
 
     def take(self, index: int) -> bool:
-        """Mark the run at *index* as ended. Return False if it was marked
-        before.
+        """Mark the run at *index* as ended.
+
+        :returns: False if the run has an outcome already, or was not granted.
         """
         if not self.is_running(index):
             return False
@@ -178,11 +181,13 @@ class RunOutcomes:
               ) -> list[StoreCall]:
         """Return the store calls that record outcomes, and their callbacks.
 
-        :param done: Runs that are done, by their indexes in the granted
+        :param done: Indexes in the granted batch of the runs that are done.
+        :param failed: Runs that failed, with their indexes in the granted
             batch.
-        :param failed: Runs that failed, in the same way.
-        :param report: Report to which the callbacks add what counted.
-        :param proceed: Runs of next steps to request with the ends of steps.
+        :param report: Report to which the callbacks add the outcomes that
+            counted.
+        :param proceed: Request to run the next steps of the tasks. None means
+            that no next step runs here.
         """
         if self._jobs[grant.batch.job].scope is Scope.TASK:
             return [self._advance_call(grant, done, failed, report, proceed)]
@@ -193,8 +198,9 @@ class RunOutcomes:
     def _advance_call(self, grant: Grant, done: list[int],
                       failed: list[Failed], report: message.Report,
                       proceed: ports.Proceed | None) -> StoreCall:
-        """Return the store call that ends runs of commands and moves their
-        tasks, and its callback.
+        """Return the store call that ends runs of commands, and its callback.
+
+        The call also advances the tasks of the runs.
         """
         batch, job = grant.batch, self._jobs[grant.batch.job]
         into = self._new_lease()
@@ -227,8 +233,9 @@ class RunOutcomes:
                     report: message.Report) -> StoreCall:
         """Return the store call that ends runs as done, and its callback.
 
-        :param done: Their indexes in the granted batch.
-        :param report: Report to which the callback adds what counted.
+        :param done: Indexes of the runs in the granted batch.
+        :param report: Report to which the callback adds the outcomes that
+            counted.
         """
         batch = grant.batch
         keys = [batch.objects[i] for i in done]
@@ -261,11 +268,13 @@ class RunOutcomes:
 
     def _fail_calls(self, grant: Grant, failed: list[Failed],
                    report: message.Report) -> list[StoreCall]:
-        """Return the store calls that record failed runs, and their callbacks:
-        one for each length of the pause before the retry.
+        """Return the store calls that record failed runs, and their callbacks.
+
+        There is one call for each length of the pause before the retry.
 
         :param failed: Runs by their indexes in the granted batch.
-        :param report: Report to which the callbacks add what counted.
+        :param report: Report to which the callbacks add the outcomes that
+            counted.
         """
         job = self._jobs[grant.batch.job]
         by_pause: dict[float | None, list[Failed]] = {}
@@ -282,8 +291,9 @@ class RunOutcomes:
                 for pause, runs in by_pause.items()]
 
     def pause(self, job: Job, attempt: int) -> float:
-        """Return the seconds from the failure of *attempt* to the next
-        attempt. The pause doubles each time, with a cap and equal jitter (AWS
+        """Return the seconds from the failure of *attempt* to the next one.
+
+        The pause doubles with each attempt, with a cap and equal jitter (AWS
         Architecture Blog, "Exponential Backoff And Jitter", 2015).
         """
         pause = min(RETRY_CAP,
@@ -317,24 +327,25 @@ class RunOutcomes:
         return call, then
 
 
-# Fraction of a lease, at its end, in which its holder does not trust it.
+# Fraction of a lease, at its end, during which its holder does not trust it.
 _MARGIN = 0.1
 
-# Number of leases without a sign of life after which a batch is forgotten.
+# Number of lease durations without a sign of life after which a batch is
+# forgotten.
 _FORGET_AFTER = 3
 
 
 def _key(sender: str, batch_id: str) -> tuple[str, str]:
     """Return the key of a batch: the sender's process, and the batch id.
 
-    The sender may have another entry when the batch is reported. Its process
-    uses each id once.
+    The entry of the sender may change before the batch is reported, but its
+    process does not. A process uses each batch id only once.
     """
     return process_of(sender), batch_id
 
 
 def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
-    """Return *batch* reduced to what was granted of it."""
+    """Return *batch* reduced to its granted runs."""
     fences = [claim.fence for claim in granted]
     if fences == batch.fences:
         return batch
@@ -346,18 +357,18 @@ def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
 class RunLeases:
     """The running batches and their leases.
 
-    :param run: Receives a batch, reduced to what was granted of it.
+    :param run: Receives each batch, reduced to its granted runs.
     :param report: Receives each report, and the entry of its scheduler.
     :param lease: Seconds until a lease expires.
     :param sure: Returns whether this process is certainly still a member under
-        that entry.
-    :param shared: Whether all schedulers claim in this store. If True, this
-        component puts granted runs that are refused back into the store.
+        the given entry.
+    :param shared: True if all schedulers claim in this store. This component
+        then puts granted runs that are refused back into the store.
     :param silence_timeout: Seconds without a renewal after which the leases of
         a process that left its group are taken over; default: *lease*.
     :param partitions: Configuration of the partitions, by name.
-    :param proceeds: Whether the next steps of tasks run here at once, if
-        their commands are among *jobs*. If False, a scheduler sends them.
+    :param proceeds: True if the next steps of tasks run here at once, provided
+        that their commands are among *jobs*. If False, a scheduler sends them.
     :param elected: Election of the active worker of the partition. None means
         that all workers of the partition start runs.
     """
@@ -375,7 +386,7 @@ class RunLeases:
                  elected: Elected | None = None):
         self._jobs = jobs
         self._elected = elected
-        #: Whether the next steps of tasks run here at once.
+        #: True if the next steps of tasks run here at once.
         self.proceeds = proceeds
         self._limits = limits_of(jobs, partitions)
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
@@ -387,7 +398,8 @@ class RunLeases:
         self._clock = clock
         self._lease = lease
         self._run = run
-        # A batch that this component has made itself has no other sender.
+        # A batch that this component created itself has no scheduler to report
+        # to.
         self._report = report if not proceeds else (
             lambda report_, to_entry: None if to_entry == report_.worker
             else report(report_, to_entry))
@@ -413,7 +425,7 @@ class RunLeases:
     def accept(self, batch: message.Batch) -> None:
         """Request a grant for *batch*, and begin the granted runs."""
         if batch.job not in self._jobs:
-            # The receiver refuses unknown jobs itself.
+            # The receiver of batches refuses unknown jobs itself.
             self._run(batch)
             return
         key = _key(batch.sender, batch.id)
@@ -438,9 +450,9 @@ class RunLeases:
     def _start(self, grant: Grant, now: float) -> None:
         """Start *grant* in the store, then count the running objects.
 
-        The count follows the commit of the start. If two batches are granted
-        at the same time, at least one of them sees that the limit is exceeded
-        and gives its own runs back.
+        The running objects are counted after the start is committed. So if two
+        batches are granted at the same time, at least one of the two counts
+        exceeds the limit, and the runs of its batch are given back.
         """
         batch = grant.batch
         active = None if self._elected is None else self._elected.active()
@@ -490,9 +502,9 @@ class RunLeases:
 
     def _load(self, store: ports.ClaimStore, grant: Grant,
               granted: list[Claim]) -> _Loaded | None:
-        """Read what the granted steps of tasks receive.
+        """Read the inputs of the granted steps of tasks.
 
-        :returns: None means that these are no steps of tasks.
+        :returns: None means that the runs are not steps of tasks.
         """
         job = grant.batch.job
         if self._jobs[job].scope is not Scope.TASK or not granted:
@@ -505,7 +517,7 @@ class RunLeases:
             if again else {})
 
     def _ended(self, job: str, runs: int) -> None:
-        """Free *runs* places of *job*, and start batches that wait for one."""
+        """Free *runs* places of *job*, and start waiting batches."""
         self._gate.release(job, runs)
         self._start_next()
 
@@ -514,7 +526,8 @@ class RunLeases:
             self._start(grant, self._clock.monotonic())
 
     def sweep(self) -> None:
-        """Refuse batches that waited too long for a place, and count again.
+        """Refuse batches that waited too long, and recount running objects.
+
         Call this several times a second.
         """
         for grant, refusal in self._gate.expired(self._clock.monotonic()):
@@ -587,8 +600,9 @@ class RunLeases:
     def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
         """Return the request to run the next steps of tasks here.
 
-        No message is needed then. Their runs take the places of the runs that
-        have ended. If a limit applies to a command, a scheduler sends it.
+        The next steps then need no message. Their runs take the places of the
+        runs that have ended. If a limit applies to a command, a scheduler
+        sends its runs.
 
         :returns: None means that no next step runs here.
         """
@@ -627,8 +641,7 @@ class RunLeases:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
     def may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return None if runs of *batch* may start now, else the reason for
-        refusal.
+        """Return None if runs of *batch* may start, or the refusal.
 
         The threads that run the work call this.
         """
@@ -646,12 +659,14 @@ class RunLeases:
         return None
 
     def runs_until(self, batch: message.Batch) -> float:
-        """Return the monotonic time until which running runs of *batch* may go
-        on if nothing more is known of this process, in seconds.
+        """Return the monotonic time until which runs of *batch* may continue.
 
-        Until then no other process takes over the lease: it must have expired,
-        or its holder must have left the group and been silent. The threads of
-        handler processes call this.
+        Until then no other process takes over the lease, even if nothing more
+        is heard of this process: either the lease must expire first, or its
+        holder must leave the group and be silent. The threads of handler
+        processes call this.
+
+        :returns: Seconds.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
         if grant is None:
@@ -665,12 +680,11 @@ class RunLeases:
         return min(until, unheard)
 
     def has(self, batch: str, sender: str) -> bool:
-        """Return whether a batch of *sender* was granted and is not over."""
+        """Return whether a batch of *sender* was granted and has not ended."""
         return _key(sender, batch) in self._grants
 
     def lease_of(self, batch: message.Batch) -> str | None:
-        """Return the lease in which *batch* runs. None means that it does not
-        run.
+        """Return the lease in which *batch* runs, or None if it does not run.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
         return None if grant is None or grant.is_lost else grant.lease
@@ -701,7 +715,8 @@ class RunLeases:
         failed = [(i, error) for i, error in report.failed if grant.take(i)]
         lost = [i for i in report.lost if grant.take(i)]
         if lost:
-            # Their lease is not renewed, so it expires in the store.
+            # The lease of lost runs is not renewed, so it expires in the
+            # store.
             grant.until = NEVER
         report.lost = [grant.indexes[i] for i in lost]
         report.done, report.failed = [], []
@@ -714,7 +729,7 @@ class RunLeases:
             proceed = self._request_next(grant.batch)
             calls = self._outcomes.calls(grant, done, failed, report, proceed)
         if grant.over:
-            # The grant may go: the requests keep what they need of it.
+            # Forget the grant. The store calls keep what they need of it.
             self._forget(grant)
         freed = len(done) + len(failed) + len(put_back) + len(lost)
         if not calls:
@@ -761,8 +776,10 @@ class RunLeases:
         return returned
 
     def _save(self, grant: Grant) -> None:
-        """Save the unsaved progress. Each grant has at most one pending
-        request, however long the store is unreachable.
+        """Save the progress that has not been saved yet.
+
+        Each grant has at most one pending request, even if the store is
+        unreachable for a long time.
         """
         progress, grant.progress = grant.progress, {}
         grant.saving = True
@@ -779,8 +796,8 @@ class RunLeases:
         """Renew the leases of batches that give signs of life.
 
         Call this at least three times per lease. A long gap between two calls
-        does not count as silence: reports that arrived meanwhile are still
-        unread.
+        does not count as silence of the workers, because reports that arrived
+        during the gap are still unread.
         """
         now = self._clock.monotonic()
         gap, self._renewed = now - self._renewed, now

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's clock, as one process keeps it.
+"""Estimate of the store's clock in one process.
 
 Members that claim in one store use the store's clock. Between two queries each
-member extrapolates the time with its own monotonic clock. So the wall clock of
-a member does not matter, and neither does a change to it.
+member extrapolates the time with its own monotonic clock. So neither the wall
+clock of a member nor a change to it has an effect.
 
 The time never goes back. When the store's clock is behind the time in use, the
 time advances at half speed until the two meet.
@@ -21,8 +21,8 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two queries; quartz drifts by less than 0.01 s in that time.
 _INTERVAL = 60.0
-# Seconds until the next query after an unreliable answer. An answer that took
-# long may be wrong by half of that time. An unexpected answer means that the
+# Seconds until the next query after an unreliable answer. An answer may be
+# wrong by half of its response time. An unexpected answer means that the
 # store's clock was set, or runs at another speed for a while.
 _RETRY_AFTER = 1.0
 # Number of requests in one query, and the response time in seconds below which
@@ -38,8 +38,8 @@ _TOLERATED = 1.0
 class StoreClock:
     """The store's time; see :class:`distperiodic.ports.Clock`.
 
-    :param known: Called when the time is known for the first time. Until then
-        :meth:`now` returns the local time.
+    :param known: Called once the store's time is known. Until then :meth:`now`
+        returns the local time.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -50,8 +50,8 @@ class StoreClock:
         #: The store's time when the monotonic clock was zero. None means
         #: unknown.
         self._base: Instant | None = None
-        #: The time in use at the last answer, and the monotonic clock then,
-        #: both in microseconds.
+        #: The time in use at the last answer, and the monotonic clock at that
+        #: moment, both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
         #: The store's time at which it meets the time in use.
         self._meet: Instant = 0
@@ -91,8 +91,9 @@ class StoreClock:
             self.sync()
 
     def sync(self) -> None:
-        """Query the store's clock now. Call this when the time in use may be
-        wrong.
+        """Query the store's clock now.
+
+        Call this when the time in use may be wrong.
         """
         if self._pending:
             return
@@ -107,9 +108,12 @@ class StoreClock:
         return self._clock.now() - self._up()
 
     def _measure(self, store: ports.ClaimStore) -> tuple[Instant, float]:
-        """Return the store's time at zero of the monotonic clock, and the
-        response time in seconds. The answer with the shortest response time is
-        used (Cristian's algorithm, Distributed Computing 3, 1989).
+        """Return the store's time at zero of the monotonic clock.
+
+        The answer with the shortest response time is used (Cristian's
+        algorithm, Distributed Computing 3, 1989).
+
+        :returns: The time, and the response time in seconds.
         """
         best: tuple[Instant, float] | None = None
         for _ in range(_QUERIES):
@@ -140,9 +144,10 @@ class StoreClock:
         self._compare_with_wall(took)
         if behind > _TOLERATED + took and self._throttle.allow('set back'):
             LOG.warning(
-                'store clock set back: seconds=%.1f; ticks come at half '
-                'speed until it has caught up, and the store refuses ticks '
-                'that its clock has not reached; they run later', behind)
+                'store clock set back: seconds=%.1f; until the clock has '
+                'caught up, ticks come at half speed, and the store refuses '
+                'ticks that its clock has not reached; refused ticks run '
+                'later', behind)
         if first:
             self._on_known()
 

@@ -250,7 +250,8 @@ def _prune_some_failures(
         old.append(~kept)
     ids = connection.execute(
         sa.select(_failure.c.id).where(*old)
-        .order_by(_failure.c.at, _failure.c.id).limit(_AT_A_TIME)).scalars().all()
+        .order_by(_failure.c.at, _failure.c.id).limit(_AT_A_TIME)
+    ).scalars().all()
     connection.execute(sa.delete(_failure).where(_failure.c.id.in_(ids)))
     return len(ids)
 

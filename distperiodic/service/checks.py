@@ -24,7 +24,7 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
     """Return the options of *conf* for a service of this kind.
 
     :param kind: 'scheduler' or 'worker'.
-    :raises ConfigError: an option cannot be used.
+    :raises ConfigError: An option cannot be used.
     """
     settings = opts.settings(conf)
     if settings.backend_url:
@@ -82,10 +82,10 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
 
 def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
                       kind: str) -> None:
-    """Log what is wrong with the file of the workflows.
+    """Log errors in the file of the workflows.
 
-    A service does without this file, so it starts in any case: its jobs and
-    the tasks that were submitted need it no more.
+    A service can run without this file, because its jobs and the submitted
+    tasks do not need it. So the service starts in any case.
 
     :param kind: 'scheduler' or 'worker'.
     """
@@ -97,7 +97,7 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
         workflows = read_workflows(settings.workflows)
     except exceptions.InvalidWorkflow as exc:
         LOG.warning(
-            'workflows unusable: error=%s; this service does without them, '
+            'workflows unusable: error=%s; this service runs without them, '
             'but no task of their types can be submitted with this file; '
             'correct it', exc)
         return
@@ -110,8 +110,8 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
     if unknown:
         LOG.warning(
             'workflows with unknown commands: commands=%s types=%s; a step '
-            'with such a command waits until a scheduler has it; correct the '
-            'file, or start the schedulers with a class that has them',
+            'with such a command waits until a scheduler knows it; correct '
+            'the file, or start the schedulers with a class that defines them',
             ','.join(sorted(unknown)),
             ','.join(sorted({one for types in unknown.values()
                              for one in types})))
@@ -120,7 +120,7 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
 def check_backend() -> None:
     """Check that threads run under the chosen backend of oslo.service.
 
-    :raises ConfigError: the backend is eventlet and threads are not patched.
+    :raises ConfigError: The backend is eventlet and threads are not patched.
     """
     if backend.get_backend_type() is not backend.BackendType.EVENTLET:
         return

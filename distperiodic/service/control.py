@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of one service: follow what operators want, answer and report.
+"""Control of one service by operators: apply commands, answer and report.
 
-All methods run in the main thread of the service, unless they say otherwise.
-The store is only used through its thread.
+All methods run in the main thread of the service, unless their docstrings say
+otherwise. The store is only used through its thread.
 """
 
 import json
@@ -36,23 +36,24 @@ class Controlled(Protocol):
     """A service that an operator can control."""
 
     def set_drained(self, drained: bool) -> None:
-        """Acquire no new work while *drained*; finish what was acquired."""
+        """Acquire no new work while *drained*; finish the acquired work."""
 
     def set_pool_size(self, size: int | None) -> Outcome:
-        """Set the number of threads for handlers. None means the option."""
+        """Set the number of threads for handlers.
+
+        :param size: None means that the option ``pool_size`` applies.
+        """
 
     def open_runs(self) -> int:
         """Return the number of objects that were acquired and have not ended.
         """
 
     def report(self) -> dict[str, Any]:
-        """Return the current activity of this member, for its row in the
-        store.
-        """
+        """Return the current activity of this member, for its row."""
 
 
 class Controls:
-    """Wishes of operators for one service, and its answers.
+    """State that operators want for one service, and its answers.
 
     :param member: Name of the member, for the log.
     """
@@ -60,12 +61,12 @@ class Controls:
     def __init__(self, service: Controlled, member: str):
         self._service = service
         self._member = member
-        #: What was applied last.
+        #: The state that was applied last.
         self.desired = Desired()
         self._resized = Outcome(True, '')
 
     def apply(self, desired: Desired) -> None:
-        """Do what is wanted, if it differs from what is."""
+        """Apply *desired* where it differs from the state applied last."""
         before, self.desired = self.desired, desired
         if before.drained != desired.drained:
             self._service.set_drained(desired.drained)
@@ -101,12 +102,13 @@ class Controls:
 class BusControl:
     """Control through messages.
 
-    Without a store this is the only control. A drain is then forgotten when
-    the process ends. With a store, this only reports.
+    Without a store this is the only control. A drain then ends with the
+    process. With a store, this component only reports.
 
     :param process: Name of this process.
-    :param reply: Sends a reply to the queue with that last word.
-    :param stored: Whether there is a store.
+    :param reply: Sends a reply to the queue whose name ends with the given
+        word.
+    :param stored: True if there is a store.
     """
 
     def __init__(self, service: Controlled, controls: Controls, me: Me,
@@ -118,11 +120,12 @@ class BusControl:
         self._process = process
         self._reply = reply
         self._stored = stored
-        #: Who drained this member, when and why. Empty: it is not drained.
+        #: Sender, time and reason of the drain of this member. Empty means
+        #: that it is not drained.
         self._drained: dict[str, Any] = {}
 
     def obey(self, request: ControlRequest) -> None:
-        """Do what a command wants, and reply."""
+        """Execute a command, and reply."""
         state = ''
         if request.verb == Verb.SHOW:
             outcome = Outcome(True, '')
@@ -139,7 +142,7 @@ class BusControl:
             outcome.done, outcome.text, state), request.reply)
 
     def _do(self, request: ControlRequest) -> Outcome:
-        """Do what a command wants, and return the answer."""
+        """Execute a command, and return the answer."""
         if self._stored:
             return Outcome(False, (
                 'this member takes commands from its store; set '
@@ -176,7 +179,7 @@ class StoreControl:
     :param process: Name of this process.
     :param look_interval: Seconds between two reads of the row.
     :param report_interval: Seconds between two reports.
-    :param found: What the start of the service has found.
+    :param found: The row as it was read when the service started.
     """
 
     def __init__(self, service: Controlled, controls: Controls, me: Me,
@@ -200,7 +203,7 @@ class StoreControl:
         self._found(found)
 
     def sweep(self) -> None:
-        """Look at the row and report, if that is due."""
+        """Read the row and send a report, if they are due."""
         now = self._clock.monotonic()
         if (now - self._looked >= self._look_interval
                 and not self._looking):
@@ -209,7 +212,7 @@ class StoreControl:
             self._report()
 
     def hurry(self) -> None:
-        """Look at the row at the next sweep: an operator has changed it."""
+        """Read the row at the next sweep; an operator has changed it."""
         self._looked = self._clock.monotonic() - self._look_interval
 
     def _look(self) -> None:
@@ -246,14 +249,14 @@ class StoreControl:
         self._report()
 
     def stopped(self) -> None:
-        """Report that this process has stopped. Any thread may call it."""
+        """Report that this process has stopped. Any thread may call this."""
         with self._lock:
             self._stopped = True
             self._submit('')
 
     def _report(self) -> None:
         with self._lock:
-            # A report after the last one would tell that the process lives.
+            # A report after stopped() would show the process as alive.
             if not (self._reporting or self._stopped):
                 self._reporting = True
                 self._reported = self._clock.monotonic()

@@ -2,19 +2,20 @@
 """Exempt long-lived objects from garbage collection.
 
 A full collection visits every object of the process while no other thread
-runs. That takes tens of milliseconds, in the middle of a tick. The objects
-that exist when a service begins to work live as long as the service, so the
-collector need not visit them. :func:`gc.freeze` exempts them.
+runs. It takes tens of milliseconds, possibly in the middle of a tick. The
+objects that exist when a service begins to work live as long as the service,
+so the collector need not visit them. :func:`gc.freeze` exempts them.
 
-While a service works, the collector also looks for young garbage less often.
-A burst of a thousand ticks keeps some 15,000 new objects until its reports
-have come. Python would visit them twenty times meanwhile and find nothing.
+While a service works, collections of young objects are also less frequent. A
+burst of a thousand ticks keeps some 15,000 new objects alive until its reports
+have arrived. With its default threshold, the collector would visit these
+objects twenty times meanwhile and find no garbage.
 """
 
 import gc
 import threading
 
-#: Number of new objects after which the collector looks for young garbage.
+#: Number of new objects after which the collector visits the young objects.
 YOUNG = 20_000
 
 _lock = threading.Lock()
@@ -25,12 +26,13 @@ _before: tuple[int, int, int] | None = None
 
 
 def freeze() -> None:
-    """Run a full collection, then exempt every surviving object from later
-    ones (:func:`gc.freeze`), and look for young garbage after :data:`YOUNG`
-    new objects.
+    """Run a full collection, and exempt the surviving objects from later ones.
 
-    If the collector is disabled, nothing changes. A higher threshold of the
-    program stays as it is.
+    See :func:`gc.freeze`. Also raise the threshold for a collection of young
+    objects to :data:`YOUNG` new objects.
+
+    If the collector is disabled, nothing changes. A higher threshold that the
+    program has set is kept.
     """
     global _before, _users
     with _lock:
@@ -45,7 +47,7 @@ def freeze() -> None:
 
 
 def unfreeze() -> None:
-    """Undo :func:`freeze` after the last caller of it has called this."""
+    """Undo :func:`freeze` once each of its callers has called this."""
     global _before, _users
     with _lock:
         _users -= 1

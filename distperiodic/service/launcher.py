@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fork the processes of a service and replace those that end.
 
-At SIGHUP oslo.service's own launcher ends a process, lets it finish its runs,
-and only then forks another one. If a handler hangs, a member is missing for a
-minute. If the configuration file has an error, every process ends for good.
-With this launcher, at SIGHUP a process reads its options again and keeps
-running.
+At SIGHUP, oslo.service's own launcher stops each process, waits until its runs
+have ended, and only then forks another one. If a handler hangs, the group
+lacks a member for a minute. If the configuration file has an error, every
+process ends for good. With this launcher, a process reads its options again at
+SIGHUP and keeps running.
 """
 
 import contextlib
@@ -95,8 +95,7 @@ class _Process(cotyledon.Service):
 
 def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
            workers: int = 1) -> None:
-    """Run *services* in *workers* processes, and block until SIGTERM or
-    Ctrl-C.
+    """Run *services* in *workers* processes, until SIGTERM or Ctrl-C.
 
     Each process runs all of the services. It starts them in the given order
     and stops them in the reverse order. ``start()`` of a service must return,

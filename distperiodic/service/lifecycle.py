@@ -84,11 +84,11 @@ SWEEP = 0.25
 _REPORTED_RUNS, _REPORTED_PROGRESS = 20, 200
 
 
-# Lease names generated in advance. Each read of the system's random
-# source lets another thread have the interpreter, which a burst of a thousand
-# ticks would pay for twice a tick.
+# Lease names generated in advance. Each read of the system's random source
+# releases the interpreter lock. A burst of a thousand ticks would pay for this
+# twice per tick.
 _names: list[str] = []
-# A forked child must not give out the names of its parent.
+# A forked child must not use the names of its parent.
 os.register_at_fork(after_in_child=_names.clear)
 
 
@@ -149,8 +149,9 @@ class Bus(Protocol):
 
 
 class Lifecycle(ServiceBase):
-    """Base class of both services, with one main thread and a stop of limited
-    duration.
+    """Base class of both services.
+
+    A service has one main thread, and a stop of limited duration.
     """
 
     _kind = ''
@@ -159,7 +160,7 @@ class Lifecycle(ServiceBase):
         super().__init__()
         self._conf = conf
         self._tasks = tasks
-        #: Tasks of partitions that have a class of their own, by topic.
+        #: Tasks of partitions that have their own class, by topic.
         self._own_tasks: dict[str, periodic.PeriodicTasks] = {}
         check_backend()
         self._clear()
@@ -260,11 +261,12 @@ class Lifecycle(ServiceBase):
 
     def _known_jobs(self, tasks: periodic.PeriodicTasks | None = None
                     ) -> dict[str, Job]:
-        """Return the jobs that this service may run, by name. Commands need a
-        store.
+        """Return the jobs that this service may run, by name.
 
-        :param tasks: The tasks that have the jobs. None means those that the
-            service was started with.
+        Commands are included only if there is a store.
+
+        :param tasks: The object that defines the jobs. None means the object
+            with which the service was started.
         """
         tasks = tasks or self._tasks
         jobs = dict(tasks.jobs)
@@ -277,7 +279,7 @@ class Lifecycle(ServiceBase):
         return ()
 
     def load_handlers(self, settings: opts.Settings) -> None:
-        """Load the classes of partitions that have one of their own.
+        """Load the handler classes of partitions that have their own class.
 
         A class that was loaded before the fork is not loaded again.
 
@@ -317,8 +319,9 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def _work(self) -> None:
-        """Connect, and work until the service stops; called in the main
-        thread.
+        """Connect, and work until the service stops.
+
+        Called in the main thread.
         """
 
     def _main(self) -> None:
@@ -333,8 +336,8 @@ class Lifecycle(ServiceBase):
                     exc, exceptions.ConfigError))
         finally:
             if self._problem is not None:
-                # Leave the group: this member would own objects that it does
-                # not serve.
+                # Leave the group. Otherwise this member would own objects that
+                # it does not serve.
                 self._leave()
             if self._frozen:
                 heap.unfreeze()
@@ -351,24 +354,22 @@ class Lifecycle(ServiceBase):
 
     @property
     def title(self) -> str:
-        """Process title, as ps shows it, of a process that only runs this
-        service.
-        """
+        """Title, as shown by ps, of a process that only runs this service."""
         return f'distperiodic: {self._kind} {self.member_id}'
 
     def status(self) -> dict[str, Any]:
         """Return the state of this process for a health check.
 
-        It can be written as JSON. ``healthy`` is false while the process is
-        not certain of its membership, cannot reach its store, is stalled, or
-        does not run. ``problem`` then gives the reason in one line. ``pools``
-        gives the number of threads of each partition: the maximum (``size``),
-        those that run a handler (``busy``), and those that were replaced
-        because their handler did not return in time (``hanging``). ``queued``
-        is the number of objects that wait for a thread. ``tasks`` gives, by
-        status, the number of tasks whose end this process has recorded since
-        it started, and of those that became stuck. It is missing if the
-        service has no commands or no store.
+        The result can be written as JSON. ``healthy`` is false while the
+        process is not certain of its membership, cannot reach its store, is
+        stalled, or does not run. ``problem`` then gives the reason in one
+        line. ``pools`` gives the number of threads of each partition: the
+        maximum (``size``), those that run a handler (``busy``), and those that
+        were replaced because their handler did not return in time
+        (``hanging``). ``queued`` is the number of objects that wait for a
+        thread. ``tasks`` gives, by status, the number of tasks that this
+        process has recorded as ended or stuck since it started. This key is
+        missing if the service has no commands or no store.
         """
         problem: object = self._problem
         healthy = self._started.is_set() and not self._ended.is_set()
@@ -409,7 +410,7 @@ class Lifecycle(ServiceBase):
     def exit_if_unusable(self, processes: int) -> None:
         """End the program if this service cannot start.
 
-        :param processes: Number of processes that will run it.
+        :param processes: Number of processes that will run the service.
         :raises SystemExit: An option, a URL, a job or the tables cannot be
             used; the text is one line.
         """
@@ -423,7 +424,8 @@ class Lifecycle(ServiceBase):
                 raise exceptions.ConfigError(
                     f'{processes} processes with an empty [distperiodic] '
                     'backend_url would each own all objects; set it, for '
-                    'example to file:///var/lib/my-service, or run one')
+                    'example to file:///var/lib/my-service, or run only one '
+                    'process')
         except exceptions.ConfigError as exc:
             raise SystemExit(f'{self._kind}: {exc}') from None
 
@@ -435,11 +437,11 @@ class Lifecycle(ServiceBase):
         mutable options again. A second Ctrl-C ends the process at once.
 
         :raises SystemExit: An option cannot be used; the text is one line.
-        :raises Exception: The error that stopped the service, unless it was
-            asked to stop.
+        :raises Exception: The error that stopped the service, unless a stop
+            was requested.
         """
-        # Choose threads first: oslo.messaging would choose eventlet for the
-        # whole process.
+        # Choose threads first. Otherwise oslo.messaging would choose eventlet
+        # for the whole process.
         backend.register_backend_default_hook(
             lambda: backend.BackendType.THREADING)
         arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -477,8 +479,8 @@ class Lifecycle(ServiceBase):
     def wait(self) -> None:
         """Wait until the service has stopped.
 
-        :raises Exception: The error that stopped the service, unless it was
-            asked to stop.
+        :raises Exception: The error that stopped the service, unless a stop
+            was requested.
         """
         self._ended.wait()
         if self._problem is not None and not self._stopping.is_set():
@@ -487,8 +489,8 @@ class Lifecycle(ServiceBase):
     def reset(self) -> None:
         """Read the configuration files again and apply the mutable options.
 
-        If one of them cannot be used, all options keep their values, and the
-        log says which. The launchers call this at SIGHUP.
+        If an option cannot be used, all options keep their values, and the log
+        names the error. The launchers call this at SIGHUP.
         """
         read_again(self._conf)
 
@@ -544,8 +546,9 @@ class Lifecycle(ServiceBase):
     def _isolate(self, topics: Iterable[str],
                  grants: Callable[[], RunLeases | None]
                  ) -> Mapping[str, runs.Isolated]:
-        """Return the functions that run handlers in processes, by topic, for
-        those of *topics* that are configured so.
+        """Return the functions that run handlers in processes, by topic.
+
+        The result contains only topics with ``executor = process``.
 
         :raises ConfigError: The processes could not build the tasks.
         """
@@ -585,8 +588,7 @@ class Lifecycle(ServiceBase):
             self._begin_control(self._store)
 
     def _begin_control(self, store: StoreThread) -> None:
-        """Read what operators want of this member, before it acquires work.
-        """
+        """Read the desired state before this member acquires work."""
         from distperiodic.adapters.sql import members
         from distperiodic.operator.group_reader import connect
         settings = self._settings
@@ -613,7 +615,8 @@ class Lifecycle(ServiceBase):
     def _put_command(self, request: ControlRequest) -> str | None:
         """Handle a command from the bus; a thread of the bus calls this.
 
-        :returns: Why the command is dropped. None means that it counts.
+        :returns: The reason to drop the command. None means that it is
+            accepted.
         """
         if not request.names(self._part, self._member_id):
             return None
@@ -630,10 +633,10 @@ class Lifecycle(ServiceBase):
             self._bus_control.obey(request)
 
     def _sweep_control(self) -> None:
-        """Read the store if that is due, or after a command.
+        """Read the store if a read is due, or after a command.
 
-        The main thread calls this several times a second. So any number of
-        forged commands causes as many reads at most.
+        The main thread calls this several times a second. Forged commands,
+        whatever their number, cause no more reads than that.
         """
         if self._hinted.is_set():
             self._hinted.clear()
@@ -642,15 +645,15 @@ class Lifecycle(ServiceBase):
             self._control.sweep()
 
     def _hurry(self) -> None:
-        """Read the store at once: an operator has changed it."""
+        """Read the store at once, because an operator has changed it."""
         if self._control is not None:
             self._control.hurry()
 
     @abc.abstractmethod
     def set_drained(self, drained: bool) -> None:
-        """Acquire no new work, or acquire it again.
+        """Stop or resume the acquisition of new work.
 
-        :param drained: Whether to acquire none. What was acquired is finished.
+        :param drained: True stops it. Acquired work is finished in any case.
         """
 
     @abc.abstractmethod
@@ -661,7 +664,7 @@ class Lifecycle(ServiceBase):
     def set_pool_size(self, size: int | None) -> Outcome:
         """Set the number of threads for handlers.
 
-        :param size: None means the option ``pool_size``.
+        :param size: None means that the option ``pool_size`` applies.
         """
         limits = {topic: self._settings.pool_size_of(topic)
                   for topic in self._pool.status()}
@@ -675,8 +678,8 @@ class Lifecycle(ServiceBase):
             map(str, sorted(set(sizes.values()))))
         if size is not None and min(sizes.values()) < size:
             return Outcome(False, (
-                f'{text}, not {size}: handlers run in processes, of which '
-                'there are no more until a restart with a larger pool_size'))
+                f'{text}, not {size}: handlers run in processes, and their '
+                'number cannot grow until a restart with a larger pool_size'))
         return Outcome(True, text)
 
     def report(self) -> dict[str, Any]:
@@ -745,8 +748,10 @@ class Lifecycle(ServiceBase):
         return False
 
     def _grace(self) -> float:
-        """Return the seconds that a stop may take before the launcher kills
-        this process.
+        """Return the seconds that a stop may take for its runs.
+
+        The launcher kills the process after ``graceful_shutdown_timeout``
+        seconds. :data:`CLOSING` seconds of this time are reserved.
         """
         try:
             total = self._conf.graceful_shutdown_timeout

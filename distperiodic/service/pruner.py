@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of old rows by a running service.
 
-Once a minute a turn begins, which deletes all rows that are old by then. It
-takes small steps through the queue to the store, so that other calls are
-answered in between. After some time it pauses until the next sweep.
+Once a minute a turn begins, which deletes all rows that are too old. It takes
+small steps through the queue of the store, so that other calls are answered
+between the steps. After a short time the turn pauses until the next sweep.
 """
 
 import collections
@@ -41,7 +41,7 @@ class ServicePruner:
         self._tasks = tasks
         self._next = clock.monotonic() + INTERVAL
         self._until = 0.0
-        #: True while the queue has a step.
+        #: True while the queue contains a step of this pruner.
         self._submitted = False
         #: Steps of the current turn. None means that there is no turn.
         self._steps: Iterator[Step] | None = None
@@ -49,7 +49,7 @@ class ServicePruner:
         self._deleted: collections.Counter[str] = collections.Counter()
 
     def sweep(self) -> None:
-        """Continue the current turn, or begin one if that is due."""
+        """Continue the current turn, or begin one if it is due."""
         now = self._clock.monotonic()
         if self._submitted or (self._steps is None and now < self._next):
             return
@@ -65,7 +65,8 @@ class ServicePruner:
     def _step(self, store: ports.ClaimStore) -> 'Step | None':
         """Take a step, in a thread of the store.
 
-        A step that fails ends the iterator, so a repeated call ends the turn.
+        If a step fails, its iterator has ended, so the next call ends the
+        turn.
         """
         if self._steps is None:
             from distperiodic.adapters.sql.store import SqlClaimStore

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler service, which claims objects at their ticks and dispatches
-them.
+"""The scheduler service, which claims due objects and dispatches them.
 
 One thread runs :mod:`distperiodic.flow`. All input from other threads (views,
 reports, catalogues) reaches that thread through one queue.
@@ -85,8 +84,7 @@ _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
 
 
 class SchedulerService(lifecycle.Lifecycle):
-    """The service that claims this process's objects at their ticks and
-    dispatches them.
+    """The service that claims due objects of this process and dispatches them.
 
     The constructor opens no connections, so it may run before a fork.
 
@@ -125,7 +123,8 @@ class SchedulerService(lifecycle.Lifecycle):
         #: process's jobs.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
-        #: Where notices of this process arrive. None means nowhere.
+        #: Key under which this process receives notices. None means that it
+        #: receives none.
         self._board: notices.Key | None = None
         membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
@@ -208,7 +207,8 @@ class SchedulerService(lifecycle.Lifecycle):
                 on_unsent=lambda batch, reason: self._inbox.put(
                     events.Unsent(batch, reason)),
                 on_notice=self._put_notice,
-                # A command arrives once: each broker gets a copy of it.
+                # Each broker gets a copy of a command, so only one bus
+                # handles commands.
                 on_control=self._put_command if url == main else None,
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
@@ -230,7 +230,7 @@ class SchedulerService(lifecycle.Lifecycle):
             bool(settings.backend_url), settings.dispatcher]
 
     def _books(self, shared: bool, sends: bool) -> list[leases.Book]:
-        """Return the stores of claims, each with its jobs.
+        """Return the books of claims, each with its store and its jobs.
 
         Jobs of scope "member" are claimed in memory. All other jobs are
         claimed in the store, or in memory if there is no store.
@@ -255,12 +255,11 @@ class SchedulerService(lifecycle.Lifecycle):
                 if (job.scope is Scope.MEMBER) is members}
 
     def _announce_pool(self, topics: Iterable[str]) -> None:
-        """Announce this process's pool to the dispatcher as a worker of
-        *topics*.
+        """Announce this process's pool as a worker of *topics*.
 
-        With a store the pool has the identity and tenure of this process, so
-        that other schedulers take over its runs as soon as this process is
-        gone.
+        The announcement is for the dispatcher of this process. With a store
+        the pool has the identity and tenure of this process, so that other
+        schedulers take over its runs as soon as this process is gone.
         """
         solo = self._solo_member
         me = None if self._store is None else parse_entry(self._entry())
@@ -291,14 +290,15 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.hurry()
 
     def open_runs(self) -> int:
-        """Return the number of objects that are claimed here and not ended."""
+        """Return the number of objects with a claim here that has not ended.
+        """
         dispatcher = self._flow.dispatcher
         return dispatcher.waiting + dispatcher.outstanding
 
     def set_drained(self, drained: bool) -> None:
         """Leave the ring, but stay in the group, or join the ring again.
 
-        :param drained: Whether to leave it.
+        :param drained: True leaves the ring.
         """
         self._flow.set_drained(drained)
         if self._group_member is not None:
@@ -310,7 +310,8 @@ class SchedulerService(lifecycle.Lifecycle):
 
         All members receive the notice. The ring divides the tasks among them,
         so that they do not compete, and assigns the tasks of an ordered queue
-        to one member; what one misses, another one sweeps up.
+        to one member. If a member misses a task, the sweep of another member
+        finds it.
         """
         if not self._tasks.commands:
             return
@@ -340,8 +341,10 @@ class SchedulerService(lifecycle.Lifecycle):
             self._inbox.put(events.ResultsWait())
 
     def _sure(self, entry: str) -> bool:
-        """Return True if this process is certain that it is still in its
-        group, with the tenure of *entry*.
+        """Return whether this process is certainly still in its group.
+
+        :param entry: Entry of this process. Its tenure must be the current
+            one.
         """
         if self._group_member is None:
             return True
@@ -420,9 +423,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._idle.set()
 
     def _drained(self) -> bool:
-        """Return True if there is no work left that this process can
-        finish.
-        """
+        """Return True if no work is left that this process can finish."""
         dispatcher = self._flow.dispatcher
         if not (dispatcher.waiting or dispatcher.outstanding):
             return True
@@ -481,8 +482,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.pump()
 
     def _take(self, pause: float) -> bool:
-        """Handle the events of the inbox; if it is empty, wait *pause*
-        seconds.
+        """Handle the events of the inbox; wait *pause* seconds if it is empty.
 
         :return: True if there was an event.
         """
@@ -555,18 +555,18 @@ class SchedulerService(lifecycle.Lifecycle):
     def status(self) -> dict[str, Any]:
         """Return the state of this member for a health check.
 
-        It can be written as JSON. ``member`` is the name of this process.
-        ``healthy`` is false while the process is not certain of its
+        The result can be written as JSON. ``member`` is the name of this
+        process. ``healthy`` is false while the process is not certain of its
         membership, cannot reach its store, is stalled, or does not run.
         ``problem`` then gives the reason in one line. ``pools`` gives the
         number of threads of each partition: the maximum (``size``), those that
         run a handler (``busy``), and those that were replaced because their
-        handler did not return in time (``hanging``); ``queued`` is the number
+        handler did not return in time (``hanging``). ``queued`` is the number
         of objects that wait for a thread. ``tasks`` gives, by status, the
-        number of tasks whose end this process has recorded, and of those that
-        became stuck; it is missing without commands or a store.
-        ``members`` lists the identities in its group, and ``counts`` gives the
-        number of objects by job and outcome.
+        number of tasks that this process has recorded as ended or stuck; this
+        key is missing without commands or a store. ``members`` lists the
+        identities in the group, and ``counts`` gives the number of objects by
+        job and outcome.
         """
         status = super().status()
         member = self._group_member
@@ -588,9 +588,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish the claimed work, and close the connections.
 
-        This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
-        that connections can be closed before the launcher kills the process.
-        It does nothing if the service was not started or is already stopping.
+        The call takes at most ``graceful_shutdown_timeout`` minus 2 seconds,
+        so that connections can be closed before the launcher kills the
+        process. It does nothing if the service was not started or is already
+        stopping.
 
         :param graceful: Ignored. Accepted because oslo.service passes it.
         """
@@ -601,14 +602,14 @@ class SchedulerService(lifecycle.Lifecycle):
         self._last_worker = self._clock.monotonic()
         self._draining = True
         if self._group_member is not None:
-            # Leave only the group of schedulers: while workers run its work,
-            # this process must still see their groups.
+            # Leave only the group of schedulers. While workers run work of
+            # this process, it must still see their groups.
             self._group_member.leave(self._settings.group, timeout=5.0)
         if self._board is not None:
             notices.unlisten(self._board, self._put_notice)
         self._flow.drain()
-        # Finish the objects that were claimed for this tick: without a store
-        # no other process will run them.
+        # Finish the objects that were claimed, because without a store no
+        # other process runs them.
         self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(

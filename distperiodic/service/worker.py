@@ -158,15 +158,17 @@ class WorkerService(lifecycle.Lifecycle):
         return {one.process: one.identity for one in view.members}
 
     def _is_busy(self) -> bool:
-        """Return whether handlers run, including those that timed out, or may
-        begin under a start that the store grants.
+        """Return whether handlers run here or may begin to run.
+
+        Handlers that have timed out count, and so do runs whose start the
+        store may still grant.
         """
         assert self._run_leases is not None
         return bool(self._executor.busy or self._executor.hanging
                     or self._run_leases.busy)
 
     def _role_changed(self, role: Role) -> None:
-        """Let the schedulers send work to this worker, or to another."""
+        """Publish the slots of this worker after a change of its role."""
         if self._stopping.is_set():
             return
         self._set_slots()
@@ -213,9 +215,10 @@ class WorkerService(lifecycle.Lifecycle):
         return self._run_leases.may_start(batch)
 
     def _trusted(self, entry: str) -> Refusal | None:
-        """Return None if this process is certain that it is still in its
-        group, with the tenure of *entry*; otherwise return why a run must not
-        start.
+        """Return None if this process is certainly a member, else the refusal.
+
+        :param entry: Entry of this process. Its tenure must be the current
+            one.
         """
         tenure = self._tenures.get(entry)
         if tenure is None:
@@ -225,7 +228,8 @@ class WorkerService(lifecycle.Lifecycle):
         try:
             view = self._member.view(self._group)
         except exceptions.ViewUnknown:
-            # Other members can see this process's entry before it does.
+            # Other members can see this process's entry before this process
+            # does.
             return Refusal.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
@@ -253,12 +257,13 @@ class WorkerService(lifecycle.Lifecycle):
             'shared' if self._standby is None else str(self._standby.role))}
 
     def set_drained(self, drained: bool) -> None:
-        """Tell schedulers that there is no room here, or that there is again.
+        """Publish that this worker accepts no work, or that it does again.
 
-        :param drained: Whether there is no room.
+        :param drained: True means that it accepts no work.
         """
         if self._standby is not None:
-            # Another worker takes over the partition.
+            # While this worker is drained, another one takes over the
+            # partition.
             if drained:
                 self._standby.leave()
             else:
@@ -270,7 +275,7 @@ class WorkerService(lifecycle.Lifecycle):
     def set_pool_size(self, size: int | None) -> Outcome:
         """Set the number of threads, and the slots that schedulers see.
 
-        :param size: None means the option ``pool_size``.
+        :param size: None means that the option ``pool_size`` applies.
         """
         outcome = super().set_pool_size(size)
         self._set_slots()
@@ -348,13 +353,13 @@ class WorkerService(lifecycle.Lifecycle):
     def status(self) -> dict[str, Any]:
         """Return the state of this worker for a health check.
 
-        It can be written as JSON. The keys ``member``, ``healthy``,
-        ``problem``, ``pools`` and ``tasks`` are those of a scheduler.
-        ``partition`` is the name of the partition that this worker serves, and
-        ``runs`` the number of its objects whose runs have not ended. ``role``
-        is the role of this worker in a partition with one active worker:
-        ``starting``, ``standby``, ``active`` or ``stopping``. In other
-        partitions it is None.
+        The result can be written as JSON. The keys ``member``, ``healthy``,
+        ``problem``, ``pools`` and ``tasks`` have the same meaning as for a
+        scheduler. ``partition`` is the name of the partition that this worker
+        serves. ``runs`` is the number of objects whose runs have not ended
+        here. ``role`` is the role of this worker in a partition with one
+        active worker: ``starting``, ``standby``, ``active`` or ``stopping``.
+        In other partitions it is None.
         """
         return super().status() | {
             'partition': self._partition,
@@ -380,12 +385,12 @@ class WorkerService(lifecycle.Lifecycle):
         super().start()
 
     def stop(self, graceful: bool = True) -> None:
-        """Reject new work, return waiting runs, finish the others, and leave
-        the group.
+        """Reject new work, finish the runs in progress, and leave the group.
 
-        This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
-        that connections can be closed before the launcher kills the process.
-        It does nothing if the service was not started or is already stopping.
+        Runs that have not started are returned to the schedulers. The call
+        takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so that
+        connections can be closed before the launcher kills the process. It
+        does nothing if the service was not started or is already stopping.
 
         :param graceful: Ignored. Accepted because oslo.service passes it.
         """
@@ -433,8 +438,9 @@ class WorkerService(lifecycle.Lifecycle):
         LOG.info('worker stopped: member=%s', self._member_id)
 
     def _share(self, share: float, leave_by: float) -> float:
-        """Return the seconds for one step of closing: a share of the time left
-        until *leave_by*.
+        """Return the seconds for one step of closing.
+
+        They are a share of the time left until *leave_by*.
         """
         return min(lifecycle.CLOSING, max(
             0.3, share * (leave_by - self._clock.monotonic())))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock that a test moves."""
+"""A clock that only a test moves forward or sets."""
 
 import datetime
 
@@ -23,9 +23,8 @@ def instant_of(name: str, moment: datetime.datetime) -> int:
 class FrozenClock:
     """Clock that moves only when a test moves it.
 
-    :param start: Aware datetime at which the clock starts. Default: the
-        beginning of 2030, UTC, which is a tick of every spacing that divides a
-        day.
+    :param start: Aware datetime at which the clock starts. The default is the
+        beginning of 2030, UTC: a tick of every spacing that divides a day.
     :raises ValueError: *start* has no time zone.
     """
 
@@ -59,7 +58,9 @@ class FrozenClock:
         self._monotonic += micros
 
     def set(self, time: datetime.datetime) -> None:
-        """Set the wall clock, as an operator or NTP does; no time passes.
+        """Set the wall clock, as an operator or NTP does.
+
+        The monotonic clock does not change.
 
         :param time: Aware datetime.
         :raises ValueError: *time* has no time zone.

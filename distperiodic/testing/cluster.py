@@ -24,34 +24,34 @@ from distperiodic.testing.store import SharedMemoryStore
 # Fraction of the session timeout for which a member trusts its view after its
 # last heartbeat, as in the services.
 _TRUST = 2 / 3
-# Maximum number of rounds in which members act at one instant. A cluster that
-# needs more would never become idle.
+# Maximum number of rounds in which the members act at one instant. A cluster
+# that needs more rounds would never become idle.
 _TURNS = 10_000
 
 
 class Cluster:
     """Members that share the jobs of one class, without servers or threads.
 
-    Time passes only in :meth:`advance`; a handler takes no time unless
+    Time passes only in :meth:`advance`, and a handler takes no time unless
     *run_time* is set. Use the cluster as a context manager, or call
     :meth:`close`.
 
     :param tasks: The class of the tasks, called as ``tasks(conf)`` for each
         member; or a function with the same argument; or one instance that all
         members share.
-    :param members: Number of members at the beginning, named ``member-1``,
-        ``member-2`` and so on.
-    :param conf: Passed to *tasks*.
-    :param start: Aware datetime at which the cluster starts. Default: the
-        beginning of 2030, UTC.
+    :param members: Number of members at the beginning. Their names are
+        ``member-1``, ``member-2`` and so on.
+    :param conf: Configuration that is passed to *tasks*.
+    :param start: Aware datetime at which the cluster starts. The default is
+        the beginning of 2030, UTC.
     :param session_timeout: Seconds until the others notice that a member was
         killed or is frozen.
-    :param late_claim_after: Seconds after its tick at which other members
-        claim what the owner of an object has not claimed.
+    :param late_claim_after: Seconds from a tick until other members claim an
+        object that its owner has not claimed.
     :param lease: Seconds until a lease that is not renewed expires.
     :param run_time: Duration of each run in seconds. The handler is called at
-        the end of this time, unless its member was killed before. So a test
-        can kill a member while its runs are in progress.
+        the end of this time, unless its member is killed earlier. A test can
+        therefore kill a member while its runs are in progress.
     :raises ValueError: *members* is less than 1, or *start* has no time zone.
     """
 
@@ -97,7 +97,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End all members; nothing runs after this call."""
+        """End all members. No handler runs after this call."""
         self._members.clear()
         self._later.clear()
 
@@ -110,7 +110,7 @@ class Cluster:
 
     @property
     def members(self) -> list[str]:
-        """Names of the members in the group, as the members see it."""
+        """Names of the members in the group, as the members see the group."""
         return sorted(self._group)
 
     def owner_of(self, object_id: str | int) -> str:
@@ -122,7 +122,7 @@ class Cluster:
     # -- time
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and do everything that becomes due in this time.
+        """Let *seconds* pass, and run everything that becomes due.
 
         :raises ValueError: *seconds* is negative; see ``clock.set()``.
         """
@@ -199,8 +199,9 @@ class Cluster:
         self._miss(name)
 
     def freeze(self, name: str) -> None:
-        """Freeze a member, as SIGSTOP does; the others notice after
-        ``session_timeout``. See :meth:`thaw`.
+        """Freeze a member, as SIGSTOP does.
+
+        The others notice after ``session_timeout``. See :meth:`thaw`.
         """
         member = self._member(name)
         member.awake = False
@@ -211,11 +212,13 @@ class Cluster:
     def thaw(self, name: str) -> None:
         """Resume a frozen member, as SIGCONT does.
 
-        If the others have replaced it, it detects this and rejoins the group.
+        If the others have replaced the member, it detects this and rejoins the
+        group.
         """
         member = self._member(name)
         member.awake = True
-        # At first it acts on its old view, before it receives the current one.
+        # The member acts once on its old view before it receives the current
+        # view.
         member.turn()
         if self._group.get(name) is not member:
             self._group[name] = member
@@ -232,8 +235,9 @@ class Cluster:
         self._store.resume(job)
 
     def _miss(self, name: str) -> None:
-        """Remove a member from the group when its session expires, unless it
-        is awake by then.
+        """Remove a member from the group when its session expires.
+
+        A member that is awake by then stays in the group.
         """
         missed = self._group[name]
 
@@ -287,8 +291,8 @@ class Cluster:
         :param job: Name of the job.
         :param object_id: Id of an object. None means any object.
         :param times: Number of runs. None means at least one.
-        :param tick: Tick of the runs, an aware datetime. None means any.
-        :raises AssertionError: The job did not run as stated. The message
+        :param tick: Tick of the runs, an aware datetime. None means any tick.
+        :raises AssertionError: The number of runs is different. The message
             lists the runs of the job.
         :raises ValueError: No job has this name.
         """
@@ -339,12 +343,12 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
     """Run one tick of a job for all objects of its catalogue.
 
     The call does not wait for retries. Other jobs that are due at the same
-    time run too.
+    time also run.
 
     :param tasks: Instance of the class of tasks.
     :param job: Name of the job.
-    :param after: Aware datetime. The first tick of the job after this time is
-        run. Default: the beginning of 2030, UTC.
+    :param after: Aware datetime. The call runs the first tick of the job after
+        this time. The default is the beginning of 2030, UTC.
     :returns: The runs of *job* for that tick.
     :raises InvalidJob: No job has this name.
     :raises ValueError: *after* has no time zone.

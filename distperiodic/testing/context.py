@@ -22,12 +22,12 @@ def make_context(job: str, object_id: str | int = '', *,
                  current: bool = True, progress: Any = None,
                  task: str | None = None, step: int = 0,
                  rollback: bool = False) -> Context:
-    """Return a context as a handler receives it.
+    """Return a context like the one that a handler receives.
 
-    :param job: Name of the job. For a step of a task, its command as
+    :param job: Name of the job. For a step of a task: the command, as
         ``module.command``.
-    :param object_id: Id of the object. Empty for a job without objects, and
-        for a step.
+    :param object_id: Id of the object. It is empty for a job without objects,
+        and for a step.
     :param tick: Aware datetime of the tick.
     :param attempt: Number of the attempt, from 1.
     :param fence: Fencing token. None means the first fence of *tick*.
@@ -40,7 +40,7 @@ def make_context(job: str, object_id: str | int = '', *,
     :param task: Id of the task whose step runs. None means that the job is
         periodic.
     :param step: Index of the step, from 0.
-    :param rollback: Whether the rollback of the step runs.
+    :param rollback: True if the run is the rollback of the step.
     :raises ValueError: *tick* or *deadline* has no time zone, or both
         *object_id* and *task* are given.
     """

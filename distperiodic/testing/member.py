@@ -37,7 +37,7 @@ from distperiodic.testing.clock import FrozenClock
 from distperiodic.testing.record import Record
 from distperiodic.testing.record import Run
 
-#: Topic of jobs of scope "member", which run in each member.
+#: Topic of jobs with scope "member", which run in each member.
 _HERE = '-'
 _POINTS = 40
 # Number of runs that a member accepts at once.
@@ -57,8 +57,7 @@ class Settings:
 
 
 class _Pool:
-    """Pool that runs work in the thread of the test, *run_time* seconds
-    later.
+    """Pool that runs work *run_time* seconds later, in the thread of the test.
     """
 
     def __init__(self, clock: FrozenClock, run_time: float):
@@ -75,16 +74,17 @@ class _Pool:
         return 0
 
     def recheck(self) -> None:
-        """Do nothing: this pool has no threads."""
+        """Do nothing, because this pool has no threads."""
 
     def next(self) -> float | None:
-        """Return the monotonic seconds of the next run; None if no run
-        waits.
+        """Return the time of the next run, in monotonic seconds.
+
+        None means that no run waits.
         """
         return self._sources[0][0] if self._sources else None
 
     def run_due(self) -> bool:
-        """Run what is due, and return whether anything ran."""
+        """Run all due work. Return True if anything ran."""
         ran = False
         while (self._sources
                and self._sources[0][0] <= self._clock.monotonic()):
@@ -114,7 +114,7 @@ class _Reader:
 
 
 class Member:
-    """One member, which the cluster drives.
+    """One member, which the cluster drives by calling its methods.
 
     :param name: Name of the member on the ring.
     :param store: The store that all members share.
@@ -193,8 +193,9 @@ class Member:
         self._flow.view_changed()
 
     def distrust(self, until: float) -> None:
-        """Let the member trust its view until *until*, in monotonic
-        seconds.
+        """Make the member trust its view only until *until*.
+
+        :param until: Monotonic seconds.
         """
         if self._view is not None:
             self._view = dataclasses.replace(self._view, trusted_until=until)
@@ -214,7 +215,7 @@ class Member:
     # -- one turn
 
     def turn(self) -> bool:
-        """Do all that is due, and return whether anything was done."""
+        """Do all due work. Return True if there was any."""
         if not self.awake:
             return False
         busy = False

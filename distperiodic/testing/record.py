@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of what ran, and the assertions on it."""
+"""The record of all runs, and assertions on the record."""
 
 import dataclasses
 import datetime
@@ -22,11 +22,11 @@ class Run:
     tick: datetime.datetime
     attempt: int
     fence: int
-    #: Name of the member that ran it.
+    #: Name of the member that called the handler.
     member: str
     #: 'running' until the handler returns; then 'done' or 'failed'.
     outcome: str = 'running'
-    #: The exception that the handler raised.
+    #: The exception that the handler raised, if any.
     error: BaseException | None = None
 
     def __str__(self) -> str:
@@ -44,15 +44,17 @@ class Record:
 
     def find(self, job: str, object_id: str | int | None,
              tick: datetime.datetime | None) -> list[Run]:
-        """Return the runs that match; None matches everything."""
+        """Return the runs of *job* that match. None matches every value."""
         return [run for run in self.runs if run.job == job
                 and (object_id is None or run.object == str(object_id))
                 and tick in (None, run.tick)]
 
     def check(self, holds: bool, expected: Callable[[], str],
               job: str) -> None:
-        """Fail with *expected* and the runs of *job*, unless *holds*.
+        """Check that *holds* is true.
 
+        :param expected: Returns the beginning of the error message. The runs
+            of *job* follow it.
         :raises AssertionError: *holds* is false.
         """
         if holds:

@@ -18,11 +18,11 @@ from distperiodic.core.schedule import SECOND
 class SharedMemoryStore(MemoryClaimStore):
     """Store in memory that has the guarantees of a shared store.
 
-    Unlike the store of a single member, it refuses to claim a tick in the
-    future, or a tick before the newest one of its object. If a caller repeats
-    a call, this store returns the same ends again. It also records since when
-    schedulers have served a job, and it can pause jobs. See
-    :class:`distperiodic.ports.ClaimStore`.
+    Unlike the store of a single member, this store refuses to claim a tick in
+    the future, or a tick before the watermark of its object. If a caller
+    repeats the call that ended runs, the store returns the same objects again.
+    The store also records the time in which schedulers have served each job,
+    and it can pause jobs. See :class:`distperiodic.ports.ClaimStore`.
 
     :param clock: Clock of the store.
     """
@@ -33,8 +33,8 @@ class SharedMemoryStore(MemoryClaimStore):
         self._all_ended: set[tuple[str, str, Move]] = set()
         #: Reason of the pause, by job.
         self._paused: dict[str, str] = {}
-        #: First and last instant of the time in which schedulers served each
-        #: job without a gap.
+        #: For each job, the first and the last instant of the current period
+        #: in which schedulers have called :meth:`attend` without a gap.
         self._attended: dict[str, tuple[int, int]] = {}
 
     def now(self) -> int:
@@ -98,7 +98,7 @@ class SharedMemoryStore(MemoryClaimStore):
                 if (lease, key, move) in self._all_ended}
 
     def pause(self, job: str, why: str) -> None:
-        """Pause *job*; members notice it at their next sweep."""
+        """Pause *job*. The members notice the pause at their next sweep."""
         self._paused[job] = why
 
     def resume(self, job: str) -> None:

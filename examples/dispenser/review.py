@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three reviewers pull documents from one pool, the most urgent first.
 
-Run it as::
+Run the program as::
 
     python review.py --config-file review.conf
 
 One reviewer dies with documents in its bucket. After ``bucket_timeout`` the
-others get them. Each document is reviewed once.
+other reviewers get these documents. Each document is reviewed once.
 """
 
 import multiprocessing
@@ -39,7 +39,8 @@ def review(name: str, dies: bool) -> None:
 def main() -> None:
     cfg.CONF(sys.argv[1:])
     pool = TaskDispenser(cfg.CONF, 'documents')
-    # An earlier run has reviewed the same documents: offer them again.
+    # Offer all documents, including those that an earlier run of this program
+    # has reviewed.
     pool.recreate_task_pool(URGENCY, as_of=pool.now())
     reviewers = [
         multiprocessing.Process(target=review, args=(name, name == 'bob'))

@@ -3,7 +3,7 @@
 
 Each queue runs one task at a time, in the order of submission. No server is
 needed: the processes find each other through a directory, and the tasks are in
-a file of SQLite.
+an SQLite file.
 """
 
 import os
@@ -37,7 +37,7 @@ class ControlPlane(PeriodicTasks):
 
     @tasks.command('database', 'change')
     def change(self, context, parameters):
-        # One line for each begin and end, in one write.
+        # Each begin and each end is one line, and one write.
         journal = os.open(parameters['journal'],
                           os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for event in ('begin', 'end'):
@@ -90,7 +90,7 @@ def main():
 
 
 def account(lines):
-    """Print what each queue ran, and return 0 if that was in order."""
+    """Print the runs of each queue. Return 0 if they were in order."""
     wrong = 0
     for queue in QUEUES:
         events = [line.split() for line in lines if line.split()[1] == queue]

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start one member: BACKEND_URL=zookeeper://HOST:2181 python main.py
 
-Start it again, here or on another host, and the hosts are divided anew.
+If you start another member, here or on another host, the members divide the
+hosts again.
 """
 
 import sys
 
 from oslo_service import backend
 
-# Before the first import that needs a backend, which would choose eventlet.
+# Choose the backend before the first import that needs one: that import would
+# choose eventlet.
 backend.init_backend(backend.BackendType.THREADING)
 
 import service as ported  # noqa: E402

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks: stay in the group, and ping this process's part of the hosts.
 
-Written for tooz and oslo.service, and ported by two import lines. They were::
+The program was written for tooz and oslo.service. To port it, two import lines
+were changed. The old lines are::
 
     import coordinator                     # a copy of Sahara's ring
     from oslo_service import periodic_task
@@ -29,14 +30,14 @@ class Host:
         self.id = address
 
     def ping(self):
-        # A stand-in: an example sends nothing into your network.
+        # Only sleep, because an example must send nothing to your network.
         time.sleep(0.05)
 
 
 class PeriodicTasks(periodic_task.PeriodicTasks):
 
-    # One for the class: it connects when it is first used, in the process
-    # that uses it, and not here.
+    # All instances share one ring. It connects at its first use, in the
+    # process that uses it, and not here.
     hr = coordinator.HashRing(BACKEND_URL, 'distribution_tasks')
 
     def __init__(self):

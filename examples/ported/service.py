@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service: a timer that runs whatever task is due."""
+"""The service: a timer that runs the due tasks."""
 
 import periodic
 from oslo_service import service
@@ -13,13 +13,14 @@ class Service(service.Service):
 
     def start(self):
         super().start()
-        # The call returns the seconds until the next task is due, and the
-        # timer sleeps for so long.
+        # run_periodic_tasks() returns the seconds until the next task is due,
+        # and the timer sleeps for this time.
         self.tg.add_dynamic_timer_args(
             self.tasks.run_periodic_tasks, kwargs={'context': None},
             initial_delay=1, periodic_interval_max=10)
 
     def stop(self, graceful=False):
-        # The hosts at hand are still ours; only then leave the ring.
+        # Finish the tasks in progress before this process leaves the ring:
+        # until then no other process pings the same hosts.
         super().stop(graceful=True)
         self.tasks.hr.stop()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of a platform that provisions database instances.
 
-What a command does is a file in a directory, so that anybody can see it.
+A command creates or deletes a file in a directory, so that its effect is easy
+to see.
 """
 
 import pathlib
@@ -28,7 +29,7 @@ class Modules(PeriodicTasks):
         if parameters['Storage'] > 1000:
             raise RuntimeError(f'{parameters["Host"]} has no room for '
                                f'{parameters["Storage"]} GB')
-        # A second run of this step changes nothing.
+        # This step is idempotent: a second run changes nothing.
         (self.hosts / parameters['Name']).write_text(parameters['Host'])
         return {'Port': 3306}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provision 30 instances while their scheduler is killed again and again.
+"""Provision 30 instances while the scheduler is killed several times.
 
-No server is needed: the tasks are in a file of SQLite. The account at the end
-compares the tasks with the instances that exist.
+No server is needed: the tasks are in an SQLite file. At the end the program
+compares the results of the tasks with the instances that exist.
 """
 
 import collections
@@ -73,7 +73,7 @@ def main():
 
 
 def account(found, hosts):
-    """Print how the tasks ended, and return 0 if it agrees with the hosts."""
+    """Print the results of the tasks. Return 0 if they match the hosts."""
     statuses = collections.Counter(task.status.value for task in found)
     for status, number in sorted(statuses.items()):
         print(f'{number:3} tasks {status}')

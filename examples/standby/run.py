@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three workers, of which one is active; it is killed, and the next is frozen.
+"""One active worker and two standby workers.
 
-The handler holds a licence that only one process may use. The account at the
-end shows how long nobody used it, and that never two did.
+The program kills the active worker, and then freezes its successor. The
+handler uses a licence that only one process may use at a time. The output
+shows how long the licence was unused, and that no two processes used it at the
+same time.
 
-It needs a broker and a coordination service. One Redis is enough for both::
+The program needs a broker and a coordination service. One Redis server is
+enough for both::
 
     TRANSPORT_URL=redis://localhost BACKEND_URL=redis://localhost \
         python run.py
@@ -43,7 +46,7 @@ class Licensed(distperiodic.PeriodicTasks):
     def use_licence(self, context):
         journal = os.open(os.environ['JOURNAL'],
                           os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        # One line for each begin and end, in one write.
+        # Each begin and each end is one line, and one write.
         for event in ('begin', 'end'):
             if context.is_current():
                 os.write(journal, f'{event} {os.getpgrp()} '
@@ -84,13 +87,13 @@ class Cluster:
         os.killpg(pid, number)
 
     def events(self):
-        """(event, pid of the launcher, seconds) of each line."""
+        """Return (event, pid of the launcher, seconds) for each line."""
         lines = [line.split() for line
                  in self.journal.read_text().splitlines()]
         return [(event, int(pid), float(at)) for event, pid, at in lines]
 
     def wait_active(self, *but):
-        """Wait until another worker than these is active; return its pid."""
+        """Wait until a worker other than *but* is active; return its pid."""
         while True:
             for event, pid, _ in self.events()[-1:]:
                 if event == 'end' and pid not in but:
@@ -129,21 +132,21 @@ def main():
 
 
 def gap(cluster, pid, since):
-    """Return the seconds from *since* until this worker began."""
+    """Return the seconds from *since* until this worker's first run."""
     return next(at for event, found, at in cluster.events()
                 if found == pid and event == 'begin') - since
 
 
 def account(events, last):
-    """Print who used the licence, and return 0 if never two did."""
+    """Print the users of the licence. Return 0 if they did not alternate."""
     users = [pid for event, pid, _ in events if event == 'begin']
     turns = [pid for before, pid in zip([None, *users], users, strict=False)
              if pid != before]
     print(f'the licence was used {len(users)} times, by '
-          f'{len(set(users))} workers one after the other; the frozen worker '
-          'stood by when it woke' if turns[-1] == last
+          f'{len(set(users))} workers, one after the other; the frozen worker '
+          'was a standby worker after it resumed' if turns[-1] == last
           and len(turns) == len(set(turns)) else
-          f'the licence went to and fro: {turns}')
+          f'several workers used the licence in turn: {turns}')
     return int(turns[-1] != last or len(turns) != len(set(turns)))
 
 

@@ -377,7 +377,7 @@ def test_the_standby_example_has_one_active_worker_at_a_time(redis):
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert 'by 3 workers one after the other' in ran.stdout
+    assert 'by 3 workers, one after the other' in ran.stdout
 
 
 def test_three_reviewers_review_each_document_once(tmp_path):

@@ -70,7 +70,7 @@ def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
         ['poll'] * 5)
     place.ask('job', 'pause', 'poll', '--why', 'x')
     assert place.tell('next', 'poll')[1][0]['remark'] == 'paused'
-    # No run is due in that time.
+    # No run is due in this time.
     told = place.above('next', 'poll', '--within', '5m')
     assert numbers(told) == [0]
     assert '5m' in told

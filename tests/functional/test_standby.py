@@ -496,8 +496,8 @@ def test_the_commands_show_who_is_active_and_move_the_partition(cluster):
         'default', 'standby', first.member, '1', '1')
     done = command('promote', 'default', other.member)
     assert done.stdout == (
-        f'{other.member} is next; {first.member} hands over when its runs '
-        'have ended\n')
+        f'{other.member} is next; {first.member} releases the partition when '
+        'its runs have ended\n')
     waiting.wait_until(lambda: other.active, 20)
     waiting.wait_until(lambda: [
         one.role for one in row_of(cluster).workers].count(
@@ -516,4 +516,4 @@ def test_the_commands_show_who_is_active_and_move_the_partition(cluster):
     first.program.terminate()
     first.program.wait()
     waiting.wait_until(lambda: examined()['result'] == 'warn', 20)
-    assert 'no worker that stands by' in examined()['finding']
+    assert 'no standby worker' in examined()['finding']

@@ -71,7 +71,7 @@ def test_the_help_lists_each_command_once_in_a_group(
     assert max(map(len, told.splitlines())) <= columns
     # A summary is a whole sentence.
     assert re.search(
-        r'audit +Show whether .* is\s+counted\s+in\s+one\s+class\n', told,
+        r'audit +Show whether .* task\s+in\s+a\s+class\n', told,
         re.DOTALL)
 
 

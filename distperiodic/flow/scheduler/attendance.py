@@ -2,10 +2,10 @@
 """The status of each job in the store, and the attendance of this member.
 
 Every scheduler regularly reads the status of its jobs. The status of a job
-says whether an operator paused the job, which schedule is in force, since when
-schedulers have attended the job without a gap, and up to which instant all
-that was due was found claimed. The gaps distinguish a tick that no scheduler
-could claim from a tick that was lost.
+shows whether an operator paused the job, which schedule is in force, since
+when schedulers have attended the job without a gap, and up to which instant
+all due ticks were found claimed or given up. The gaps distinguish a tick that
+no scheduler could claim from a tick that was lost.
 """
 
 import logging
@@ -20,8 +20,9 @@ from distperiodic.core.schedule import Instant
 
 LOG = logging.getLogger(__name__)
 
-# Shortest and longest gap, in seconds. A job counts as unattended after one of
-# its periods without a scheduler, limited to this range.
+# Range of a gap, in seconds. A job counts as unattended after one of its
+# periods without a scheduler; a shorter or longer period is replaced by a
+# limit of this range.
 _GAPS = 2.0, 30.0
 
 
@@ -42,7 +43,7 @@ class Attendance:
             name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
                       _GAPS[1]) for name, job in jobs.items()}
         self._statuses: dict[str, ports.JobStatus] = {}
-        #: Jobs for which the schedule in force is not this process's own.
+        #: Jobs whose schedule in force differs from that of this process.
         self._outdated: set[str] = set()
         #: Scans to record at the next read, by job.
         self._checked: dict[str, ports.Checked] = {}
@@ -52,9 +53,9 @@ class Attendance:
         #: Those of them that :meth:`reopened` has not returned yet.
         self._new_reopened: list[str] = []
         self._pending = False
-        #: Whether the schedules of this process were put in force.
+        #: True if the schedules of this process were put in force.
         self._adopted = False
-        #: Monotonic time of the last request, in seconds, and its instant.
+        #: Time of the last request, as monotonic seconds and as an instant.
         self._requested = clock.monotonic(), clock.now()
         #: Callbacks that wait for the next answer.
         self._waiting: list[Callable[[], None]] = []
@@ -65,7 +66,7 @@ class Attendance:
             self.refresh()
 
     def hurry(self) -> None:
-        """Read the status at the next sweep: an operator has changed it."""
+        """Read the status at the next sweep; an operator has changed it."""
         self._requested = (self._clock.monotonic() - self._interval,
                            self._requested[1])
 
@@ -162,8 +163,7 @@ class Attendance:
         return bool(self._statuses)
 
     def fresh(self) -> bool:
-        """Return whether the last read is recent enough to judge which ticks
-        were lost.
+        """Return whether the last read is recent enough to judge lost ticks.
         """
         seconds, instant = self._requested
         recent = 2 * self._interval + 1.0
@@ -173,46 +173,44 @@ class Attendance:
                 and self._clock.now() - instant <= recent * SECOND)
 
     def paused(self, job: str) -> str | None:
-        """Return the reason why *job* is paused. None means that it is not
-        paused.
+        """Return the reason why *job* is paused, or None if it is not paused.
         """
         status = self._statuses.get(job)
         return status.paused if status else None
 
     def outdated(self, job: str) -> bool:
-        """Return whether the schedule in force differs from this process's
-        own.
+        """Return whether another schedule than this process's own is in force.
         """
         return job in self._outdated
 
     def since(self, job: str) -> Instant:
-        """Return the instant from which the schedule in force holds."""
+        """Return the instant from which the schedule in force applies."""
         status = self._statuses.get(job)
         return status.since if status else due.ALWAYS
 
     def attended(self, job: str) -> Instant | None:
         """Return the instant since which the job was attended without a gap.
+
         None means that it is not attended.
         """
         status = self._statuses.get(job)
         return status.attended if status else None
 
     def gap_us(self, job: str) -> int:
-        """Return the longest time, in microseconds, for which the job may be
-        without a scheduler before that counts as a gap.
+        """Return the longest time without a scheduler that is not a gap yet.
+
+        :returns: Microseconds.
         """
         return int(self._gaps[job] * SECOND)
 
     def checked(self, job: str) -> Instant:
-        """Return the instant up to which all that was due was found claimed or
-        settled.
-        """
+        """Return the instant up to which all due ticks were found decided."""
         scan = self._checked.get(job)
         return scan.until if scan else self._recorded(job)
 
     def expected(self, job: str) -> Instant:
-        """Return what the store has to have recorded as :meth:`checked` if a
-        scan that begins now is to count.
+        """Return the instant that the store must still have recorded for a
+        scan that begins now to count.
         """
         scan = self._checked.get(job)
         return scan.expected if scan else self._recorded(job)
@@ -222,6 +220,6 @@ class Attendance:
         return status.checked if status else due.ALWAYS
 
     def record_checked(self, job: str, scan: ports.Checked) -> None:
-        """Record a scan that found all due ticks claimed or settled."""
+        """Record a scan that found all due ticks decided."""
         self._checked[job] = scan._replace(
             until=max(scan.until, self.checked(job)))

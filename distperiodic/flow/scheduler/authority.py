@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The authority over what a member may start: the store, or the ring alone.
 
-With a store, the ring only keeps members from racing each other, so the last
-known view is good enough. Without a store the ring decides. A member that is
-not sure of its view starts nothing, and what was due before its tenure began
-belonged to other members.
+With a store, the ring only keeps members from competing for the same objects,
+so the last known view is good enough. Without a store the ring decides. A
+member that cannot trust its view starts nothing. Ticks that were due before
+its tenure began belonged to other members.
 """
 
 from typing import NamedTuple
@@ -22,25 +22,25 @@ from distperiodic.core.schedule import Instant
 class Change(NamedTuple):
     """The effect of a new view on this member's part."""
 
-    #: The previous ring. None means that all that is known about this
-    #: member's part must be discarded.
+    #: The previous ring. None means that everything known about this member's
+    #: part must be discarded.
     before: Ring | None
     #: Instant from which ticks of the objects of this member can be due,
-    #: unless an earlier one was recorded.
+    #: unless an earlier instant was recorded for an object.
     since: Instant
 
 
 class Authority(Protocol):
-    """The rules by which a member may act; see
-    :mod:`distperiodic.flow.scheduler.authority`.
-    """
+    """Rules by which a member may act; see the docstring of this module."""
 
-    #: Whether members share a store, which records what other members claimed.
+    #: True if members share a store, which records the claims of other
+    #: members.
     shared: bool
 
     def view(self) -> View | None:
-        """Return the view if the member may act on it. None means that all
-        ticks are held.
+        """Return the view if the member may act on it.
+
+        None means that all ticks are held back.
         """
 
     def change(self, view: View) -> Change | None:
@@ -69,7 +69,7 @@ class _Authority:
 
 
 class StoreAuthority(_Authority):
-    """The store decides; its rows record from when an object counts."""
+    """The store decides; its rows record since when an object can be due."""
 
     shared = True
 
@@ -78,9 +78,9 @@ class StoreAuthority(_Authority):
 
     def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        # Until it joins, a process acts for its predecessor of the same name.
+        # Until a process joins, it acts for its predecessor of the same name.
         # Other members may have owned its part in between, and may have listed
-        # objects that it has not read.
+        # objects that this process has not read.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:
@@ -112,7 +112,7 @@ class RingAuthority(_Authority):
         if before is view.ring and tenure == self._tenure:
             return None
         if tenure is None and len(view.ring.members) == 1:
-            # There are no other members, and there never were.
+            # There is no other member, and there never was one.
             return Change(None, self._began)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
         return Change(before if tenure == self._tenure else None,

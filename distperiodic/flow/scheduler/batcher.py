@@ -22,20 +22,20 @@ _RESERVED = 10.0
 class Batcher:
     """Makes batches of waiting claims, for the workers that have room.
 
-    A worker receives what its window has room for. Jobs of equal priority
-    alternate, batch by batch, and a small burst is divided among all workers
-    that have room.
+    A worker receives as many claims as its credit window has room for. Jobs of
+    equal priority alternate, batch by batch, and a small burst is divided
+    among all workers that have room.
 
-    *Suspects* are claims whose runs were lost more than once: one of them may
-    be what killed its worker. They run separately from other claims, in ever
-    smaller batches, so that few others are given up with them::
+    *Suspects* are claims whose runs were lost more than once: each of them may
+    have killed its workers. They are sent separately from other claims, in
+    ever smaller batches, so that few harmless claims are given up with them::
 
         lost     1 time       2 times      more
         runs     as others    16 at once   alone
 
     If a partition has several workers, one of them is reserved for suspects.
-    The reservation ends when their runs end, or after the time in which a bad
-    run is expected to kill its worker.
+    The reservation ends when the runs of the suspects end, or after the time
+    in which a bad run is expected to kill its worker.
 
     :param batch_size: Largest number of objects in one batch.
     :param shared: Jobs whose claims are in a store that members share.
@@ -57,7 +57,7 @@ class Batcher:
         """Dispatch the waiting claims of *partition*.
 
         :param me: This scheduler's entry.
-        :param sure: Whether objects that the ring divides among members may be
+        :param sure: True if objects that the ring divides among members may be
             dispatched.
         """
         inflight = self._in_flight
@@ -86,7 +86,7 @@ class Batcher:
         while turns and free:
             queue = turns[0][2]
             if not queue.size:
-                # The waiting claims were lost.
+                # The claims of this queue were lost while they waited.
                 heapq.heappop(turns)
                 queue.listed = False
                 continue
@@ -100,12 +100,12 @@ class Batcher:
                 heapq.heappop(turns)
                 queue.listed = False
             elif worker is not None:
-                # The other queues of its priority come first.
+                # The other queues of the same priority come first now.
                 heapq.heappop(turns)
                 self._in_flight.next_turn(queue)
             else:
-                # The queue is at its own limit or its partition's, or its
-                # workers have no room for it.
+                # The job or its partition is at its limit, or no worker has
+                # room for the job.
                 deferred.append(heapq.heappop(turns))
                 if all(queue.job.name in w.unknown_jobs for w in workers):
                     self._warn_unknown(queue)
@@ -116,7 +116,7 @@ class Batcher:
         if self._throttle.allow('unknown ' + queue.job.name):
             LOG.warning(
                 'no worker: job=%s partition=%s objects=%d; no current worker '
-                'has the job, so its objects wait for a worker that has it; '
+                'knows the job, so its objects wait for a worker that does; '
                 'start all processes with the same --tasks', queue.job.name,
                 queue.job.topic, queue.size)
 
@@ -142,10 +142,10 @@ class Batcher:
         """Send one batch of *queue* to the worker with the least work.
 
         :param shares: For each job, the number of claims of its oldest group
-            that one worker receives at a time. Without it the first worker
-            would receive a small burst as a whole.
-        :returns: That worker. None means that no worker may receive any of it
-            now.
+            that one worker receives at a time. Without this number, the first
+            worker would receive the whole of a small burst.
+        :returns: The worker. None means that no worker can receive a batch of
+            the queue now.
         """
         name = queue.job.name
         best, least, number, cost, able = None, (0.0, 0.0), 0, 0.0, 0
@@ -174,7 +174,8 @@ class Batcher:
             number = limit
         elif cost and number < limit and best.window.busy:
             # Each batch has a fixed cost. So a busy worker is not filled up
-            # with small batches; the claims wait until it has room for more.
+            # with small batches; the claims wait until it has room for a
+            # larger one.
             return None
         groups = len(queue.groups)
         group = queue.take(number)
@@ -220,8 +221,9 @@ class Batcher:
     def _send_suspects(self, queue: in_flight.Queue,
                        workers: list[in_flight.Worker], me: str,
                        now: float) -> None:
-        """Send the next suspects to a worker that has nothing else. If there
-        is none among several workers, reserve one.
+        """Send the next suspects to a worker that has no other work.
+
+        If none of several workers is idle, reserve one for suspects.
         """
         able = [w for w in workers if w.back_off.over(now)
                 and self._accepts(w, queue.job.name, now)]
@@ -236,9 +238,9 @@ class Batcher:
                 return
             if len(workers) > 1:
                 return
-            # A partition's only worker is not reserved: other work continues
-            # beside the suspects. But no second batch of suspects is sent to
-            # it at the same time.
+            # The only worker of a partition is not reserved, so other work
+            # continues beside the suspects. But it receives only one batch of
+            # suspects at a time.
             idle = [w for w in able
                     if not w.window.full and w.suspect_batch not in w.batches]
             if not idle:

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 #: Reason for a skip by the overlap policy.
 BUSY = 'an earlier run is still in progress'
-# Seconds for which skips are collected in one line.
+# Seconds for which skips are collected in one log line.
 _THROTTLE = 0.9
 
 
@@ -26,12 +26,12 @@ class ClaimLog:
         #: The job, tick, first object and number of skips, by job name.
         self._skipped: dict[
             str, tuple[Job, Instant, str, int]] = {}
-        #: Job name, number and reason.
+        #: Job name, number of ticks that were given up, and reason.
         self._missed: list[tuple[str, int, str]] = []
 
     def skipped(self, job: Job, tick: Instant,
                 objects: Sequence[str], number: int) -> None:
-        """Record skips because an earlier run went on.
+        """Record skips of objects whose earlier run is still in progress.
 
         :param number: Number of skips.
         """
@@ -47,7 +47,7 @@ class ClaimLog:
         self._missed.append((job, number, reason))
 
     def report(self) -> None:
-        """Log the collected skips and drops."""
+        """Log the collected skips, and the ticks that were given up."""
         for name in list(self._skipped):
             if self._throttle.allow(name):
                 job, tick, first, number = self._skipped.pop(name)
@@ -58,7 +58,8 @@ class ClaimLog:
                     job.overlap.value, BUSY)
         if not self._missed:
             return
-        # A process that stood still missed ticks of all its jobs.
+        # A process that was suspended has missed ticks of all its jobs, so one
+        # line reports them together.
         missed, self._missed = self._missed, []
         name, _, reason = missed[0]
         LOG.warning(

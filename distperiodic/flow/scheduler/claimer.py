@@ -10,12 +10,12 @@
           │     └─ overlap=wait ─► waits for the end of the run ─► judge
           └─► waiting: an earlier tick of it was not started ─► the same
 
-The claimer does not remember what an object missed: the object's row in the
-store records that. The claimer only remembers the names of objects that wait,
-to read their rows again.
+The row of an object in the store records which ticks the object has missed.
+The claimer only remembers the ids of objects that wait, to read their rows
+again.
 
-The file is long because an object crosses each file of the flow once, and
-because this file makes every decision about a claim.
+The file is long so that an object on its way crosses it only once, and because
+it makes every decision about a claim.
 """
 
 import collections
@@ -53,7 +53,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds to wait for the answer to a query of the store's clock.
 _CLOCK_PAUSE = 1.0
-# Seconds before an object is judged again whose row was locked or changed.
+# Seconds until an object is judged again if its row was locked or changed.
 _LOCKED_PAUSE = 0.1
 
 
@@ -67,10 +67,11 @@ class _ClaimRequest(NamedTuple):
     objects: Sequence[str]
     #: An object with an earlier watermark is behind.
     after: Instant
-    #: Whether the claim is for a missed tick, as found by judging the rows.
+    #: True if the claim is for a missed tick, as found by judging the rows.
     judged: bool
-    #: Whether the request came before its tick by the store's clock. Then this
-    #: process's time is ahead, and does not show whether a tick is too late.
+    #: True if an earlier request came before the tick by the store's clock.
+    #: Then this process's time is ahead, and does not show whether the tick is
+    #: too late.
     early: bool = False
 
 
@@ -85,7 +86,7 @@ class _Waits(NamedTuple):
     """Objects of one job that are judged again when their runs end."""
 
     waiting: dict[str, None]
-    #: Those of them whose runs have ended.
+    #: The waiting objects whose runs have ended.
     released: dict[str, None]
 
 
@@ -152,8 +153,10 @@ class Claimer:
         return self._store.away
 
     def ready(self, job: str) -> bool:
-        """Return whether more claims of *job* may be requested. The status of
-        the job must be known, and all earlier requests must be answered.
+        """Return whether more claims of *job* may be requested.
+
+        The status of the job must be known, and all earlier requests must be
+        answered.
         """
         if (self.attendance.known and not self._pending[job]
                 and not self._store.away):
@@ -165,8 +168,8 @@ class Claimer:
     def ready_again(self) -> list[str]:
         """Return the jobs that were not ready earlier and are ready now.
 
-        Calling :meth:`ready` at fixed intervals is not enough: each time the
-        store may be busy with another request.
+        It is not enough to call :meth:`ready` at fixed intervals, because the
+        store may be busy with another request each time.
         """
         if not self._refused:
             return []
@@ -178,11 +181,12 @@ class Claimer:
 
     def start_tick(self, job: Job, tick: Instant,
                    objects: Sequence[str], rule: str = '') -> None:
-        """Claim objects of this member for a tick that has come. The first
-        piece is claimed now, the others by :meth:`claim_rest`.
+        """Claim objects of this member for a tick that is due.
 
-        :param rule: The text of their own schedule; empty: they follow the
-            job's.
+        The first piece is claimed now, the others by :meth:`claim_rest`.
+
+        :param rule: Text of the objects' own schedule. Empty means the
+            schedule of the job.
         """
         if not objects or self.attendance.outdated(job.name):
             return
@@ -202,11 +206,12 @@ class Claimer:
                 self.claim_rest(job.name)
 
     def has_rest(self, job: str) -> bool:
-        """Return whether a tick of *job* was started and not fully claimed."""
+        """Return whether a tick of *job* was started but is not fully claimed.
+        """
         return bool(self._rest[job])
 
     def claim_rest(self, job: str) -> None:
-        """Claim the next piece, if there is one."""
+        """Claim the next piece of a large tick, if there is one."""
         rest = self._rest[job]
         if not rest:
             return
@@ -220,11 +225,11 @@ class Claimer:
 
     def judge(self, job: Job, rows: Iterable[Row],
               until: Instant | None = None) -> int:
-        """Claim what is due of these rows, and record what is given up.
+        """Claim the due ticks of these rows, and record those given up.
 
-        :param until: Leave out objects of which nothing was due by this
-            instant. None means that none is left out.
-        :returns: Number of objects of which something was due.
+        :param until: Leave out objects that had no due tick at this instant.
+            None leaves out no object.
+        :returns: Number of objects that have a due tick.
         """
         candidates = list(rows)
         if not candidates or self.attendance.outdated(job.name):
@@ -235,10 +240,10 @@ class Claimer:
                 job, candidates, until).values() for row in late]
         found = self._verdicts(job, candidates, now)
         if found and not self.attendance.fresh():
-            # This process may have stood still. First read whether schedulers
-            # attended the job meanwhile.
-            # Until then nothing else of the job is judged: a store that is
-            # slow to answer would be asked for the same claims repeatedly.
+            # This process may have been suspended. First read whether
+            # schedulers attended the job meanwhile. Until the answer, nothing
+            # else of the job is judged: otherwise a slow store would receive
+            # the same claims repeatedly.
             self._pending[job.name] += 1
 
             def known() -> None:
@@ -286,7 +291,7 @@ class Claimer:
         job, tick = request.job, request.tick
         reason = self.attendance.paused(job.name)
         if reason is not None and not request.judged:
-            # The rows show what was missed before the pause.
+            # The rows show which ticks were missed before the pause.
             self.judge_objects(job, request.objects)
             return
         if reason is not None:
@@ -331,16 +336,16 @@ class Claimer:
         self._store.submit(call, claimed, failed)
 
     def _too_late(self, request: _ClaimRequest, until: Instant | None) -> None:
-        """Handle an answer that it is too late for the tick.
+        """Handle the answer that it is too late for the tick of *request*.
 
-        The store was unreachable or busy, or this process stood still. The
-        rows show what is due now.
+        The store was unreachable or busy, or this process was suspended. The
+        rows show which ticks are due now.
         """
         if until is None or self._clock.now() > until:
             self.judge_objects(request.job, request.objects)
         else:
-            # Only the store's clock says so. The time of this process must be
-            # corrected before it judges the rows.
+            # It is too late only by the store's clock. This process must
+            # correct its time before it judges the rows.
             self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
             self._put(events.ClockDiffers(request.job.name))
 
@@ -383,10 +388,10 @@ class Claimer:
 
     def give_up_delisted(self, job: Job, rows: Iterable[Row],
                          at: Instant) -> None:
-        """Record that delisted objects do not run for what they were due.
+        """Record that delisted objects do not run for their due ticks.
 
-        :param at: Instant from which they are not listed. Later ticks are not
-            recorded, since the objects may be listed again.
+        :param at: Instant since which the objects are not listed. Later ticks
+            are not recorded, because the objects may be listed again.
         """
         if self.attendance.outdated(job.name):
             return
@@ -397,8 +402,9 @@ class Claimer:
     # -- objects that wait
 
     def released(self, job: Job, objects: Iterable[str]) -> None:
-        """Record that runs of *objects* ended. :meth:`judge_released` judges
-        those of them that wait.
+        """Record that runs of *objects* ended.
+
+        :meth:`judge_released` judges the waiting objects among them.
         """
         waiting, released = self._waits.get(job.name, _NOTHING_WAITS)
         if waiting:
@@ -406,12 +412,14 @@ class Claimer:
                 (key, None) for key in objects if key in waiting)
 
     def judge_released(self) -> bool:
-        """Judge waiting objects whose runs ended, of jobs without a pending
-        store request. Runs that end during a request are judged together, so
-        that many objects that catch up cost few claims. One piece is judged at
-        once, so that claims for a tick do not wait for all of them.
+        """Judge waiting objects whose runs have ended.
 
-        :returns: Whether anything was judged.
+        Jobs with a pending store request are left out. So runs that end during
+        a request are judged together, and many objects that catch up cost few
+        claims. Each call judges at most one piece of each job, so that claims
+        for a tick do not wait for all of them.
+
+        :returns: True if anything was judged.
         """
         judged = False
         if not self._waits:
@@ -455,8 +463,9 @@ class Claimer:
             dict.fromkeys(objects))
 
     def retry_delayed(self) -> float:
-        """Repeat delayed requests that are due, and return the seconds until
-        the next one.
+        """Repeat delayed requests that are due.
+
+        :returns: Seconds until the next delayed request.
         """
         if not self._delayed:
             return math.inf
@@ -471,8 +480,10 @@ class Claimer:
         return min((at - now for at, _ in self._delayed), default=math.inf)
 
     def sweep(self) -> None:
-        """Log dropped ticks, and check objects that wait for runs. The end of
-        a run is not reported here if another scheduler has it.
+        """Log dropped ticks, and check objects that wait for runs.
+
+        The check is needed because the ends of other schedulers' runs are not
+        reported here.
         """
         self._dropped.report()
         now = self._clock.monotonic()
@@ -482,8 +493,9 @@ class Claimer:
         self._waits = {
             name: waits for name, waits in self._waits.items() if any(waits)}
         for name, (waiting, released) in self._waits.items():
-            # A long backlog is that of this scheduler, which hears of the end
-            # of its own runs. To read all its rows would slow it down.
+            # In a long backlog, most objects wait for runs of this scheduler,
+            # whose ends are reported here. Reading the rows of these objects,
+            # too, would be slow.
             known = (self._dispatcher.objects(name)
                      if len(waiting) > self._piece else ())
             released.update(
@@ -491,14 +503,15 @@ class Claimer:
         self.judge_released()
 
     def forget(self, job: str) -> None:
-        """Forget the rest of a tick, and the objects that wait: other members
-        may own them now.
+        """Forget the rest of a tick, and the objects that wait.
+
+        Other members may own these objects now.
         """
         self._rest[job].clear()
         self._waits.pop(job, None)
 
     def close(self) -> None:
-        """Claim nothing more when a run ends."""
+        """Make no more claims when runs end."""
         self._closed = True
         self._dropped.report()
 

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side: from waiting claims to settled batches.
+"""The scheduler's side: from waiting claims to ended batches.
 
-    offer ─► waiting ─► pump ─► sent ─► reported ─► settled
+    offer ─► waiting ─► pump ─► sent ─► reported ─► ended
                 ▲                 │
-                └── take back ◄───┘  refused, not sent, worker gone, no sign
+                └─── reclaim ◄────┘  refused, not sent, worker gone or silent
 
 Waiting claims are in leases of this scheduler, not in a worker's queue. A
-worker receives what its window has room for, and the window is measured in
-seconds of the worker's time (:mod:`distperiodic.core.credit`). Jobs of equal
-priority alternate, batch by batch. The store grants the runs to the worker and
-records their ends (:mod:`distperiodic.flow.run_leases`); the dispatcher only
-counts them.
+worker receives as many claims as its credit window has room for. The window is
+measured in seconds of the worker's time (:mod:`distperiodic.core.credit`).
+Jobs of equal priority alternate, batch by batch. The store grants the runs to
+the worker and records their ends (:mod:`distperiodic.flow.run_leases`); the
+dispatcher only counts them.
 
-Leases that expired are taken over from any holder, and so are leases whose
-holder is gone. Retries return this way, too.
+Leases that have expired or whose holder is gone are taken over. Retries arrive
+in this way, too.
 
-Every claim that was won or taken over is counted once more, by its state:
-waiting or outstanding, and then done, dead, retried, superseded or left to
+Each claim that was won or taken over is also counted by its state: first as
+waiting or outstanding, and then as done, dead, retried, superseded or left to
 others.
 
-The file is long because an object crosses each file of the flow once.
+The file is long so that an object on its way crosses it only once.
 """
 
 import enum
@@ -58,10 +58,10 @@ _PAUSE = 1.0
 
 
 class _TakeOver(enum.Enum):
-    """Expired claims that this process takes over."""
+    """Expired claims that this process may take over."""
 
     ALL = enum.auto()
-    #: Those that only this process knows.
+    #: Claims that only this process knows.
     OWN = enum.auto()
     NONE = enum.auto()
 
@@ -72,8 +72,8 @@ class Dispatcher:
     :param put: Puts events into the inbox.
     :param me: Returns this scheduler's membership entry; called for each
         batch.
-    :param lease: Seconds without a sign of life after which a batch is taken
-        back from its worker.
+    :param lease: Seconds without a sign of life after which a batch is
+        reclaimed from its worker.
     :param partitions: Configuration of the partitions, by name.
     """
 
@@ -124,7 +124,7 @@ class Dispatcher:
 
     @property
     def outstanding(self) -> int:
-        """Number of objects that are sent to workers and not settled."""
+        """Number of objects that were sent to workers and have not ended."""
         return self._in_flight.outstanding
 
     def waiting_of(self, job: str) -> int | None:
@@ -138,8 +138,7 @@ class Dispatcher:
         return queue.waiting
 
     def objects(self, job: str) -> set[str]:
-        """Return the objects of *job* that are claimed here and not settled.
-        """
+        """Return the objects of *job* with a claim here that has not ended."""
         return self._in_flight.objects(job)
 
     @property
@@ -156,8 +155,7 @@ class Dispatcher:
                    is authority for queue in self._queues.values())
 
     def authority_of(self, batch: str) -> Authority | None:
-        """Return the authority for *batch*, a batch id. None means that the
-        batch has ended.
+        """Return the authority for a batch id, or None if the batch has ended.
         """
         sent = self._sent.get(batch)
         return None if sent is None else sent.batch.authority
@@ -172,9 +170,11 @@ class Dispatcher:
               claims: list[Claim],
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump_all` sends them to workers.
+
         This method takes ownership of the list.
 
-        :param superseded: Number of claims waiting here that these supersede.
+        :param superseded: Number of waiting claims that these claims
+            supersede.
         """
         if any([claim.attempt > 1 for claim in claims]):
             # Workers were lost with these claims in an earlier tick.
@@ -186,9 +186,9 @@ class Dispatcher:
                         members: Iterable[Member]) -> None:
         """Set the workers of *partition*.
 
-        If a worker left, even for a moment, its batches are taken back. Their
-        runs may have started, and then they run again. A worker without slots
-        drains: it keeps what it has and receives nothing more.
+        If a worker left, even for a moment, its batches are reclaimed. Runs
+        that it had started then run again. A worker without slots is draining:
+        it keeps its batches and receives no more.
         """
         known = self._workers.setdefault(partition, {})
         present = {m.holder: m for m in members}
@@ -207,14 +207,15 @@ class Dispatcher:
             worker.window.slots = self._share(member)
 
     def schedulers_changed(self, members: Iterable[Member]) -> None:
-        """Set the schedulers that share the workers. Each scheduler uses an
-        equal share of a worker's slots.
+        """Set the schedulers that share the workers.
+
+        Each scheduler uses an equal share of a worker's slots.
         """
         members = list(members)
         present = [m for m in members if m.points]
-        # A drained member has no points, but holds what it has claimed.
+        # A drained member has no points, but it still holds its claims.
         holders = {m.holder for m in members}
-        # Except this scheduler: it knows what it holds itself.
+        # This scheduler is left out, because it knows its own leases.
         for holder in sorted(
                 (self._peers or set()) - holders - {self.holder()}):
             self._holder_gone(holder)
@@ -237,14 +238,15 @@ class Dispatcher:
         return max(1, member.slots // self._in_flight.schedulers)
 
     def reported(self, report: message.Report) -> None:
-        """Handle a report of a worker on a batch. An empty report is a sign of
-        life.
+        """Handle a report of a worker on a batch.
+
+        An empty report is a heartbeat.
         """
         sent = self._sent.get(report.batch)
         if sent is None or sent.batch.worker != report.worker:
             if report.size and self._throttle.allow('dropped'):
                 LOG.info('report dropped: batch=%s worker=%s reason=the '
-                         'batch is settled or was reclaimed; further drops '
+                         'batch has ended or was reclaimed; further drops '
                          'are not logged for a while',
                          report.batch, report.worker)
             return
@@ -279,7 +281,7 @@ class Dispatcher:
         refusal = refusals[0][1]
         refused = sent.claims(sent.take(index for index, _ in refusals))
         if not refused:
-            # The report is old or empty; no refused object is left.
+            # The report is old or empty: no refused object is still open.
             return
         self._in_flight.settle(sent, len(refused))
         if refusal is Refusal.UNKNOWN_JOB:
@@ -290,7 +292,7 @@ class Dispatcher:
                 worker.last_heard, self._random.random())
         else:
             # The worker drains, or is not sure of its membership. Its entry
-            # will disappear soon. Until then it would refuse again.
+            # will disappear soon. Until then the worker would refuse again.
             worker.paused[queue.job.name] = worker.last_heard + _PAUSE
         # The worker has put granted runs back into the store. A message alone
         # does not take a granted run from its worker.
@@ -333,7 +335,7 @@ class Dispatcher:
             count_attempt=sent.queue.job.delivery is Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
-        """Record that the broker has *batch*."""
+        """Record that the broker has accepted *batch*."""
         found = self._sent.get(batch.id)
         if found is not None:
             found.worker.back_off.reached()
@@ -344,11 +346,11 @@ class Dispatcher:
             one.hurry()
 
     def sweep(self) -> None:
-        """Take back batches without a sign of life, renew leases, and take
-        over expired leases of other schedulers.
+        """Reclaim silent batches, renew leases, and take over expired leases.
 
         Call this several times per lease. A long gap between two calls does
-        not count as silence: reports that arrived meanwhile are still unread.
+        not count as silence, because reports that arrived during the gap are
+        still unread.
         """
         now = self._clock.monotonic()
         gap = now - self._swept
@@ -401,7 +403,7 @@ class Dispatcher:
                 continue
             LOG.error(
                 'runs failed for good: job=%s objects=%d first=%r attempt=%d '
-                'error=%s; they run again at their next tick', name,
+                'error=%s; the objects run again at their next tick', name,
                 len(dead), claim.object, claim.attempt, error)
             for claim, error in dead[1:]:
                 LOG.debug('run failed for good: job=%s object=%r attempt=%d '
@@ -418,8 +420,8 @@ class Dispatcher:
             ring divides among members.
         """
         if self._in_flight.waiting and not self._closed:
-            # sure() may find that other members had the objects, and abandon
-            # them.
+            # sure() may find that other members owned the objects in between,
+            # and then abandons the claims.
             is_sure = sure()
             me = self.entry()
             for partition in self._in_flight.turns:
@@ -432,9 +434,10 @@ class Dispatcher:
                 sent, self._in_flight.recall(sent), 'its worker is gone')
 
     def abandon(self, jobs: Iterable[str]) -> None:
-        """Give up waiting claims of those of *jobs* that the ring divides
-        among members. Other members owned their objects while this one was
-        out of its group.
+        """Give up waiting claims of those *jobs* that the ring divides.
+
+        Other members owned the objects of these jobs while this member was out
+        of its group.
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
@@ -442,19 +445,18 @@ class Dispatcher:
                     self._recoveries[queue.job.name].abandon(queue.job, group)
 
     def set_drained(self, drained: bool) -> None:
-        """Leave the claims in the store to the other members, or take them
-        over again.
+        """Stop or resume the take-over of claims that members share.
 
-        :param drained: Whether to leave them. Claims that only this process
-            knows are retried here in any case.
+        :param drained: True leaves the shared claims to the other members.
+            Claims that only this process knows are retried here in any case.
         """
         if self._take_over is not _TakeOver.NONE:
             self._take_over = _TakeOver.OWN if drained else _TakeOver.ALL
 
     def drain(self) -> None:
-        """Take over nothing more; dispatch the waiting claims."""
+        """Take over no more claims, and dispatch the waiting ones."""
         self._take_over = _TakeOver.NONE
 
     def close(self) -> None:
-        """Dispatch nothing more."""
+        """Dispatch no more claims."""
         self._closed = True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in the store and the log which ticks of which objects do not run,
-and why.
+"""Records of ticks that do not run, in the store and in the log.
+
+Each record names the objects and the reason.
 """
 
 import collections
@@ -39,10 +40,10 @@ class _Span(NamedTuple):
     """Ticks of some objects that are given up together."""
 
     plan: due.Plan
-    #: Instant after which ticks count, if the watermark is earlier: the last
-    #: tick before the listing, or before the schedule was in force.
+    #: Instant after which ticks count, unless the watermark is later. It is
+    #: the last tick before the listing, or before the schedule was in force.
     low: Instant
-    #: Instant of the listing, if that is one of the ticks.
+    #: Instant of the listing, if the listing is one of the ticks.
     first: Instant = due.ALWAYS
 
     def due_at(self, tick: Instant, objects: Iterable[str]) -> Instant:
@@ -53,17 +54,19 @@ class _Span(NamedTuple):
                           for key in objects)
 
     def ticks(self, last: Instant, until: Instant) -> int:
-        """Return the number of ticks after the watermark *last*, up to
-        *until*; at least 1.
+        """Return the number of ticks in (*last*, *until*], but at least 1.
+
+        :param last: Watermark of an object.
         """
         number = self.plan.schedule.count(max(self.low, last), until)
-        # The grid counts after the listing.
+        # The listing may be a tick, too; the others count only after it.
         return max(1, number + (last < self.first <= until))
 
 
 def _first(plan: due.Plan, row: Row) -> Instant:
-    """Return the instant at which *row* was listed, if it is an unsettled
-    tick, else :data:`~distperiodic.core.due.ALWAYS`.
+    """Return the instant at which *row* was listed, if it is undecided.
+
+    Otherwise return :data:`~distperiodic.core.due.ALWAYS`.
     """
     return (row.since if plan.immediate and row.settled < row.since
             else due.ALWAYS)
@@ -72,7 +75,8 @@ def _first(plan: due.Plan, row: Row) -> Instant:
 class _Lost(NamedTuple):
     """The ticks of an object that are lost."""
 
-    #: The newest tick before them, or :data:`~distperiodic.core.due.ALWAYS`.
+    #: The newest tick before the lost ones, or
+    #: :data:`~distperiodic.core.due.ALWAYS`.
     after: Instant
     last: Instant
 
@@ -88,10 +92,12 @@ def _due_at(plan: due.Plan, tick: Instant, first: Instant,
 
 def _reasons(until: Instant, ran: bool, lost: _Lost | None
              ) -> list[tuple[Instant, SkippedBy]]:
-    """Return the reasons for giving up ticks up to *until*, oldest first, each
-    with the instant up to which it holds.
+    """Return the reasons for giving up ticks up to *until*, oldest first.
 
-    :param ran: Whether a run of the object kept it from these ticks.
+    Each reason has the instant up to which it applies.
+
+    :param ran: True if the object missed these ticks because an earlier run of
+        it had not ended.
     """
     if ran:
         return [(until, SkippedBy.OVERLAP)]
@@ -134,17 +140,15 @@ class DroppedTicks:
                left_out: Callable[[], None]) -> None:
         """Record that *objects* do not run for *tick*.
 
-        :param left_out: Called if some were left out: another process has
-            settled the tick, or has locked their rows.
+        :param left_out: Called if some objects were left out, because another
+            process has decided the tick for them or has locked their rows.
         """
         self._skip(job, tick, objects, by, reason,
                    _Span(plan, plan.since - 1), left_out)
 
     def busy(self, job: Job, plan: due.Plan, tick: Instant,
              objects: Sequence[str], left_out: Callable[[], None]) -> None:
-        """Record a skip because an earlier run has not ended; see
-        :meth:`settle`.
-        """
+        """Record a skip by the overlap policy; see :meth:`settle`."""
         number = len(objects)
         self._log.skipped(job, tick, objects, number)
         self._counts[job.name, 'skipped'] += number
@@ -153,15 +157,15 @@ class DroppedTicks:
 
     def give_up(self, job: Job, plan: due.Plan, verdict: Verdict,
                 rows: Sequence[Row]) -> None:
-        """Record that the objects of *rows* do not run for what they missed.
+        """Record that the objects of *rows* do not run for ticks they missed.
         """
         assert verdict.until is not None
         groups: dict[tuple[bool, Instant, Instant, _Lost | None],
                      list[str]] = {}
         lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
-            # A run of the object kept it from its ticks, not a lack of
-            # schedulers.
+            # The object missed its ticks because of its own run, and not
+            # for lack of schedulers.
             ran = not row.free or (
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))
@@ -196,7 +200,7 @@ class DroppedTicks:
 
     def delisted(self, job: Job, plan: due.Plan, verdict: Verdict,
                  rows: Sequence[Row]) -> None:
-        """Record that delisted objects do not run for what they were due."""
+        """Record that delisted objects do not run for their due ticks."""
         until = verdict.run[-1] if verdict.run else verdict.until
         assert until is not None
         groups: dict[tuple[Instant, Instant], list[str]] = {}
@@ -210,8 +214,7 @@ class DroppedTicks:
 
     def _lost_ticks(self, job: Job, plan: due.Plan, until: Instant
                     ) -> 'Callable[[Row], _Lost | None]':
-        """Return a function from an object's row to its lost ticks among those
-        up to *until*.
+        """Return a function from a row to its lost ticks up to *until*.
 
         A tick is lost if schedulers attended the job when it was due, and if
         it is older than the time within which they promise to claim it.
@@ -225,7 +228,7 @@ class DroppedTicks:
         newest, unattended = plan.around(promised), plan.around(attended - 1)
 
         def lost(row: Row) -> _Lost | None:
-            # The newest of the ticks may be the listing, outside the grid.
+            # The newest tick may be the listing, which is not in the schedule.
             first, position = _first(plan, row), row.position
             cut = (until if _due_at(plan, until, first, position) <= promised
                    else newest.newest(position))
@@ -238,8 +241,9 @@ class DroppedTicks:
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span,
               left_out: Callable[[], None] = lambda: None) -> None:
-        """Record that *objects* do not run for *tick*, nor for the ticks that
-        each of them missed before it.
+        """Record that *objects* do not run for *tick* and the ticks before it.
+
+        The ticks before it are those that each object missed.
         """
         holder = self._holder()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a scheduler in flight: claims that wait, batches that were sent,
-and the workers that have them.
+"""The work of a scheduler in flight.
+
+It consists of waiting claims, sent batches, and the workers that have them.
 """
 
 import collections
@@ -23,14 +24,14 @@ from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 
-# Number of claims in one batch if their runs were lost twice.
+# Maximum number of claims in one batch if their runs were lost twice.
 _SUSPECT_BATCH = 16
 
 
 def suspect_batch_size(claim: Claim) -> int | None:
-    """Return the size of the batches in which *claim* may run, given that its
-    last run was lost. None means that the claim is not a suspect, so
-    it may be in any batch.
+    """Return the maximum size of a batch with *claim* after a lost run.
+
+    None means that the claim is not a suspect, so it may be in any batch.
     """
     if claim.attempt <= 2:
         return None
@@ -38,7 +39,7 @@ def suspect_batch_size(claim: Claim) -> int | None:
 
 
 class BackOff:
-    """Limits when a worker may be sent something again."""
+    """Pauses between attempts to send to a worker, after failures."""
 
     __slots__ = ('_failures', '_until')
 
@@ -52,11 +53,11 @@ class BackOff:
         self._until = 0.0
 
     def over(self, now: float) -> bool:
-        """Return whether the worker may be sent something."""
+        """Return whether batches may be sent to the worker."""
         return now >= self._until
 
     def rest(self, until: float) -> None:
-        """Send the worker nothing until *until*."""
+        """Send no batches to the worker until *until*."""
         self._until = until
 
     def failed(self, now: float) -> float:
@@ -92,14 +93,14 @@ class Worker:
         #: Jobs that the worker does not know.
         self.unknown_jobs: set[str] = set()
         #: Jobs that the worker refused, with the monotonic seconds until which
-        #: it receives nothing of them.
+        #: it receives no batch of the job.
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()
         self.last_heard = now
         #: Monotonic time until which the worker is reserved for suspects, in
         #: seconds. None means that it is not reserved.
         self.reserved_until: float | None = None
-        #: Id of the last batch of suspects that it received.
+        #: Id of the last batch of suspects that the worker received.
         self.suspect_batch = ''
 
 
@@ -115,15 +116,14 @@ class SentBatch:
         self.worker = worker
         self.queue = queue
         self.left = len(batch.objects)
-        #: For each object of the batch: 1, or 0 once it was settled.
+        #: For each object of the batch: 1 while it is open, 0 once it has
+        #: ended.
         self.open = bytearray(b'\1' * self.left)
         self.cost = cost
         self.last_seen = last_seen
 
     def take(self, indexes: Iterable[int]) -> list[int]:
-        """Mark objects as settled, and return those that were not settled
-        before.
-        """
+        """Mark objects as ended, and return those that were open before."""
         taken = []
         open_ = self.open
         for index in indexes:
@@ -179,7 +179,7 @@ class Queue:
         self.suspects: collections.deque[Group] = collections.deque()
         #: Number of claims that were superseded while they waited.
         self.superseded = 0
-        #: Whether the queue is in the heap of its partition.
+        #: True if the queue is in the heap of its partition.
         self.listed = False
 
     def put(self, lease: HeldLease, claims: list[Claim]) -> None:
@@ -209,10 +209,10 @@ class Queue:
         return {group.lease for group in (*self.groups, *self.suspects)}
 
     def discard_superseded(self) -> int:
-        """Drop claims that a later claim of their object superseded, and
-        return their number.
+        """Drop superseded claims, and return their number.
 
-        Otherwise superseded claims would pile up while no worker takes them.
+        A claim is superseded by a later claim of its object. Without this
+        method, such claims would pile up while no worker takes them.
         """
         newest: dict[str, int] = {}
         for group in (*self.groups, *self.suspects):
@@ -253,7 +253,7 @@ class InFlight:
 
     :param jobs: Jobs by name.
     :param partitions: Configuration of the partitions, by name.
-    :param shared: Jobs whose runs are counted in a store for all schedulers.
+    :param shared: Jobs whose runs a store counts across all schedulers.
     """
 
     def __init__(self, jobs: Mapping[str, Job],
@@ -261,7 +261,8 @@ class InFlight:
                  shared: Container[str]):
         self._order = itertools.count()
         limits = limits_of(jobs, partitions)
-        # The jobs of a partition share one limit, and so one bound.
+        # The jobs of a partition share one limit, so they also share one
+        # bound.
         bounds = {limit: AdaptiveLimit(
             limit.most, shared=limit.jobs[0] in shared)
                   for job_limits in limits.values() for limit in job_limits}
@@ -282,7 +283,7 @@ class InFlight:
         self.schedulers = 1
         #: Number of objects that are claimed and not sent to a worker.
         self.waiting = 0
-        #: Number of objects that are sent to workers and not settled.
+        #: Number of objects that were sent to workers and have not ended.
         self.outstanding = 0
         #: Number of objects, by (job, outcome).
         self.counts: collections.Counter[
@@ -293,7 +294,8 @@ class InFlight:
         """Queue claims of one lease. This method takes ownership of the list.
 
         :param claims: Empty if all claims that were won are suspects.
-        :param superseded: Number of claims waiting here that these supersede.
+        :param superseded: Number of waiting claims that these claims
+            supersede.
         """
         queue = self.queues[job.name]
         if claims:
@@ -308,8 +310,7 @@ class InFlight:
             self.next_turn(queue)
 
     def objects(self, job: str) -> set[str]:
-        """Return the objects of *job* that are claimed here and not settled.
-        """
+        """Return the objects of *job* with a claim here that has not ended."""
         queue = self.queues[job]
         found = {claim.object for group in (*queue.groups, *queue.suspects)
                  for claim in group.claims}
@@ -352,7 +353,7 @@ class InFlight:
             self.counts[job.name, 'superseded'] += number
 
     def settle(self, sent: SentBatch, number: int) -> None:
-        """Record that *number* more objects of *sent* are settled."""
+        """Record that *number* more objects of *sent* have ended."""
         sent.worker.window.settle(number, sent.cost)
         for bound in sent.queue.bounds.values():
             bound.settle(number)
@@ -362,8 +363,9 @@ class InFlight:
             sent.worker.batches.pop(sent.batch.id, None)
 
     def recall(self, sent: SentBatch) -> list[Claim]:
-        """Settle all that is left of a batch, and return its claims. Later
-        reports of its worker change nothing.
+        """Mark the open objects of a batch as ended, and return their claims.
+
+        Later reports on the batch have no effect.
         """
         left = sent.take(range(len(sent.open)))
         self.settle(sent, len(left))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Late scans: members claim objects that their owners have not claimed.
 
-The ring decides which member claims first; the store decides who may. Once a
-tick is late, two members read the rows of all members and claim what they
-find. The ring determines which two. The others wait longer, two at a time, so
-usually they have nothing to do::
+The ring decides which member claims first; the store decides whose claim
+counts. Once a tick is late, two members read the rows of all members and claim
+the unclaimed objects. The ring selects these two members. The others scan
+later, two at a time, and usually find nothing to claim::
 
     tick        + late_after       + 2 late_after
      |-- owners claim --|-- two scan --|-- two others scan, if the first have
@@ -12,13 +12,13 @@ usually they have nothing to do::
 
 If the counts in the store agree with the catalogue, no row is read. After a
 scan of many rows the pause is longer: fifty times the time that reading took,
-at most a minute. The slowest page does not count: during that page the store
-may have been unreachable, or the process may have been suspended. In that case
-the next scan must not come later.
+at most a minute. The slowest page is left out of this time: during that page
+the store may have been unreachable, or the process may have been suspended,
+and this must not delay the next scan.
 
-A slow catalogue may list objects after a scan for a tick that the scan covered.
-The store then records that the job is not checked up to that tick any more, and
-members scan again.
+A slow catalogue may list objects after a scan for a tick that the scan
+covered. The store then records that the job is no longer checked up to that
+tick, and the members scan again.
 """
 
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 # Number of members that scan at the same time. If one of them hangs, the other
 # one is not delayed.
 _SCANNERS = 2
-# The pause before the next scan, as a multiple of the time that reading took
-# in the last one, and its limit in seconds.
+# Pause before the next scan, as a multiple of the reading time of the last
+# scan, and its maximum in seconds.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE = 60.0
 
@@ -68,13 +68,11 @@ class LateClaimer:
         self._identity = identity
         self._after = int(after * SECOND)
         self._page = page
-        #: Jobs with a look under way.
+        #: Jobs with a scan in progress.
         self._scanning: set[str] = set()
 
     def grace(self, job: Job, now: Instant) -> Instant:
-        """Return the microseconds after which members other than the owner
-        claim a tick.
-        """
+        """Return the microseconds after which other members claim a tick."""
         return min(self._after, job.schedule.period_us(now) // 2)
 
     def start(self, job: Job) -> None:
@@ -83,7 +81,7 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def scan(self, name: str, now: Instant, view: View) -> None:
-        """Look for what is late, if it is this member's turn."""
+        """Start a late scan of the job *name*, if it is this member's turn."""
         part = self._parts[name]
         job = part.job
         grace = self.grace(job, now)
@@ -94,7 +92,7 @@ class LateClaimer:
         checked = self._claimer.attendance.checked(name)
         last = newest if same_ticks else until
         if last is None or checked >= last:
-            # Another member has looked.
+            # Another member has scanned the rows.
             following = (job.schedule.after(until) + grace if same_ticks
                          else checked + 2 * grace)
             self._set_timer(name, following, now)
@@ -120,8 +118,9 @@ class LateClaimer:
 
     @staticmethod
     def _same_ticks(part: Part) -> bool:
-        """Return whether all objects of the job are known to be due at the
-        same instants.
+        """Return whether all objects of the job are due at the same instants.
+
+        False may also mean that this is unknown.
         """
         return part.reading is not None and not (
             part.job.spread or part.object_timers.schedules
@@ -132,17 +131,17 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def _rank(self, name: str, view: View) -> int:
-        """Return the number of members that look before this one."""
+        """Return the number of members that scan before this one."""
         members = sorted(view.ring.members)
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
 
     def _count(self, part: Part, tick: Instant, scan: ports.Checked,
                view: View) -> None:
-        """Compare the number of objects that were settled for *tick* with the
-        expected number, and read rows if it is lower. Objects that left the
-        catalogue since are expected, too, since they may have been settled
-        before.
+        """Read the rows if *tick* is decided for fewer objects than expected.
+
+        Objects that have left the catalogue since then are also expected,
+        because the tick may have been decided for them before.
         """
         assert part.reading is not None
         expected = part.reading.catalogue.distinct
@@ -164,15 +163,17 @@ class LateClaimer:
 
     def _walk(self, part: Part, scan: ports.Checked,
               view: View) -> None:
-        """Judge the rows of all members. This member's own rows are left out
-        while it has not claimed the rest of a large tick.
+        """Judge the rows of all members.
+
+        This member's own rows are left out while it has not claimed the rest
+        of a large tick.
         """
         job = part.job
         name = job.name
         found = 0
         others_only = self._claimer.has_rest(name)
         requested = self._clock.monotonic()
-        #: Seconds that reading each page took.
+        #: Seconds that each page took to read.
         page_seconds: list[float] = []
 
         def page(low: int, high: int, rows: list[Row]) -> None:

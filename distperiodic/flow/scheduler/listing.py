@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update of the listing in the store after the catalogues.
+"""Update of the store's listing from the catalogues.
 
     reading ─► walk ─► page ─► compare ─► differences are recorded
        │                          └─► what is due is claimed
        └─► differs from the last reading ─► the difference is recorded
 
-A member walks the rows of its arcs when it starts, and those of the arcs that
-it gains; see :mod:`distperiodic.flow.scheduler.part`. After that it compares
-each reading with the one before, and reads no rows.
+A member walks the rows of its arcs when it starts, and later the rows of arcs
+that it gains; see :mod:`distperiodic.flow.scheduler.part`. After that it
+compares each reading with the one before, and reads no rows.
 """
 
 import functools
@@ -41,7 +41,7 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 class Listing:
     """The listing of one member's parts.
 
-    :param shared: Whether members share the store.
+    :param shared: True if members share the store.
     :param page: Number of rows of the store that are read together.
     :param walked: Called when a walk is complete, with the part, the instant
         for which it was walked, and the view.
@@ -68,21 +68,23 @@ class Listing:
         """Walk the arcs that this member gained since the last walk.
 
         :param at: Instant for which the catalogue was read.
-        :param discard_rows: Whether to discard the rows of these arcs, and
-            list their objects again.
+        :param discard_rows: True discards the rows of these arcs, and lists
+            their objects again.
         """
         before, part.ring = part.ring, view.ring
         if not self._shared:
-            # Without a shared store, the walk also delists what this member
-            # does not own any more. The new owners list it themselves.
+            # Without a shared store, the walk also delists the objects that
+            # this member no longer owns. The new owners list them.
             self.walk(part, [CIRCLE], part.since, view, discard_rows)
             return
         self.walk(part, self._arcs(part, view, before), at, view)
 
     def _arcs(self, part: Part, view: View,
               before: Ring | None) -> Iterable[Arc]:
-        """Return this member's arcs, except what was walked in the ring
-        *before*.
+        """Return this member's arcs, except those that were walked already.
+
+        :param before: Ring of the last walk. Arcs on which a walk is not
+            complete are returned again. None means that no arc was walked.
         """
         reading = part.reading
         if (reading is not None and not reading.partial
@@ -101,8 +103,8 @@ class Listing:
              discard_rows: bool = False) -> None:
         """Compare the rows on these arcs with the catalogue, and judge them.
 
-        :param discard_rows: Whether to discard these rows, and list their
-            objects again.
+        :param discard_rows: True discards these rows, and lists their objects
+            again.
         """
         job = part.job
         if part.walk is not None:
@@ -145,8 +147,9 @@ class Listing:
 
     def _listed_at(self, part: Part, key: str) -> tuple[Instant, ...]:
         """Return the instants from which an object without a row may be due.
-        For the one object of a GROUP job, the first is not later than the
-        beginning of the job's attendance.
+
+        For the one object of a GROUP job, the first instant is not later than
+        the beginning of the job's attendance.
         """
         instants = part.listed_at(key)
         if part.job.scope is Scope.GROUP:
@@ -159,9 +162,7 @@ class Listing:
 
     def _indexes(self, part: Part, view: View | None,
                  low: int, high: int) -> Iterable[int]:
-        """Return the indexes of this member's objects at positions *low* to
-        *high*.
-        """
+        """Return the indexes of own objects at positions *low* to *high*."""
         assert part.reading is not None
         catalogue = part.reading.catalogue
         return [index for index in catalogue.between(low, high)
@@ -170,7 +171,7 @@ class Listing:
 
     def _compared(self, part: Part, found: Differences,
                   at: Instant) -> None:
-        """Record the differences, then claim what is due."""
+        """Record the differences, then claim the due objects."""
         if self._shared:
             self._claimer.give_up_delisted(part.job, found.delisted, at)
         self._record(part.job, found)
@@ -215,7 +216,7 @@ class Listing:
             return store.rows_of(job.name, chunk)
 
         def received(rows: list[Row]) -> None:
-            # Their new owners compare the other objects with their own
+            # The new owners of the other objects compare them with their own
             # catalogues.
             own_rows = [row for row in rows if part.ring is not None
                         and part.ring.owner_at(row.position) == self._identity]
@@ -228,7 +229,7 @@ class Listing:
 
     def _list_again(self, part: Part, objects: list[str],
                     at: Instant) -> None:
-        """List those of *objects* that the catalogue lists again by now."""
+        """List again those of *objects* that the catalogue lists now."""
         reading = part.reading
         assert reading is not None
         back = reading.catalogue.indexes(objects)
@@ -266,7 +267,7 @@ class Listing:
 
     def judge_gained(self, part: Part, view: View,
                      before: Ring | None) -> None:
-        """Claim what is due on gained arcs, from the rows alone."""
+        """Claim the due objects on gained arcs, from the rows alone."""
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [
                 row for row in rows
@@ -274,12 +275,13 @@ class Listing:
         Walk(
             self._store, part.job.name, self._arcs(part, view, before),
             before=None, page=self._page, on_page=page,
-            # Rows that could not be read are read again, with the catalogue.
+            # Rows that could not be read are read later, with the catalogue.
             on_end=lambda complete: None).advance()
 
 
 def counts_from(part: Part, now: Instant) -> Instant:
-    """Return the instant from which the ticks of objects that are listed at
-    *now* can be due. Without ``run_immediately`` a tick at *now* is not due.
+    """Return the instant from which objects listed at *now* can be due.
+
+    Without ``run_immediately`` a tick at *now* is not due.
     """
     return now if part.job.run_immediately else now + 1

@@ -7,9 +7,9 @@ A *walk* goes through the rows of the store, range by range of the ring::
                   │          └─ each row is judged: what is due is claimed
                   └─ compared with the catalogue: differences are recorded
 
-A member walks its arcs when it starts, and the arcs that it gains. After that
-all objects of its part are settled up to the newest tick, or are being
-claimed.
+A member walks its arcs when it starts, and the arcs that it gains. After that,
+each tick up to the newest one is decided or is being claimed, for all objects
+of its part.
 """
 
 import collections
@@ -37,7 +37,7 @@ from distperiodic.flow.scheduler import timers
 # Number of readings that are kept while the store is slow to record them.
 # Otherwise the last two are kept.
 _MOST_READINGS = 4
-# Number of instants that are kept of readings that agree.
+# Number of instants that are kept for equal readings.
 _MOST_INSTANTS = 16
 
 #: All positions of the ring.
@@ -45,8 +45,9 @@ CIRCLE = Arc(-2 ** 63, 2 ** 63 - 1)
 
 
 def without_catalogue(job: Job, identity: str) -> Reading | None:
-    """Return the reading of a job without a catalogue: its one object. None:
-    the job has a catalogue.
+    """Return the reading of a job without a catalogue: its one object.
+
+    None means that the job has a catalogue.
     """
     if job.scope is Scope.OBJECTS:
         return None
@@ -60,13 +61,12 @@ class Readings:
     __slots__ = ('_kept',)
 
     def __init__(self) -> None:
-        #: Readings and the instants from which they apply, oldest first.
-        #: Readings that agree are kept as one, with the first instant and the
-        #: last ones.
+        #: Readings and the instants from which they apply, oldest first. Equal
+        #: readings are kept as one, with the first instant and the last ones.
         self._kept: list[tuple[tuple[Instant, ...], Reading]] = []
 
     def keep(self, reading: Reading, at: Instant) -> None:
-        """Keep *reading*; it counts from *at*."""
+        """Keep *reading*, which applies from *at*."""
         if self._kept:
             instants, last = self._kept[-1]
             if (last.catalogue is reading.catalogue
@@ -80,15 +80,15 @@ class Readings:
         del self._kept[:-_MOST_READINGS]
 
     def forget_recorded(self) -> None:
-        """Keep only the last reading: the store has recorded the others."""
+        """Keep only the last reading; the store has recorded the others."""
         del self._kept[:-1]
 
     def listed_at(self, key: str) -> tuple[Instant, ...]:
-        """Return the instants of the readings that list an object with its
-        present schedule, in ascending order, without a gap up to the last.
+        """Return the instants of readings that list an object, oldest first.
 
-        The previous owner may have read it, too, and died before the store
-        recorded it.
+        These are the latest readings without a gap in which the object has its
+        present schedule. The previous owner may also have read the object, and
+        may have died before the store recorded it.
         """
         found, newest = self._kept[-1]
         if len(self._kept) == 1:
@@ -122,26 +122,27 @@ class Part:
         #: The last reading. None means that nothing was read.
         self.reading = reading
         #: Number of objects that left the catalogue since the newest tick.
-        #: They may have been settled for it. None means unknown.
+        #: This tick may have been decided for them. None means unknown.
         self.removed: int | None = 0
-        #: The ring for which its rows were walked. None means that they were
-        #: not walked.
+        #: The ring for which the rows of this part were walked. None means
+        #: that they were not walked.
         self.ring: Ring | None = None
         #: Instant from which ticks of gained objects can be due.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
-        #: Readings since the one before the current walk began; without a
-        #: walk, since the one before the last reading.
+        #: During a walk, the readings since it began and the reading before
+        #: it. Without a walk, the last two readings.
         self._readings = Readings()
-        #: The cursor over its objects with a phase. None means that it has no
-        #: such objects, or was not walked.
+        #: Cursor over the objects of this part that have a phase. None means
+        #: that there are none, or that the part was not walked.
         self.cursor: timers.SpreadCursor | None = None
         self.object_timers = timers.ObjectTimers()
 
     @property
     def per_member(self) -> bool:
-        """True if each member has its own object of the job, independent of
-        the ring.
+        """True if each member has its own object of the job.
+
+        This object does not depend on the ring.
         """
         return self.job.scope is Scope.MEMBER
 
@@ -153,9 +154,9 @@ class Part:
     def ids(self, view: View | None, identity: str) -> list[str]:
         """Return this member's objects that follow the job's schedule.
 
-        They are claimed in the order in which a walk lists them. A store keeps
-        them side by side in that order, and writes each page once for all of
-        them.
+        The objects are claimed in the order in which a walk lists them. A
+        store keeps their rows side by side in that order, so it writes each
+        page only once.
         """
         reading = self.reading
         if reading is None:
@@ -169,7 +170,8 @@ class Part:
         return ids
 
     def begin_walk(self, walk: 'Walk', at: Instant) -> None:
-        """Start to compare the reading with the store. It counts from *at*."""
+        """Record the start of *walk*; the current reading applies from *at*.
+        """
         self.walk = walk
         assert self.reading is not None
         self._readings.keep(self.reading, at)
@@ -177,29 +179,29 @@ class Part:
     def end_walk(self, complete: bool) -> None:
         """Record the end of the walk.
 
-        :param complete: Whether the store has recorded the whole part.
+        :param complete: True if the store has recorded the whole part.
         """
         self.walk = None
         if complete:
             self._readings.forget_recorded()
 
     def read(self, reading: Reading, at: Instant) -> None:
-        """Record a new reading. New objects count from *at*."""
+        """Record a new reading. New objects can be due from *at*."""
         self.reading = reading
         if self.walk is None and self.ring is not None:
-            # The store has recorded what was read before the last reading.
+            # The store has recorded the readings before the last one.
             self._readings.forget_recorded()
         self._readings.keep(reading, at)
 
     def listed_at(self, key: str) -> tuple[Instant, ...]:
         """Return the instants from which an object without a row may be due.
 
-        The first is right unless the object was delisted since.
+        The first instant is right unless the object was delisted after it.
         """
         return self._readings.listed_at(key)
 
     def restart(self, now: Instant) -> None:
-        """Go on from *now*, since the clock was set back."""
+        """Continue from *now*, because the clock was set back."""
         newest = self.job.schedule.at_or_before(now)
         self.last_tick = now if newest is None else newest
         self.object_timers.restart(now)
@@ -218,8 +220,7 @@ class Part:
 
 
 def plan_of(job: Job, rule: str, since: Instant) -> due.Plan:
-    """Return the plan of the objects that follow *rule*, the text in their
-    rows.
+    """Return the plan of the objects whose rows have the text *rule*.
 
     :param since: Instant from which the job has its schedule.
     :raises InvalidSchedule: *rule* is in a format that this release does not
@@ -240,8 +241,8 @@ class Differences(NamedTuple):
     same: list[Row]
     #: Rows of the new objects, as the store will have them.
     new: list[Row]
-    #: New objects whose rows only the store knows: they count from a later
-    #: reading if they were delisted meanwhile.
+    #: New objects whose rows only the store can determine: if they were
+    #: delisted meanwhile, they can be due only from a later reading.
     unsure: list[str]
 
 
@@ -250,7 +251,7 @@ def compare_listing(
         rows: Sequence[Row], at: Instant,
         listed_at: Callable[[str], tuple[Instant, ...]] | None = None
         ) -> Differences:
-    """Compare *rows* with what a catalogue lists.
+    """Compare *rows* with the objects that a catalogue lists.
 
     :param expected: Indexes of the objects in the catalogue that should have
         these rows.
@@ -308,8 +309,8 @@ class Walk:
     :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
     :param page: Number of rows that are read together.
     :param on_page: Receives a range and its rows.
-    :param on_end: Called when all rows were read; with False if the store
-        could not answer.
+    :param on_end: Called with True when all rows were read, or with False if
+        the store could not answer.
     """
 
     __slots__ = ('_pending', '_before', '_job', '_limit', '_more', '_on_end',

@@ -7,12 +7,12 @@
                                └─────────────┴──── reports ◄───┘
 
 There is one book for the jobs that a store decides about, and one for the jobs
-that the ring alone decides about. Each book has a clock of its own, so each
-has a ticker and a claimer. All claims then take the same path; each batch
-names its authority.
+that the ring alone decides about. Each book has its own clock, and so its own
+ticker and claimer. All claims then take the same path; each batch names its
+authority.
 
-Runs are granted here if the workers cannot reach the store. That is the case
-if the worker is this process's own pool, or if there is no shared store.
+Runs are granted here if no worker process can do so: the worker is this
+process's own pool, or there is no shared store.
 """
 
 import random
@@ -45,7 +45,7 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of objects in one claim, if the store answers immediately.
 _PIECE = 2000
-# Number of rows in one read of the store. A store in memory returns all.
+# Number of rows in one read of the store. A store in memory returns all rows.
 _PAGE = 2000
 _WHOLE = 1 << 62
 
@@ -172,7 +172,7 @@ class _Source:
 
 
 class Pipeline:
-    """The flow of one scheduler; see the picture above.
+    """The flow of one scheduler; see the docstring of this module.
 
     :param books: The books in which claims are kept. No two books share a job
         or an authority.
@@ -184,9 +184,9 @@ class Pipeline:
     :param batch_size: Number of claims in one batch, and in one lease of a
         shared store.
     :param lease: Seconds until a lease expires.
-    :param late_after: Seconds after which other members claim what is late.
+    :param late_after: Seconds after which other members claim late ticks.
     :param sure: Returns whether this process is certainly still a member under
-        that entry.
+        the given entry.
     :param random_: Source of the jitter of pauses; default: a new one.
     :param partitions: Configuration of the partitions, by name.
     """
@@ -225,14 +225,15 @@ class Pipeline:
             source.begin()
 
     def grants_of(self, authority: Authority) -> RunLeases | None:
-        """Return the component that grants the runs of *authority* here. None:
-        another process grants them.
+        """Return the component that grants the runs of *authority* here.
+
+        None means that another process grants them.
         """
         source = self._sources.get(authority)
         return None if source is None else source.grants
 
     def run_due(self) -> float:
-        """Do all that is due, and return the seconds until the next timer."""
+        """Handle all due timers, and return the seconds until the next one."""
         return min([ticker.run_due() for ticker in self.tickers])
 
     def view_changed(self) -> None:
@@ -241,11 +242,11 @@ class Pipeline:
             ticker.view_changed()
 
     def set_drained(self, drained: bool) -> None:
-        """Set whether this member is drained. A drained member claims
-        nothing for jobs that the ring divides among members.
+        """Set whether this member is drained.
 
-        Existing claims are dispatched, and runs continue. Jobs that run on
-        every member run here as well.
+        A drained member claims nothing for jobs that the ring divides among
+        members. Existing claims are dispatched, and runs continue. Jobs that
+        run on every member also run here.
         """
         for source in self._sources.values():
             source.ticker.set_drained(drained)
@@ -254,7 +255,7 @@ class Pipeline:
         self.dispatcher.set_drained(drained)
 
     def drain(self) -> None:
-        """Start no more ticks; dispatch the waiting claims."""
+        """Start no more ticks, and dispatch the waiting claims."""
         for ticker in self.tickers:
             ticker.close()
         for source in self._sources.values():
@@ -263,8 +264,9 @@ class Pipeline:
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch*. If this process grants the runs of the batch,
-        request the grant first. This is the dispatcher's bus; see
+        """Send *batch*, after a grant if this process grants its runs.
+
+        The dispatcher uses this method as its bus; see
         :class:`distperiodic.ports.WorkBus`.
         """
         grants = self.grants_of(batch.authority)
@@ -309,8 +311,9 @@ class Pipeline:
         return all([source.ticker.sure() for source in self._ring_sources])
 
     def reported(self, report: message.Report) -> None:
-        """Handle a report of a worker on a batch. An empty report is a sign of
-        life.
+        """Handle a report of a worker on a batch.
+
+        An empty report is a heartbeat.
         """
         grants = self._granted_by(report.batch)
         if grants is None:
@@ -319,28 +322,31 @@ class Pipeline:
             grants.reported(report, self.dispatcher.entry())
 
     def _granted_by(self, batch: str) -> RunLeases | None:
-        """Return the component that granted *batch* here, or would have. None:
-        the worker grants it.
+        """Return the component that granted *batch* here, or would grant it.
+
+        None means that the worker requests the grant.
         """
         entry = self.dispatcher.entry()
         for source in self._sources.values():
-            # The batch may still run though the dispatcher has given it up.
+            # The batch may still run although the dispatcher has given it up.
             if source.grants is not None and source.grants.has(batch, entry):
                 return source.grants
         authority = self.dispatcher.authority_of(batch)
         return None if authority is None else self.grants_of(authority)
 
     def hurry(self) -> None:
-        """Check at the next sweep what an operator can have changed in the
-        store: the status of jobs, and runs that were triggered.
+        """Check at the next sweep what an operator may have changed.
+
+        An operator may change the status of jobs, and trigger runs.
         """
         for source in self._sources.values():
             source.hurry()
         self.dispatcher.hurry()
 
     def sweep(self) -> None:
-        """Check leases and overdue signs of life. Call this several times a
-        second.
+        """Check leases and overdue heartbeats.
+
+        Call this several times a second.
         """
         for source in self._sources.values():
             source.sweep_grants()

@@ -38,7 +38,7 @@ class Read(NamedTuple):
     #: The ring whose arcs are read. None means that the answer may be
     #: outdated.
     ring: Ring | None
-    #: Instant for which it lists the objects.
+    #: Instant for which the read lists the objects.
     at: Instant
     #: Monotonic time of the request, in seconds.
     began: float
@@ -49,7 +49,8 @@ class _Failure(NamedTuple):
     number: int
     #: Monotonic time of the next attempt for the same tick, in seconds.
     again: float
-    #: The tick. A newer one does not wait for the next attempt.
+    #: Tick of the failed read. A newer tick does not wait for the next
+    #: attempt.
     tick: Instant
 
 
@@ -84,8 +85,7 @@ class CatalogueReads:
             self._reads[job] = read._replace(ring=None)
 
     def answered(self, job: str, ticket: int) -> Read | None:
-        """Remove and return the pending read. None means that no such read is
-        pending.
+        """Remove and return the read *ticket*, or None if it is not pending.
         """
         read = self._reads.get(job)
         if read is None or read.ticket != ticket:
@@ -113,8 +113,7 @@ class CatalogueReads:
             job.objects, runs.text_of(error), pause)
 
     def pause(self, job: str, tick: Instant) -> float:
-        """Return how many seconds to wait before reading the catalogue of
-        *job* for *tick*; 0 means now.
+        """Return the seconds until *job* may be read for *tick*; 0 means now.
         """
         known = self._failures.get(job)
         if known is None or tick > known.tick:

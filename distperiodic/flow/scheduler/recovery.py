@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery of lost runs.
 
-    worker lost, batch refused, not sent ── take back ──┐
+    worker lost, batch refused, not sent ──── reclaim ──┐
     lease ended, its holder gone ────────── take over ──┼─► offered again
     retry due ───────────────────────────── take over ──┘      │
                                           too often ◄──────────┘
@@ -9,9 +9,10 @@
 
 A run may have killed its worker. So the number of attempts after a loss is
 limited, and claims that were lost more than once run separately; see
-:class:`distperiodic.flow.scheduler.batcher.Batcher`. An object that is dead
-because it was lost too often is restricted in its next ticks, too: each tick
-has one run, separately from others, until a run of the object succeeds.
+:class:`distperiodic.flow.scheduler.batcher.Batcher`. If an object is dead
+because its runs were lost too often, its next ticks are restricted, too: each
+tick has only one run, separate from others, until a run of the object
+succeeds.
 """
 
 import functools
@@ -38,12 +39,12 @@ LOG = logging.getLogger(__name__)
 _ONE_TRY = ('; too many workers were lost with it, so each tick has one '
             'attempt, separately from other objects, until a run of the '
             'object succeeds')
-# Number of leases that are taken over in one request.
+# Maximum number of leases that are taken over in one request.
 _AT_A_TIME = 100
 # Seconds for which a process that left its group counts as gone, so that its
-# leases are taken over before they expire. Leases that it acquires later
-# expire by the clock: the process may be alive and merely cut off from the
-# others.
+# leases are taken over before they expire. Leases that it acquires later are
+# taken over only when they expire, because the process may be alive and only
+# cut off from the others.
 _GONE = 5.0
 
 
@@ -69,7 +70,7 @@ class Recovery:
         self._lease = lease
         self.authority = book.authority
         self._silence_timeout = book.silence_timeout
-        #: Whether other members share the store.
+        #: True if other members share the store.
         self.shared = book.shared
         self._jobs = list(book.jobs)
         self._sweep_interval = book.sweep_interval
@@ -87,19 +88,20 @@ class Recovery:
         #: seconds.
         self._next_search = self._swept
         self._pending = False
-        #: Whether there may be more leases to take over, and whether the loop
-        #: in take_over() runs. A store may answer at once, from within the
-        #: loop.
+        #: _more: True if there may be more leases to take over. _looping: True
+        #: while the loop in take_over() runs; a store may answer at once, from
+        #: within the loop.
         self._more = self._looping = False
         #: Holders that are gone, with the monotonic seconds of their
-        #: discovery. The thread of the store reads it, so it is only ever
+        #: discovery. The thread of the store reads this mapping, so it is only
         #: replaced as a whole.
         self._gone: Mapping[str, float] = {}
 
     def holder_gone(self, holder: str) -> None:
-        """Record that *holder* left its group. Other schedulers may take over
-        its leases once it stops renewing them. If the process returns, it has
-        another name.
+        """Record that *holder* left its group.
+
+        Other schedulers may take over its leases once it stops renewing them.
+        If the process returns, it has another name.
         """
         if self.shared:
             self._gone = {**self._gone, holder: self._clock.monotonic()}
@@ -138,8 +140,9 @@ class Recovery:
 
     def sweep(self, now: float,
               present: Callable[[], set[str]] | None) -> None:
-        """Take over leases that expired or whose holders are gone, if a search
-        is due.
+        """Take over leases that have ended, if a search is due.
+
+        A lease has ended if it has expired, or if its holder is gone.
 
         :param present: Returns the holders in the groups. None means that
             some groups were not seen yet.
@@ -154,12 +157,13 @@ class Recovery:
         self.take_over()
 
     def hurry(self) -> None:
-        """Search at the next sweep: an operator has made leases expire."""
+        """Search at the next sweep; an operator has made leases expire."""
         self._swept -= self._sweep_interval
 
     def find_gone(self, present: Callable[[], set[str]]) -> None:
-        """Search for leases of holders that left before this scheduler could
-        notice. All processes that noticed may be gone, too.
+        """Search for holders that left before this scheduler could notice.
+
+        All processes that noticed may be gone, too.
 
         :param present: Returns the holders in the groups; called when the
             store has answered.
@@ -170,8 +174,9 @@ class Recovery:
         self._store.submit(lambda store: store.holders(self._jobs), found)
 
     def take_over(self) -> None:
-        """Take over leases that ended: retries that are due, and claims whose
-        holders are gone.
+        """Take over leases that have ended.
+
+        They contain retries that are due, and claims whose holders are gone.
         """
         if self._pending or self._looping:
             return
@@ -188,8 +193,9 @@ class Recovery:
         self._pending = True
         holder, into = self._holder(), self._new_lease()
         # The call waits while the store is unreachable. Meanwhile no process
-        # can renew, so a holder that joined since the search would seem
-        # silent. So read the holders that are gone when the call is made.
+        # can renew its leases, so a holder that joined after the search would
+        # seem silent. So the list of gone holders is read only when the call
+        # is made.
         self._store.submit(
             lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
@@ -212,10 +218,10 @@ class Recovery:
 
     def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                 reason: str, count_attempt: bool = True) -> None:
-        """Claim again the objects that a worker received and will not finish.
+        """Reclaim the objects that a worker received and will not finish.
 
-        :param count_attempt: Whether granted runs may have begun. If True,
-            their attempt counts.
+        :param count_attempt: True if granted runs may have begun, so that
+            their attempts count.
         """
         if not claims:
             return
@@ -254,8 +260,8 @@ class Recovery:
             self._in_flight.counts[job.name, 'repeated'] += sum(
                 c.attempt > 1 for c in claims)
         if was is not State.RETRY:
-            # Claims that were set apart before and did not run are set apart
-            # again.
+            # Claims that were quarantined before and did not run are
+            # quarantined again.
             claims = self.quarantine(job, held, claims)
         if claims:
             self._in_flight.put(job, held, claims)
@@ -297,8 +303,9 @@ class Recovery:
             discarded)
 
     def abandon(self, job: Job, group: in_flight.Group) -> None:
-        """Give up waiting claims, since other members owned their objects
-        meanwhile.
+        """Give up waiting claims.
+
+        Other members owned their objects in between.
         """
         claims = group.claims
 

@@ -21,11 +21,11 @@ from distperiodic.core.job import Job
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
-# Number of steps of one command that may wait in this process for a worker,
-# and that are taken together.
+# Maximum number of steps of one command that wait in this process for a
+# worker, and maximum number that are taken together.
 _MOST_WAITING = 1000
 _AT_A_TIME = 500
-# Number of tasks beyond which a scan of all of them is cheaper.
+# Number of notified tasks above which a scan of all tasks is cheaper.
 _MOST_NOTIFIED = 2000
 
 
@@ -55,21 +55,22 @@ class StepSource:
         #: Monotonic time of the last scan of all steps, in seconds.
         self._swept = clock.monotonic() - sweep
         self._pending = False
-        #: Tasks with steps that may be ready, in the order of the news.
+        #: Tasks with steps that may be ready, in the order of notification.
         self._notified: dict[str, None] = {}
-        #: Commands of which any task may have a step that is ready.
+        #: Commands for which any task may have a step that is ready.
         self._behind: set[str] = set()
         self._closed = self._drained = False
 
     def set_drained(self, drained: bool) -> None:
-        """Take nothing while *drained*; a sweep of any scheduler finds all
-        steps that are ready.
+        """Take no steps while *drained*.
+
+        A sweep of any scheduler finds all steps that are ready.
         """
         self._drained = drained
         self._notified.clear()
 
     def notified(self, tasks: Iterable[str]) -> None:
-        """Take the steps of *tasks* that are ready."""
+        """Take the ready steps of *tasks*."""
         self._notified.update(dict.fromkeys(tasks))
         if len(self._notified) > _MOST_NOTIFIED:
             self._notified.clear()
@@ -77,7 +78,7 @@ class StepSource:
         self.turn()
 
     def sweep(self) -> None:
-        """Look at the steps of all tasks, if that is due."""
+        """Scan the steps of all tasks, if a scan is due."""
         now = self._clock.monotonic()
         if now - self._swept < self._sweep_interval or self._store.away:
             return
@@ -97,7 +98,7 @@ class StepSource:
         self._store.submit(wake, woken)
 
     def turn(self) -> None:
-        """Take steps, if there may be any and this process has room."""
+        """Take steps if some may be ready and this process has room."""
         if (self._pending or self._closed or self._drained
                 or self._store.away):
             return
@@ -110,7 +111,8 @@ class StepSource:
         elif self._notified:
             tasks = list(self._notified)
             self._notified.clear()
-            # A step of a command without room is found when there is room.
+            # Steps of commands without room are found by a scan when there is
+            # room.
             self._behind.update(self._jobs.keys() - rooms.keys())
             if rooms:
                 self._take(rooms, tasks)
@@ -150,5 +152,5 @@ class StepSource:
         self._store.submit(take, taken, failed)
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Take no more steps."""
         self._closed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a tick, from the grid to the dispatcher.
+"""The life of a tick, from the schedule to the dispatcher.
 
     due ─► view ─► catalogue ─► owned ─► claim ─► queue ─► send ─► granted
             │         │                    │                         │
@@ -11,17 +11,17 @@ authority over the view, reads of catalogues, the listing of this member's
 part, claims. From ``queue`` on, the dispatcher handles a claim
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
-The rows of the store alone determine what is due
+The rows of the store alone determine which ticks are due
 (:mod:`distperiodic.core.due`). At a tick the owner of the objects claims them
-in one statement, and the store reports which objects missed more than that
-tick. The memory of a process only decides when the process looks. A member
-that starts, or gains arcs, walks the rows of its arcs. So it does not depend
-on the member that owned them before.
+in one statement, and the store reports which objects have missed other ticks.
+The memory of a process only decides when the process reads rows. A member that
+starts, or that gains arcs, walks the rows of these arcs. So it does not depend
+on their previous owner.
 
 Everything here happens in one thread, which runs the flow. That thread never
 sleeps and never blocks: :meth:`Ticker.run_due` returns when to call it again.
 
-The file is long because it has the whole life of a tick.
+The file is long because it contains the whole life of a tick.
 """
 
 import logging
@@ -61,8 +61,8 @@ class Ticker:
 
     :param identity: This member's name on the ring.
     :param parts: This member's part of each job, by the job's name.
-    :param late: Claims what other members have not claimed in time. None means
-        that no other member shares the claims.
+    :param late: Component that claims the ticks that other members have not
+        claimed in time. None means that no other member shares the claims.
     :param page: Number of rows of the store that are read together.
     :param pump: Sends waiting claims to workers.
     """
@@ -107,16 +107,15 @@ class Ticker:
                 self._listing.walk(part, [CIRCLE],
                                    listing.counts_from(part, now), None)
             elif self._late is not None:
-                # A late scan needs no catalogue. So a catalogue method that
-                # hangs from the start does not keep the objects in the store
-                # from their ticks.
+                # A late scan needs no catalogue. So the objects in the store
+                # are claimed even if a catalogue method hangs from the start.
                 self._late.start(part.job)
         self._timers.restart(now)
 
     # -- the clock
 
     def run_due(self) -> float:
-        """Do all that is due, and return the seconds until the next timer."""
+        """Handle all due timers, and return the seconds until the next one."""
         if self._closed or self._last_turn is None:
             return _FOR_EVER
         now = self._clock.now()
@@ -144,7 +143,7 @@ class Ticker:
         if following is None:
             return min(pause, _FOR_EVER)
         if handled:
-            # The work took some time.
+            # Handling the timers has taken some time.
             now = self._clock.now()
         return max(0.0, min(pause, _FOR_EVER, (following - now) / SECOND))
 
@@ -194,8 +193,9 @@ class Ticker:
     # -- due ─► view
 
     def _view(self) -> View | None:
-        """Return the view if the member may act on it now. None means that all
-        ticks are held.
+        """Return the view if the member may act on it now.
+
+        None means that all ticks are held.
         """
         if self._last_turn is None or self._drained:
             return None
@@ -210,17 +210,17 @@ class Ticker:
         return view
 
     def sure(self) -> bool:
-        """Return whether this member may now start jobs that the ring divides
-        among members.
-        """
-        # Once closed or drained, this member finishes what it claimed: no
-        # other member will.
+        """Return whether this member may start jobs that the ring divides."""
+        # Once closed or drained, this member dispatches its remaining claims,
+        # because no other member does so.
         return (self._closed or self._drained
                 or self._view() is not None)
 
     def set_drained(self, drained: bool) -> None:
-        """Set whether this member is drained. A drained member claims
-        nothing for jobs that the ring divides among members.
+        """Set whether this member is drained.
+
+        A drained member claims nothing for jobs that the ring divides among
+        members.
         """
         self._drained = drained
 
@@ -257,9 +257,10 @@ class Ticker:
                                   and change.before is None))
 
     def _must_read_first(self, part: Part) -> bool:
-        """Return whether the catalogue must be read before the rows of gained
-        arcs are compared with it. The previous owner may have read the
-        catalogue later than this member did.
+        """Return whether to read the catalogue before gained arcs are walked.
+
+        The previous owner may have read the catalogue later than this member
+        did.
         """
         return part.job.scope is Scope.OBJECTS and (
             self._authority.shared
@@ -300,7 +301,7 @@ class Ticker:
         job = part.job
         if not self._claimer.ready(job.name):
             # The store is slow or unreachable. When it has answered, the job
-            # is ready again, and what is due then is decided.
+            # is ready again, and the tick that is due then is handled.
             self.counts[job.name, 'held'] += 1
         elif job.scope is not Scope.OBJECTS:
             part.last_tick = max(part.last_tick, tick)
@@ -314,8 +315,7 @@ class Ticker:
 
     def _look(self, part: Part, now: Instant,
               view: View | None) -> None:
-        """Start a tick that has come, or read the catalogue, after a change.
-        """
+        """Start a tick that is due, or read the catalogue after a change."""
         job = part.job
         newest = job.schedule.at_or_before(now)
         if newest is not None and newest > part.last_tick:
@@ -336,8 +336,9 @@ class Ticker:
             self._reads.request(job, view.ring, listing.counts_from(part, now))
 
     def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
-        """Return whether the catalogue may be read for *tick*. After a recent
-        failure it may not, and a timer is set for when it may.
+        """Return whether the catalogue may be read for *tick* now.
+
+        If a recent failure prevents this, set a timer for the next attempt.
         """
         pause = self._reads.pause(job, tick)
         if pause:
@@ -354,7 +355,7 @@ class Ticker:
         if part is None or read is None or self._closed:
             return
         now = self._clock.now()
-        # A tick may have come while the catalogue method ran.
+        # A tick may have become due while the catalogue method ran.
         self._timers.push(now, job, TimerKind.LOOK)
         if isinstance(reading, Exception):
             self.counts[job, 'catalogue failed'] += 1
@@ -362,9 +363,9 @@ class Ticker:
         elif view is None:
             self._hold(part)
         elif reading.partial and read.ring is not view.ring:
-            # The method listed the part that this member owned at that time.
-            # Read once more, for the same instant, so that new objects count
-            # from then.
+            # The method listed the part that this member owned on another
+            # ring. Read once more, for the same instant, so that new objects
+            # can be due from that instant.
             self._reads.request(part.job, view.ring, read.at)
         else:
             self._reads.succeeded(job)
@@ -372,11 +373,13 @@ class Ticker:
         self._pump()
 
     def compare_again(self, job: str, objects: Sequence[str]) -> None:
-        """Walk this member's part again if its catalogue lists any of
-        *objects*, which the store does not list.
+        """Walk this member's part again if the store lacks listed objects.
+
+        :param objects: Objects that the store does not list. The walk is
+            needed only if the catalogue lists any of them.
         """
         part = self._parts[job]
-        # Objects that a walk has not reached yet need not be listed.
+        # During a walk, objects that it has not reached yet may be unlisted.
         if (part.walk is None and part.reading is not None
                 and part.reading.catalogue.indexes(objects)
                 and not self._closed):
@@ -395,8 +398,8 @@ class Ticker:
             part.removed = 0
         if self._authority.shared and read.ring is not view.ring:
             # The ring changed meanwhile. Read once more, for the same instant,
-            # so that new objects count from then. After that the whole part is
-            # compared.
+            # so that new objects can be due from that instant. After that the
+            # whole part is compared.
             part.ring = None
             part.removed = None
             self._reads.request(part.job, view.ring, read.at)
@@ -412,9 +415,9 @@ class Ticker:
                     part, before, reading, at, view)
         part.object_timers.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
-            # The first walk is under way. Objects that it has not reached are
-            # judged by their rows. Objects that it has passed must not wait
-            # for its end.
+            # The first walk is in progress. It judges the objects that it has
+            # not reached yet by their rows. Objects that it has already judged
+            # must not wait for its end.
             newest = part.job.schedule.at_or_before(now)
             if newest is not None:
                 part.spread(newest, at - 1)
@@ -422,8 +425,8 @@ class Ticker:
         if (tick > part.last_tick
                 and part.job.schedule.at_or_before(tick) == tick):
             part.last_tick = tick
-            # The first walk claims for this tick what it lists; nothing else
-            # is listed yet.
+            # During the first walk, only the objects that it has listed can be
+            # claimed, and the walk claims them itself.
             if before is not None or part.walk is None:
                 self._start(part, tick, now, view)
 
@@ -431,18 +434,18 @@ class Ticker:
 
     def _start(self, part: Part, tick: Instant, now: Instant,
                view: View | None) -> None:
-        """Claim this member's objects for a tick that has come."""
+        """Claim this member's objects for a tick that is due."""
         job = part.job
         if tick < part.since:
             # The tick belonged to other members.
             return
         if job.spread:
-            # The last objects of the tick before are due by now.
+            # The last objects of the previous tick are due by now.
             self._claim_spread(part, now, view)
             before = job.schedule.at_or_before(tick - 1)
             if (before is not None and part.cursor is not None
                     and part.cursor.tick < before):
-                # The tick before came while nothing could be claimed.
+                # The previous tick came while nothing could be claimed.
                 part.spread(before, before - 1)
                 self._claim_spread(part, now, view)
             part.spread(tick, tick - 1)
@@ -453,9 +456,7 @@ class Ticker:
 
     def _claim_own(self, part: Part, now: Instant,
                    view: View | None) -> None:
-        """Claim this member's objects with a schedule of their own that are
-        due.
-        """
+        """Claim this member's due objects that have their own schedules."""
         assert part.reading is not None
         due = part.object_timers.take(now)
         by_tick: dict[tuple[Instant, str], list[str]] = {}
@@ -471,12 +472,12 @@ class Ticker:
 
     def _claim_spread(self, part: Part, now: Instant,
                       view: View | None) -> None:
-        """Claim this member's objects whose phase has come."""
+        """Claim this member's objects that are due by their phase."""
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
             return
-        # The indexes are those of the cursor's catalogue. In a catalogue read
-        # since, the objects have other indexes.
+        # The indexes are those of the cursor's catalogue. In a catalogue that
+        # was read later, the objects have other indexes.
         catalogue = cursor.catalogue
         ids, positions = catalogue.ids, catalogue.positions
         job, taken = part.job, 0
@@ -498,22 +499,23 @@ class Ticker:
 
     def _set_rest_timer(self, part: Part) -> None:
         if self._claimer.has_rest(part.job.name):
-            # One microsecond later, so that all that is due goes first.
+            # One microsecond later, so that all timers that are due now come
+            # first.
             self._timers.push(self._clock.now() + 1, part.job.name,
                               TimerKind.REST)
 
     def _arm(self, part: Part, since: Instant,
              view: View | None) -> None:
-        """Set the timers of objects with a time of their own.
+        """Set the timers of objects with a phase or a schedule of their own.
 
-        :param since: Instant before which what was due on the walked arcs was
-            judged by its rows.
+        :param since: Instant before which ticks on the walked arcs were judged
+            by the rows.
         """
         now = self._clock.now()
         newest = part.job.schedule.at_or_before(now)
         if part.job.spread and newest is not None:
-            # On arcs that this member owned before, what is due by now was not
-            # judged.
+            # The walk did not judge the arcs that this member owned before, so
+            # claim their due objects.
             self._claim_spread(part, now, view)
             part.spread(newest, since - 1)
         self._arm_timers(part, now)
@@ -527,6 +529,6 @@ class Ticker:
                 part.cursor.next, name, TimerKind.SPREAD, now)
 
     def close(self) -> None:
-        """Start no more ticks. What was claimed is finished."""
+        """Start no more ticks; existing claims are still dispatched."""
         self._closed = True
         self._claimer.close()

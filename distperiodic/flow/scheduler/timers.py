@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The timers of all jobs of one member.
 
-The timers are a heap of instants. The timer of a job's grid sets itself again,
-tick after tick. All others fire once: a scan after a change, objects with a
+The timers are a heap of instants. The timer of a job's ticks is set again
+after each tick. All others fire once: a scan after a change, objects with a
 phase or a schedule of their own, the rest of a large tick, a late scan. If a
-job has several timers of one kind, the earliest counts.
+job has several timers of one kind, only the earliest counts.
 
 Timers only decide when the scheduler acts. :mod:`distperiodic.core.due`
 decides what is due.
@@ -27,11 +27,11 @@ from distperiodic.core.schedule import Schedule
 
 #: Microseconds until the next attempt for a job that cannot continue now.
 RETRY_AFTER = SECOND // 4
-# The pause before the next claim grows with the number of objects with a phase
-# or a schedule of their own that were due at the same time. So a few objects
-# start to the millisecond, and beyond 4,000 a second many start together. In a
-# shared store each claim is a transaction, so there many start together beyond
-# 200 a second.
+# The pause before the next claim grows with the number of objects that were
+# just claimed, if they have a phase or a schedule of their own. So a few
+# objects start to the millisecond, but above 4,000 a second they are claimed
+# in groups. In a shared store each claim is a transaction, so there objects
+# are claimed in groups above 200 a second.
 _GRAIN = SECOND // 4000
 _MOST_GRAINS = 80
 _SHARED_GRAIN = SECOND // 200
@@ -41,7 +41,7 @@ _MOST_SHARED_GRAINS = 10
 class TimerKind(enum.Enum):
     """The purpose of a timer."""
 
-    # Members are singletons; see core.claim.
+    # Each member exists only once, so its identity can serve as its hash.
     __hash__ = object.__hash__
 
     TICK = 'tick of the grid'
@@ -67,15 +67,14 @@ class SpreadCursor:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next object is due. None means that no object
-        is left.
-        """
+        """Instant at which the next object is due, or None if none is left."""
         if self._at == len(self._phases):
             return None
         return self.tick + self._phases[self._at]
 
     def take(self, now: Instant) -> Sequence[int]:
-        """Return the indexes of the objects that are due, oldest first."""
+        """Return the indexes of the due objects, in the order of their phases.
+        """
         start = self._at
         self._at = max(start, bisect.bisect_right(
             self._phases, now - self.tick))
@@ -92,14 +91,12 @@ class ObjectTimers:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next object is due. None means that there is no
-        object.
-        """
+        """Instant at which the next object is due, or None without objects."""
         return self._heap[0][0] if self._heap else None
 
     def replace(self, schedules: Mapping[str, Schedule],
                 since: Instant) -> None:
-        """Follow *schedules* from now on. Unchanged objects keep their time.
+        """Follow *schedules* from now on. Unchanged objects keep their tick.
 
         :param since: Instant from which new schedules apply.
         """
@@ -115,7 +112,7 @@ class ObjectTimers:
         self._place(following)
 
     def restart(self, now: Instant) -> None:
-        """Compute all times again, from *now* on."""
+        """Compute the next tick of each object again, from *now* on."""
         self._place({key: rule.after(now)
                      for key, rule in self.schedules.items()})
 
@@ -147,14 +144,14 @@ class JobTimers:
 
     def __init__(self, job: Job):
         self.job = job
-        #: Instants of its timers, except those of the grid.
+        #: Instants of the timers of this job, except the timer of its ticks.
         self.due: dict[TimerKind, Instant] = {}
 
 
 class TimerQueue:
     """The timers of all jobs, in the order in which they are due.
 
-    :param shared: Whether all members claim in one store.
+    :param shared: True if all members claim in one store.
     """
 
     def __init__(self, clock: ports.Clock, jobs: Mapping[str, Job],
@@ -172,13 +169,11 @@ class TimerQueue:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next timer is due. None means that there is no
-        timer.
-        """
+        """Instant at which the next timer is due, or None without timers."""
         return self._heap[0][0] if self._heap else None
 
     def restart(self, now: Instant) -> None:
-        """Restart the grids from *now*; all other timers are due at once."""
+        """Restart the ticks from *now*; all other timers are due at once."""
         self._heap.clear()
         for timers in self._jobs.values():
             kinds = list(timers.due)
@@ -199,7 +194,7 @@ class TimerQueue:
 
     def push_next(self, due: Instant | None, job: str, kind: TimerKind,
                   now: Instant, taken: int = 0) -> None:
-        """Set a timer for objects with a time of their own.
+        """Set a timer for the next object with a phase or its own schedule.
 
         :param due: Instant at which the next object is due. None means that
             there is none.
@@ -214,8 +209,10 @@ class TimerQueue:
         self.push(self._clock.now() + RETRY_AFTER, job, kind)
 
     def take(self, now: Instant) -> Iterator[tuple[str, TimerKind, Instant]]:
-        """Remove the timers that are due by *now*, and yield each with the
-        instant at which it was due. The caller may set timers meanwhile.
+        """Remove the timers that are due by *now*, and yield them.
+
+        Each timer is yielded with the instant at which it was due. The caller
+        may set timers meanwhile.
         """
         heap = self._heap
         while heap and heap[0][0] <= now:

@@ -3,10 +3,10 @@
 
 A place is the right to one run under a limit. The store counts the places in
 use. Between two counts a process knows only of the runs that it begins and
-ends itself. The store executes requests in order, so a count includes what was
-requested before it and nothing that was requested after it.
+ends itself. The store executes requests in order, so a count includes all
+requests before it and none after it.
 
-If a count shows a place as free, another process may merely be between two
+A place that is free at one count may belong to a process that is between two
 runs. So the highest of the recent counts is used. While no place is free,
 batches wait here in the order of their arrival, and take the places of runs
 that end here. A batch that waits too long is refused. It was not started, so
@@ -25,11 +25,11 @@ from distperiodic.core.refusal import Refusal
 
 #: Seconds that a batch waits before it is refused.
 PATIENCE = 1.0
-# Seconds that a place may be free between two runs.
+# Maximum seconds for which a place is free between two runs of a process.
 _MOMENT = 0.2
 
-#: Number of this process's own runs under each limit when a count was
-#: requested.
+#: Number of this process's own runs under each limit, at the time when a count
+#: was requested.
 Snapshot = Mapping[Limit, int]
 
 _Item = TypeVar('_Item')
@@ -66,8 +66,7 @@ class _Highest:
 
 
 class AdmissionGate(Generic[_Item]):
-    """The places of one process; see
-    :mod:`distperiodic.flow.worker.admission`.
+    """The places of one process; see the docstring of this module.
 
     :param limits: Limits of each job.
     """
@@ -95,8 +94,9 @@ class AdmissionGate(Generic[_Item]):
         return list(dict.fromkeys(entry.job for entry in self._queue))
 
     def full(self, job: str) -> Limit | None:
-        """Return a limit of *job* without a free place. None means that no
-        limit is known to be reached.
+        """Return a limit of *job* without a free place, or None.
+
+        None means that no limit is known to be reached.
         """
         for limit in self._limits[job]:
             if (self._here[limit] + self._elsewhere[limit].value
@@ -105,7 +105,7 @@ class AdmissionGate(Generic[_Item]):
         return None
 
     def enqueue(self, item: _Item, job: str, now: float) -> None:
-        """Add *item* to those that wait."""
+        """Append *item* to the waiting items."""
         self._queue.append(_Waiting(item, job, now))
 
     def acquire(self, job: str, runs: int) -> None:
@@ -144,8 +144,7 @@ class AdmissionGate(Generic[_Item]):
         return over, refusal
 
     def next(self) -> _Item | None:
-        """Remove and return the first waiting item that has a place now. None:
-        no item has one.
+        """Remove and return the first waiting item that has a place, or None.
         """
         for at, entry in enumerate(self._queue):
             if self.full(entry.job) is None:
@@ -154,8 +153,7 @@ class AdmissionGate(Generic[_Item]):
         return None
 
     def expired(self, now: float) -> list[tuple[_Item, Refusal]]:
-        """Remove and return the items that waited too long, each with its
-        refusal.
+        """Remove and return items that waited too long, with their refusals.
         """
         over = []
         while self._queue and now - self._queue[0].since > PATIENCE:

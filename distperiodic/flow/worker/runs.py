@@ -6,14 +6,14 @@
        refuse            refuse    │ timeout  │
                                    └─► write off
 
-A step of a task that timed out is settled when its handler returns, or at the
-latest after the duration of a lease. So its retry, its rollback and the next
-task of its queue do not run beside it.
+If a step of a task times out, its failure is reported when the handler
+returns, or at the latest after the duration of a lease. So its retry, its
+rollback and the next task of its queue do not run beside it.
 
-A batch that was delivered before is dropped. A batch of an unknown job is
-refused, and so is one that arrives while the worker drains. Before each run
-the worker checks again whether it may start: it may have been judged dead and
-replaced while the work waited.
+A batch that was delivered before is dropped. A batch is refused if its job is
+unknown, or if it arrives while the worker drains. Before each run the worker
+checks again whether it may start, because another process may have taken over
+the run while it waited.
 
 The worker keeps its batches by job, and the runs of its threads::
 
@@ -21,10 +21,10 @@ The worker keeps its batches by job, and the runs of its threads::
 
 The outcome of a run is stored in its BatchRun at once, so a thread that never
 returns loses no results. This module starts no threads. The threads of the
-pool take chunks of a batch and run them, several threads at a time; a lock
-protects what they share.
+pool take chunks of a batch and run them, several threads at a time. A lock
+protects the data that they share.
 
-The file is long because an object crosses each file of the flow once.
+The file is long so that an object on its way crosses it only once.
 """
 
 import collections
@@ -64,11 +64,11 @@ LOG = logging.getLogger(__name__)
 _REPORT_EVERY = 0.02
 # Earlier than any instant of the monotonic clock.
 _NEVER = float('-inf')
-# A thread takes several runs of a short handler together: up to this much
-# time, in seconds, and up to this number of runs.
+# A thread takes several runs of a short handler together, as a chunk: the
+# maximum seconds of a chunk, and its maximum number of runs.
 _CHUNK_SECONDS = 0.002
 _CHUNK_RUNS = 64
-# Seconds between two reports of the progress of a run.
+# Minimum seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
 # Number of batch ids remembered, to detect duplicate messages.
 _REMEMBERED = 10000
@@ -79,10 +79,10 @@ _ERROR_LENGTH = 1000
 _TRACEBACK_LENGTH = 20_000
 
 
-#: Function that runs a handler elsewhere. Its parameters are the batch, the
-#: index of the object, the context, the arguments after it, the deadline, and
-#: the timeout in seconds. It returns the JSON text of what a command returned,
-#: and gives the context the progress of the handler.
+#: Function that runs a handler in another process. Its parameters are the
+#: batch, the index of the object, the context, the further arguments, the
+#: deadline, and the timeout in seconds. It returns the result of a command as
+#: JSON text, and records the progress of the handler in the context.
 Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
                      Instant | None, float | None], str | None]
 _NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
@@ -102,7 +102,7 @@ class Runner(Protocol):
 class Failed(NamedTuple):
     """A run that raised or timed out."""
 
-    #: Its index in the batch.
+    #: Index of the run in the batch.
     at: int
     error: str
     traceback: str = ''
@@ -113,16 +113,16 @@ class Failed(NamedTuple):
 class Done(NamedTuple):
     """A run of a command that returned values."""
 
-    #: Its index in the batch.
+    #: Index of the run in the batch.
     at: int
-    #: JSON text of what it returned.
+    #: The returned values, as JSON text.
     result: str
 
 
 class Lost(NamedTuple):
-    """A run whose process ended because its lease had ended."""
+    """A run that ended with its process, because its lease had ended."""
 
-    #: Its index in the batch.
+    #: Index of the run in the batch.
     at: int
 
 
@@ -145,7 +145,7 @@ class InProgress(NamedTuple):
 class Refused(NamedTuple):
     """A run that did not begin."""
 
-    #: Its index in the batch.
+    #: Index of the run in the batch.
     at: int
     refusal: Refusal
 
@@ -154,13 +154,13 @@ class TimedOut(NamedTuple):
     """A run that was written off, and may still be in progress."""
 
     batch_run: 'BatchRun'
-    #: Its index in the batch.
+    #: Index of the run in the batch.
     at: int
     context: Context
-    #: Seconds that it was allowed.
+    #: Timeout of the run, in seconds.
     timeout: float
-    #: Monotonic time at which it is settled, unless it returns before, in
-    #: seconds.
+    #: Monotonic time, in seconds, at which the timeout is reported, unless the
+    #: handler returns before.
     until: float
 
 
@@ -174,16 +174,16 @@ class BatchRun:
         self.batch = batch
         self.job_queue = job_queue
         self.job = job_queue.job
-        #: Indexes that no thread has taken; the next one is last.
+        #: Indexes that no thread has taken; the last one is next.
         self.queue = list(range(len(batch.objects) - 1, -1, -1))
-        #: Number of objects whose outcome was not reported yet.
+        #: Number of objects whose outcome has not been reported yet.
         self.left = len(batch.objects)
-        #: Outcomes that were not reported yet: an index means done. Threads
-        #: append without a lock.
+        #: Outcomes that have not been reported yet. A plain index means done.
+        #: Threads append without a lock.
         self.outcomes: list[int | Done | Failed | Lost | Refused] = []
         self.seconds = 0.0
-        #: Monotonic time of the last report or, before it, of the first run,
-        #: in seconds.
+        #: Monotonic time of the last report, in seconds. Before any report, it
+        #: is the time of the first run.
         self.reported = _NEVER
 
     def timeout(self, index: int) -> float | None:
@@ -193,9 +193,9 @@ class BatchRun:
         return self.batch.steps[self.batch.objects[index]].timeout
 
 
-#: A batch, and the indexes of it that one thread runs; the next one is last.
+#: A batch, and the indexes in it that one thread runs; the last one is next.
 Chunk = tuple[BatchRun, list[int]]
-#: A batch, the index that runs, and the context that its handler received.
+#: A batch, the index of a run in progress, and the context of its handler.
 Run = tuple[BatchRun, int, Context]
 
 
@@ -210,9 +210,10 @@ class Saved(NamedTuple):
 
 
 class JobQueue:
-    """The batches of one job, oldest first. The pool alternates between jobs,
-    not between batches. Otherwise the job with the most batches would be
-    served most often.
+    """The batches of one job, oldest first.
+
+    The pool alternates between jobs, not between batches. Otherwise the job
+    with the most batches would be served most often.
     """
 
     __slots__ = ('handler', 'job', 'batch_runs', 'runner')
@@ -225,12 +226,14 @@ class JobQueue:
         self.batch_runs: collections.deque[BatchRun] = collections.deque()
 
     def take(self) -> 'tuple[Chunk | None, bool]':
-        """Return the next chunk for a thread, and whether there is another."""
+        """Return the next chunk for a thread, and whether another one follows.
+        """
         batch_runs = self.batch_runs
         while batch_runs:
             batch_run = batch_runs[0]
-            # Usually all that is left of the batch. The thread shares the list
-            # with other code that takes from it, such as return_unstarted().
+            # This is usually the whole rest of the batch. The thread shares
+            # the list with other code that takes from it, such as
+            # return_unstarted().
             chunk = batch_run.queue
             if len(chunk) > 1:
                 size = self.runner.chunk_size(self.job.name)
@@ -254,17 +257,18 @@ class Running:
 
     def __init__(self, ident: int):
         self.ident = ident
-        # Another thread reads both, so each is only ever replaced as a whole.
+        # Another thread reads both attributes, so each is only replaced as a
+        # whole.
         self.chunk: Chunk | None = None
         self.run: Run | None = None
         #: The chunk whose rest was offered to the other threads.
         self.shared: list[int] | None = None
         #: The run at the last call of watch().
         self.last_watched: Run | None = None
-        #: Monotonic time at which its run times out, in seconds. None means
-        #: that there is no run, or no timeout.
+        #: Monotonic time at which the current run times out, in seconds. None
+        #: means that there is no run, or no timeout.
         self.ends: float | None = None
-        #: Monotonic time from which its time is in no report yet, in seconds.
+        #: Start of the time that no report includes yet, in monotonic seconds.
         self.began = 0.0
         #: The last report of progress. None means that there was none.
         self.saved: Saved | None = None
@@ -272,7 +276,7 @@ class Running:
 
 
 def drain(queue: list[int]) -> Iterator[int]:
-    """Take indexes until none is left. Several threads may do so at a time."""
+    """Take indexes until none is left; several threads may do so at once."""
     while True:
         try:
             item = queue.pop()
@@ -295,16 +299,16 @@ class Executor:
     """The work of one worker process.
 
     :param jobs: Job and handler by the job's name.
-    :param pool: Runs the chunks of a batch.
+    :param pool: Pool that runs the chunks of batches.
     :param report: Receives each report, and the entry of its scheduler.
-    :param may_start: Returns None if this worker may start work of that batch
-        now, else the reason for refusal.
+    :param may_start: Returns None if this worker may start runs of a batch
+        now, or the reason to refuse them.
     :param finish: Ends the run of an object in the handler's own transaction.
         None means that no store can do so.
-    :param isolated: Runs the handlers of some partitions in processes that it
-        kills at their timeouts; by partition.
-    :param lease: Seconds for which a lease lasts. The failure of a step that
-        timed out is reported this much later, unless its handler returns
+    :param isolated: Functions, by partition, that run handlers in processes
+        and kill a process at its timeout.
+    :param lease: Duration of a lease, in seconds. The failure of a step that
+        timed out is reported after this time, or when its handler returns
         before.
     """
 
@@ -326,7 +330,7 @@ class Executor:
         self._finish = finish
         self._isolated = isolated
         self._lease = lease
-        #: Runs that were written off and not settled yet.
+        #: Runs that were written off and whose timeout is not reported yet.
         self._timed_out: dict[Running, TimedOut] = {}
         #: Runs that were written off, and the monotonic seconds until which
         #: they count as hanging.
@@ -342,9 +346,10 @@ class Executor:
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
 
     def chunk_size(self, job: str) -> int:
-        """Return the number of runs of *job* that a thread takes together. The
-        number exceeds one only for short handlers: taking each of their runs
-        alone would cost more than the run itself.
+        """Return the number of runs of *job* that a thread takes together.
+
+        The number exceeds one only for short handlers. For them, taking each
+        run alone would cost more than the run itself.
         """
         mean = self._pace.of(job)
         if mean is None:
@@ -480,8 +485,8 @@ class Executor:
                     running.ends = None
                 if running.written_off:
                     self._hanging.pop(running, None)
-                    # Its result does not count, and the rest of the chunk went
-                    # to another thread.
+                    # The result of the run does not count, and the rest of the
+                    # chunk was offered to other threads.
                     self._settle_timed_out(running)
                     return
             batch_run.outcomes.append(
@@ -501,8 +506,9 @@ class Executor:
 
     def _settle(self, batch_run: BatchRun, runs: int, seconds: float,
                 now: float) -> None:
-        """Report the outcomes of *batch_run* if the batch is complete or a
-        report is due.
+        """Report the outcomes of *batch_run* if a report is due.
+
+        A complete batch is always reported.
         """
         if runs:
             self._pace.note(batch_run.job.name, runs, seconds)
@@ -518,6 +524,7 @@ class Executor:
 
     def _collect(self, batch_run: BatchRun, now: float) -> message.Report:
         """Return a report of the outcomes of *batch_run* since the last one.
+
         The caller holds the lock.
         """
         batch = batch_run.batch
@@ -528,7 +535,7 @@ class Executor:
             batch.id, batch.worker, done, failed, [], refused, [],
             batch_run.seconds, [], {})
         outcomes = batch_run.outcomes[:]
-        # Threads may have appended to the list since the copy.
+        # Threads may have appended to the list since it was copied.
         del batch_run.outcomes[:len(outcomes)]
         batch_run.left -= len(outcomes)
         for item in outcomes:
@@ -554,11 +561,10 @@ class Executor:
         return report
 
     def watch(self) -> None:
-        """Time out overdue runs, and let other threads take work that is
-        stuck.
+        """Time out overdue runs, and let other threads take stuck work.
 
-        Work is stuck behind a long run, or when a thread for it could not be
-        started. Call this several times a second.
+        Work is stuck behind a long run, or if no thread could be started for
+        it. Call this several times a second.
         """
         now = self._clock.monotonic()
         self._pool.recheck()
@@ -620,15 +626,15 @@ class Executor:
         LOG.warning(
             'run timed out: job=%s object=%r timeout=%.1f hanging=%d '
             'waits=%.1f; its result will not count, and another thread '
-            'replaces the one that hangs; the retry or rollback of a step '
-            'begins when the handler returns, or when this time is over',
+            'replaces the hanging one; the retry or rollback of a step '
+            'begins when the handler returns, or after the time in waits',
             batch_run.job.name, context.object, timeout, hanging, waits)
         self._share(running)
         if not waits:
             self._settle_timed_out(running)
 
     def _settle_timed_out(self, running: Running) -> None:
-        """Report that a run has timed out, unless it was reported before."""
+        """Report that a run has timed out, unless that was reported before."""
         with self._lock:
             found = self._timed_out.pop(running, None)
         if found is None:
@@ -658,8 +664,8 @@ class Executor:
             return
         batch_run, chunk = running.chunk
         if chunk is running.shared:
-            # This chunk was offered before. The list may be the queue of the
-            # load itself, which is already submitted again.
+            # The rest of this chunk was offered before. The list may be the
+            # queue of the batch run itself, which is already submitted again.
             return
         rest = list(drain(chunk))
         if rest:
@@ -668,15 +674,17 @@ class Executor:
             self._submit(batch_run)
 
     def send_heartbeats(self) -> None:
-        """Report to the senders which batches are still here. A sender renews
-        the lease of a batch only for a limited time after its last report.
+        """Report to each sender which of its batches are still here.
+
+        A sender renews the lease of a batch only for a limited time after the
+        last report on that batch.
         """
         for batch_run in list(self._batch_runs.values()):
             batch = batch_run.batch
             self._report(message.Report(batch.id, batch.worker), batch.sender)
 
     def drain(self) -> None:
-        """Accept and start nothing more, and return the waiting work."""
+        """Accept no batches, start no runs, and return the waiting work."""
         with self._lock:
             self._draining = True
         self.return_unstarted(Refusal.DRAINING)
@@ -684,7 +692,8 @@ class Executor:
     def return_unstarted(self, refusal: Refusal) -> None:
         """Refuse the waiting work with reports to its senders.
 
-        With NOT_A_MEMBER, jobs of member scope stay: each member runs its own.
+        With NOT_A_MEMBER, batches of jobs with member scope stay, because each
+        member runs its own.
         """
         now = self._clock.monotonic()
         for batch_run in list(self._batch_runs.values()):
@@ -739,8 +748,10 @@ class Executor:
 
     @property
     def hanging(self) -> int:
-        """Number of handlers that timed out less than a lease ago and have
-        not returned.
+        """Number of handlers that hang.
+
+        A handler hangs from its timeout until it returns, but counts for at
+        most the duration of a lease.
         """
         return len(self._hanging)
 
@@ -758,23 +769,22 @@ class Executor:
 
 
 def text_of(exc: BaseException) -> str:
-    """Return an exception as one short line of printable text, since it goes
-    into logs and onto terminals.
+    """Return an exception as one short line of printable text.
+
+    The line goes into logs and onto terminals.
     """
     try:
         text = str(exc)
     except BaseException:
         text = 'an exception without a text'
-    # The rest would be cut off anyway.
+    # Convert only the start, because the result is cut off anyway.
     shown = ''.join(letter if letter.isprintable() else ' '
                     for letter in text[:2 * _ERROR_LENGTH])
     return f'{type(exc).__name__}: {" ".join(shown.split())}'[:_ERROR_LENGTH]
 
 
 def _traceback(exc: BaseException) -> str:
-    """Return the end of the traceback of *exc*, for an operator who reads it
-    later.
-    """
+    """Return the end of the traceback of *exc*, for an operator."""
     try:
         lines = traceback_module.format_exception(exc)
     except BaseException:

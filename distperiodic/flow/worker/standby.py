@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The active worker of a partition with ``mode = standby``, in the store.
+"""The requests by which a worker takes part in the election of the active one.
 
 :mod:`distperiodic.core.standby` decides which request is next. This module
-sends it, one at a time, and reports when the worker becomes active, and when
-it no longer is.
+sends the requests to the store, one at a time. It reports when the worker
+becomes active, and when it is no longer active.
 """
 
 import logging
@@ -26,14 +26,15 @@ class Standby:
     """This worker's part in the election of the active one.
 
     :param members: Returns the identities of the workers in the group, by
-        process. None means that they are not known for certain. Threads of
-        the store call it, too.
+        process. None means that they are not known for certain. Threads of the
+        store also call this function.
     :param busy: Returns whether runs have not ended.
     :param changed: Called with the new role whenever it has changed.
-    :param lost: Called when another worker has taken over the partition that
-        this one had, also while this one is leaving.
+    :param lost: Called when another worker has taken over the partition from
+        this one, or may have done so. This may also happen while this worker
+        is leaving.
     :param lease: Seconds until the lease of the active worker expires.
-    :param preferred: Host or member that goes first. Empty means none.
+    :param preferred: Host or member that takes over first. Empty means none.
     """
 
     def __init__(self, partition: str, me: Member, *,
@@ -53,17 +54,17 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._departed = False
-        #: Processes that were active. Replaced as a whole: the threads of the
-        #: store read it.
+        #: Processes that were active. Replaced as a whole, because the threads
+        #: of the store read it.
         self._were_active: frozenset[str] = frozenset()
         #: The processes that have kept this worker from becoming active.
         self._shared: tuple[str, ...] = ()
-        #: Whether they were logged.
+        #: True if these processes were logged.
         self._reported = False
-        #: Whether the end of the lease was reported since the last answer.
+        #: True if the end of the lease was reported after the last answer.
         self._cut_off = False
-        #: The active worker, if this one is. Replaced as a whole: the threads
-        #: that run the work read it.
+        #: This worker, if it is the active one. Replaced as a whole, because
+        #: the threads that run the work read it.
         self._active: Active | None = None
 
     @property
@@ -71,7 +72,7 @@ class Standby:
         return self._role
 
     def active(self) -> Active | None:
-        """Return this worker and its fence, which starts of runs must present.
+        """Return this worker and its fence, to present when runs start.
 
         None means that this worker must not start any run.
         """
@@ -82,15 +83,18 @@ class Standby:
         return self._election.trusted(self._clock.monotonic())
 
     def hurry(self) -> None:
-        """Send the next request at once: the members of the group have
-        changed, or an operator has chosen the next active worker.
+        """Send the next request at once.
+
+        Call this when the members of the group have changed, or when an
+        operator has chosen the next active worker.
         """
         self._election.hurry()
         self.sweep()
 
     def sweep(self) -> None:
-        """Send the next request, if one is due. Call this several times a
-        second.
+        """Send the next request, if one is due.
+
+        Call this several times a second.
         """
         if self._departed:
             return
@@ -98,8 +102,8 @@ class Standby:
         members = self._members()
         if (members is None and not self._cut_off
                 and self._election.expired(now)):
-            # Neither sign of life is certain, so another worker may be active
-            # before the store answers.
+            # The lease has expired and the members are unknown, so another
+            # worker may become active before the store answers.
             self._cut_off = True
             LOG.warning(
                 'partition uncertain: partition=%s member=%s; neither the '
@@ -117,7 +121,7 @@ class Standby:
             self._election.failed, urgent=True)
 
     def leave(self) -> None:
-        """Start nothing more, and release the partition if no run is left."""
+        """Start no more runs, and release the partition after the last run."""
         self._election.leave()
         self._note()
 
@@ -126,12 +130,12 @@ class Standby:
         self._election.rejoin()
 
     def depart(self) -> None:
-        """Record that this worker is gone. Call it after the last run."""
+        """Record in the store that this worker is gone, after its last run."""
         def work(store: ports.ClaimStore) -> None:
             assert store.partitions is not None
             store.partitions.depart(self._partition, self._me.process)
         self._departed = True
-        # After a heartbeat that is still in the queue.
+        # This call follows a heartbeat that is still in the queue.
         self._store.submit(work, lambda _: None, urgent=True)
 
     def _perform(self, request: Request, store: ports.ClaimStore) -> Standing:
@@ -141,7 +145,8 @@ class Standby:
             return partitions.release(
                 self._partition, worker, fence=self._election.fence)
         if request is Request.ACQUIRE:
-            # The store may have been away since the decision.
+            # The store may have been unreachable since the decision, so check
+            # again.
             standing = self._election.standing
             members = self._members()
             if standing is not None and (
@@ -156,10 +161,10 @@ class Standby:
                                seconds=self._lease)
 
     def _wait_for(self, shared: tuple[str, ...]) -> None:
-        """Wait until workers are gone that take no part in the election.
+        """Wait until all workers that take no part in the election are gone.
 
-        A worker may have joined just before its first heartbeat, so only those
-        that are still there at the next request are logged.
+        A worker may have joined just before its first heartbeat. So only the
+        workers that are still there at the next request are logged.
         """
         self._election.postpone(self._clock.monotonic())
         if shared != self._shared:
@@ -193,7 +198,7 @@ class Standby:
             self._lost()
 
     def _note(self) -> None:
-        """Report the role, if it has changed."""
+        """Report the role to *changed*, if it has changed."""
         role = self._election.role
         if role is self._role:
             return

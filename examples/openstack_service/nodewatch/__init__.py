@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small service in the shape of OpenStack's: it watches nodes."""
+"""A small OpenStack-style service that watches nodes."""

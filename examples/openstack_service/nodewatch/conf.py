@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the service, beside those of distperiodic."""
+"""The options of the service, other than those of distperiodic."""
 
 from oslo_config import cfg
 from oslo_log import log
@@ -9,18 +9,18 @@ GROUP = 'nodewatch'
 OPTS = [
     cfg.StrOpt('inventory', default='/etc/nodewatch/nodes.json',
                help='File that lists the nodes. It is read at each tick, so '
-                    'a node that is added is polled at the next one.'),
+                    'a new node is polled at the next tick.'),
     cfg.IntOpt('conductors', default=1, min=1,
-               help='Conductor processes on this host.'),
+               help='Number of conductor processes on this host.'),
     cfg.IntOpt('workers', default=1, min=1,
-               help='Worker processes on this host.'),
+               help='Number of worker processes on this host.'),
 ]
 
 
 def load(argv):
-    """The configuration, read once by each command.
+    """Return the configuration, which each command reads once.
 
-    :param argv: the command line, without the name of the program.
+    :param argv: Command line, without the name of the program.
     """
     conf = cfg.ConfigOpts()
     conf.register_opts(OPTS, group=GROUP)

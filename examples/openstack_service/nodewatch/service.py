@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service's own work, beside the periodic tasks."""
+"""The work of the service other than its periodic tasks."""
 
 from oslo_service import service
 
 
 class ConductorService(service.Service):
-    """A service of oslo.service that knows nothing of distperiodic."""
+    """A service of oslo.service that does not use distperiodic."""
 
     def start(self):
         super().start()
-        # Here a real service starts its RPC server.
+        # A real service starts its RPC server here.

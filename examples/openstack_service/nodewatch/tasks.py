@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to be done, and when. Where it is done is nobody's concern here."""
+"""The tasks and their schedules. distperiodic chooses where they run."""
 
 import json
 
@@ -16,8 +16,8 @@ LOG = log.getLogger(__name__)
 class Node:
     """A node of the inventory.
 
-    :param spacing: seconds between two polls, for a node that is not to be
-        polled as often as the others.
+    :param spacing: Seconds between two polls, for a node that is polled less
+        often than the others.
     """
 
     def __init__(self, name, spacing=None):
@@ -30,7 +30,8 @@ class NodeTasks(PeriodicTasks):
     def __init__(self, conf):
         super().__init__(conf)
         # The distperiodic commands build this class with a configuration that
-        # lacks the options of this service. Registering twice does no harm.
+        # lacks the options of this service. It is harmless to register options
+        # twice.
         conf.register_opts(OPTS, group=GROUP)
 
     def _inventory(self):
@@ -41,18 +42,18 @@ class NodeTasks(PeriodicTasks):
         return self._inventory()
 
     def names(self, context):
-        """The ids of all nodes. An id has no schedule of its own."""
+        """Return the ids of all nodes. An id has no schedule of its own."""
         return [node.id for node in self._inventory()]
 
     @periodic_task(spacing=4, objects='nodes', timeout=30, retries=2)
     def poll(self, context, node):
-        """Once per tick for each node, somewhere."""
+        """Poll one node, once per tick, on any process."""
         LOG.info('polled: node=%s tick=%s', node, context.tick.isoformat())
 
     @periodic_task(cron='0 2 * * *', timezone='Europe/Berlin',
                    objects='names', max_in_flight=50)
     def snapshot(self, context, node):
-        """Each night at two, at most 50 nodes at a time."""
+        """Take a snapshot each night at two, of at most 50 nodes at a time."""
         LOG.info('snapshot taken: node=%s tick=%s', node,
                  context.tick.isoformat())
 
@@ -64,5 +65,5 @@ class NodeTasks(PeriodicTasks):
 
     @periodic_task(spacing=4)
     def clean_cache(self, context):
-        """Once per tick on each scheduler, as in oslo.service."""
+        """Clean the cache once per tick on each scheduler."""
         LOG.info('cache cleaned: tick=%s', context.tick.isoformat())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nodewatch-conductor: decides what is due, and has it run."""
+"""nodewatch-conductor: runs due work, or sends it to workers."""
 
 import sys
 

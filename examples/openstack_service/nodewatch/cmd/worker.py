@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nodewatch-worker: runs what the conductors send.
+"""nodewatch-worker: runs the work that the conductors send.
 
-Only needed with ``[distperiodic] dispatcher = messaging``.
+It is needed only with ``[distperiodic] dispatcher = messaging``.
 """
 
 import sys
