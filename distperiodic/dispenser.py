@@ -84,8 +84,8 @@ class TaskDispenser:
         :param as_of: When the caller began to read *tasks*, by the store's
             clock. None means that all done tasks stay done.
         :raises InvalidPoolRequest: a task or a score cannot be used.
-        :raises StoreUnavailable: whether the pool was recreated is unknown;
-            calling again is safe.
+        :raises StoreUnavailable: it is unknown whether the pool was recreated;
+            a repeated call is safe.
         """
         places = task_pool.places_of(tasks)
         with self._connections.lend() as store:
@@ -110,8 +110,8 @@ class TaskDispenser:
         :returns: the tasks in the bucket, the highest score first.
         :raises InvalidPoolRequest: an argument cannot be used.
         :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: whether tasks were assigned is unknown;
-            calling again is safe and returns them.
+        :raises StoreUnavailable: it is unknown whether tasks were assigned; a
+            repeated call is safe and returns them.
         """
         limit = task_pool.check_limit(limit)
         worker = task_pool.check_worker(worker)
@@ -133,7 +133,7 @@ class TaskDispenser:
             return store.held(worker) == set(keys)
 
     def tasks_done(self, worker: str, tasks: Collection[Task]) -> bool:
-        """Mark those *tasks* as done that are in the worker's bucket.
+        """Mark tasks in the worker's bucket as done.
 
         The other tasks in the bucket stay there.
 
@@ -143,9 +143,9 @@ class TaskDispenser:
             were not, and were not marked: another worker may have them.
         :raises InvalidPoolRequest: an argument cannot be used.
         :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: whether the tasks were marked is unknown; if
-            a second call returns False, check_tasks() shows which of them are
-            still in the bucket.
+        :raises StoreUnavailable: it is unknown whether the tasks were marked;
+            if a repeated call returns False, use check_tasks() to find out
+            which tasks are left in the bucket.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
@@ -154,17 +154,18 @@ class TaskDispenser:
         return self._answer(found, 'done', worker, keys)
 
     def give_back(self, worker: str, tasks: Collection[Task]) -> bool:
-        """Put those *tasks* back into the pool that are in the bucket.
+        """Return tasks from the worker's bucket to the pool.
 
         The tasks keep their scores.
 
         :param worker: Name of the worker.
         :param tasks: Tasks that the worker does not want.
-        :returns: True if all *tasks* were in the bucket.
+        :returns: True if all *tasks* were in the bucket. False means that some
+            were not; these are not changed.
         :raises InvalidPoolRequest: an argument cannot be used.
         :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: whether the tasks were given back is unknown;
-            calling again is safe.
+        :raises StoreUnavailable: it is unknown whether the tasks were given
+            back; a repeated call is safe.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)

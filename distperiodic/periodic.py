@@ -625,7 +625,10 @@ def _caller() -> str:
 
 
 def _job_of(member: Any, conf: Any) -> Job | None:
-    """Return the job that either decorator attached to *member*, or None."""
+    """Return the job that one of the two decorators attached to *member*.
+
+    None means that *member* is not decorated.
+    """
     plain = _plain(member)
     job = getattr(plain, _MARK, None)
     if isinstance(job, Job):

@@ -35,7 +35,7 @@ from distperiodic.core.standby import Standing
 
 
 class LeaseEnded(Exception):
-    """The process of a handler ended because the lease of its run had ended.
+    """The handler's process has ended itself at the end of its run's lease.
 
     The outcome of the run is unknown.
     """
@@ -90,8 +90,9 @@ class JobStatus(NamedTuple):
     #: Instant since which that schedule is in force, or
     #: :data:`~distperiodic.core.due.ALWAYS`.
     since: int
-    #: Instant since which schedulers have called :meth:`ClaimStore.attend` for
-    #: the job without a gap. None means that no such call is recorded.
+    #: Instant since which schedulers have served the job without a gap, as
+    #: :meth:`ClaimStore.attend` records it. None means that nothing is
+    #: recorded.
     attended: int | None
     #: Instant up to which all due ticks are known to be claimed, skipped or
     #: given up.
@@ -309,13 +310,14 @@ class ClaimStore(Protocol):
 
     def attend(self, jobs: Mapping[str, float],
                 checked: Mapping[str, Checked]) -> dict[str, JobStatus]:
-        """Record that a scheduler attends to *jobs*, and return their status.
+        """Record that a scheduler serves *jobs*, and return their status.
 
-        Schedulers repeat this call regularly for each job that they know.
+        Schedulers repeat this call regularly for each job that they know. A
+        call for a paused job does not count as service.
 
-        :param jobs: For each job, the number of seconds without a call from
-            any scheduler that counts as a gap. The first call after a gap
-            resets :attr:`JobStatus.attended` to the present.
+        :param jobs: For each job, the number of seconds without service by any
+            scheduler that counts as a gap. The first call after a gap sets
+            :attr:`JobStatus.attended` to the present.
         :param checked: For each job, a completed scan. A scan counts only if
             the recorded instant is still the expected one. Otherwise
             :meth:`sync` may have listed objects that the scan did not read.

@@ -169,7 +169,8 @@ class Case:
     @functools.cached_property
     def _connected(self) -> (
             'StoreProbe | exceptions.DistperiodicError'):
-        # Connect only once: a store that is unavailable may take long to fail.
+        # Connect only once: if the store is unavailable, each attempt may take
+        # long to fail.
         try:
             return self._connect()
         except exceptions.DistperiodicError as exc:

@@ -136,7 +136,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
-    """Return True if *tasks* show that each member runs the job for itself."""
+    """Return True if *tasks* define the job with the scope ``member``."""
     from distperiodic.core.job import Scope
     return (tasks is not None and job in tasks.jobs
             and tasks.jobs[job].scope is Scope.MEMBER)

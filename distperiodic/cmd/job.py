@@ -116,9 +116,8 @@ class _OfJobs(_OfJob):
 class JobPause(_OfJobs):
     """Skip the ticks of a job, or of all jobs, until it is resumed.
 
-    Runs that are already claimed are finished. If the job is already paused,
-    the new reason replaces the previous one, and the command prints the
-    previous one.
+    Claimed runs are finished. If the job is already paused, the new reason
+    replaces the previous reason, and the command prints the previous one.
     """
 
     reason_required = True

@@ -172,7 +172,7 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
 
 
 class RingSimulate(display.Display, show.ShowOne):
-    """Show how even a ring would be, and what a change of it would move.
+    """Show how evenly a ring divides objects, and how many a change moves.
 
     The command only computes: it contacts no server. The members are named
     member-1 and so on. Other names give other figures, within the range that
@@ -271,8 +271,8 @@ class Simulation:
         if self.members == 1:
             return 'nothing: one member owns all objects'
         if self.tuning is None:
-            return (f'nothing: a largest share of {self.spread[1]:.2f} times '
-                    'the mean is even enough')
+            return (f'nothing: the largest share, {self.spread[1]:.2f} times '
+                    'the mean, is small enough')
         return (f'hash_ring_replicas_count = {self.advised} brings the '
                 f'largest share to about {_EVEN_ENOUGH} times the mean; '
                 f'changing it moves '

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from distperiodic.core.ring import Ring
 from distperiodic.demo import record
 
-# Microseconds before a change in which the change still affects ticks: a
-# process may be killed while runs of an earlier tick are in progress.
+# A change also affects ticks that are at most this number of microseconds
+# earlier: a process may be killed while their runs are in progress.
 _REACH_US = 500_000
 
 

@@ -325,7 +325,7 @@ class Scene:
         change = Change(what, who, self.now)
         self.account.changes.append(change)
         if who in self._pending:
-            # The process woke before the group noticed that it was frozen.
+            # The process resumed before the group noticed that it was frozen.
             self._pending[who].planned = False
         self._pending[who] = change
 

@@ -37,8 +37,8 @@ _FAILED = 3
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
-# SQL expression for the slice of the ring, one of 64, that contains a
-# position; and the number of slices per fetch.
+# SQL expression for the slice of the ring that contains a position; the ring
+# has 64 slices. The second number is the number of slices per fetch.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})

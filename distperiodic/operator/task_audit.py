@@ -73,8 +73,9 @@ def _settled(group: GroupReader, since: int) -> Any:
 def _ready_or(group: GroupReader, *others: Any, otherwise: Any) -> Any:
     """Return an SQL expression for the condition of a task.
 
-    The expression is that of a ready or delayed step if the task has one, and
-    otherwise that of *others*, or of *otherwise*.
+    The condition is "delayed" or "ready" if the task has such a step.
+    Otherwise it is that of the first of *others* that applies, or else
+    *otherwise*.
     """
     return sa.case(
         (sa.and_(_ready.c.delayed == 1, _ready.c.due > sa.select(

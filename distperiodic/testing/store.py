@@ -33,8 +33,8 @@ class SharedMemoryStore(MemoryClaimStore):
         self._all_ended: set[tuple[str, str, Move]] = set()
         #: Reason of the pause, by job.
         self._paused: dict[str, str] = {}
-        #: For each job, the first and the last instant of the current period
-        #: in which schedulers have called :meth:`attend` without a gap.
+        #: For each job, the first and the last instant of the time in which
+        #: schedulers have served it without a gap.
         self._attended: dict[str, tuple[int, int]] = {}
 
     def now(self) -> int:

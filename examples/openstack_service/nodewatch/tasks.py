@@ -53,7 +53,10 @@ class NodeTasks(PeriodicTasks):
     @periodic_task(cron='0 2 * * *', timezone='Europe/Berlin',
                    objects='names', max_in_flight=50)
     def snapshot(self, context, node):
-        """Take a snapshot each night at two, of at most 50 nodes at a time."""
+        """Take a snapshot of one node, each night at two.
+
+        At most 50 nodes are handled at the same time.
+        """
         LOG.info('snapshot taken: node=%s tick=%s', node,
                  context.tick.isoformat())
 
