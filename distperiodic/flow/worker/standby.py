@@ -61,7 +61,7 @@ class Standby:
         self._lease = lease
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
-        self._departed = False
+        self._closed = self._departed = False
         #: Processes that were active. Replaced as a whole: the threads of the
         #: store read it.
         self._were_active: frozenset[str] = frozenset()
@@ -130,9 +130,15 @@ class Standby:
         self._election.leave()
         self._note()
 
+    def close(self) -> None:
+        """Leave for good, since the process stops."""
+        self._closed = True
+        self.leave()
+
     def rejoin(self) -> None:
         """Take part in the election again after :meth:`leave`."""
-        self._election.rejoin()
+        if not self._closed:
+            self._election.rejoin()
 
     def depart(self) -> None:
         """Record that this worker is gone. Call it after the last run."""
