@@ -180,6 +180,11 @@ class _OfMember(_OfMembers):
                        else 'no worker of any partition has reported'))
         elif parsed.schedulers:
             found = [one for one in members if not one.part]
+            if members and not found:
+                raise exceptions.ConfigError(
+                    'no scheduler of this group has reported; there are '
+                    'workers of '
+                    + ', '.join(sorted({one.part for one in members})))
         if parsed.member is not None:
             found = [one for one in found if one.name == parsed.member]
         if not found:

@@ -29,14 +29,21 @@ class PartitionList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.operator.partitions import PartitionQueries
+        from distperiodic import opts
         people = parsed.formatter not in display.FOR_PROGRAMS
-        settings = self.database(parsed)
-        with self.store(parsed, PartitionQueries) as queries:
-            found = {one.name: one for one in queries.partitions()}
-        if not (found or settings.partitions):
-            self.sentence = ('No partition has options or one active '
-                             'worker.')
+        settings = opts.settings(self.configuration(parsed))
+        found: dict[str, Partition] = {}
+        if settings.connection:
+            from distperiodic.operator.partitions import PartitionQueries
+            with self.store(parsed, PartitionQueries) as queries:
+                found = {one.name: one for one in queries.partitions()}
+        if not settings.connection:
+            self.sentence = (
+                'Without a store no partition has one active worker; to use '
+                'mode = standby, set [distperiodic] connection.')
+        elif not (found or settings.partitions):
+            self.sentence = ('No partition has options, and none has one '
+                             'active worker.')
         return (('Partition', 'Mode', 'Active', 'Since', 'Heartbeat',
                  'Standby', 'Take-overs'),
                 [_row(topic, settings, found.get(topic), people)

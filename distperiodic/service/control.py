@@ -63,7 +63,9 @@ class Controls:
         self._member = member
         #: The state that was applied last.
         self.desired = Desired()
-        self._resized = Outcome(True, '')
+        #: Result of the last change of the pool. None means that there was
+        #: none.
+        self._resized: Outcome | None = None
 
     def apply(self, desired: Desired) -> None:
         """Apply *desired* where it differs from the state applied last."""
@@ -93,6 +95,10 @@ class Controls:
             case Verb.DRAIN | Verb.UNDRAIN:
                 return Outcome(False, 'a later command has replaced this one')
             case Verb.SET | Verb.UNSET:
+                if self._resized is None:
+                    # Nothing has changed; the answer names the size in force.
+                    self._resized = self._service.set_pool_size(
+                        self.desired.pool_size)
                 return self._resized
         return Outcome(False, (
             f'unknown command {verb!r:.60}; this release supports '

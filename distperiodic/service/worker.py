@@ -401,7 +401,7 @@ class WorkerService(lifecycle.Lifecycle):
         # more, and do not repeat the runs that are still in progress here.
         self._member.publish(slots=0)
         if self._standby is not None:
-            self._inbox.put(events.Called(self._standby.leave))
+            self._inbox.put(events.Called(self._standby.close))
         self._executor.drain()
         end = self._clock.monotonic() + self._grace()
         while self._executor.busy and self._clock.monotonic() < end:

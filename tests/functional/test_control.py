@@ -189,6 +189,30 @@ def test_a_command_that_cannot_be_followed_is_one_line(
     assert place.tell('events')[1] == []
 
 
+def test_schedulers_are_named_as_missing_where_there_are_only_workers(
+        place_of_sqlite):
+    report(place_of_sqlite, 'default', 'api-1')
+
+    told = place_of_sqlite.refuse('member', 'drain', '--schedulers')
+
+    assert 'no scheduler of this group has reported' in told
+    assert 'workers of default' in told
+
+
+def test_without_a_store_the_configured_partitions_are_listed(tmp_path):
+    config = tmp_path / 'service.conf'
+    config.write_text('[distperiodic]\nconnection = none\n'
+                      '[partition:disks]\npool_size = 3\n')
+
+    told = commands.run('partition', 'list', '-f', 'json', '--config-file',
+                        config)
+
+    assert told.returncode == 0
+    [row] = json.loads(told.stdout)
+    assert (row['partition'], row['mode']) == ('disks', 'shared')
+    assert 'Without a store no partition has one active worker' in told.stderr
+
+
 def test_a_name_of_two_members_must_say_which(place_of_sqlite):
     report(place_of_sqlite, '', 'api-1')
     report(place_of_sqlite, 'default', 'api-1')

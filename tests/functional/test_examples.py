@@ -358,8 +358,9 @@ def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
 @pytest.mark.parametrize(('example', 'told'), [
     ('provisioning', '27 tasks succeeded'),
     ('ordered_queue', 'queue oracle: 15 tasks'),
+    ('partitions', 'as many as their partition has threads'),
 ])
-def test_an_example_of_tasks_survives_its_kills(example, told):
+def test_an_example_without_servers_tells_that_all_went_well(example, told):
     ran = subprocess.run(
         [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / example,
         env=commands.ENVIRONMENT, stdin=subprocess.DEVNULL,
@@ -369,15 +370,21 @@ def test_an_example_of_tasks_survives_its_kills(example, told):
     assert told in ran.stdout
 
 
-def test_the_standby_example_has_one_active_worker_at_a_time(redis):
+@pytest.mark.parametrize(('example', 'told'), [
+    ('standby', 'by 3 workers, one after the other'),
+    ('control', 'partition promote licence: done'),
+    ('redis_bus', ', 0 are missing'),
+])
+def test_an_example_with_redis_tells_that_all_went_well(
+        example, told, redis):
     ran = subprocess.run(
-        [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / 'standby',
-        env=commands.ENVIRONMENT | {
-            'TRANSPORT_URL': redis.url, 'BACKEND_URL': redis.url},
+        [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / example,
+        env=commands.ENVIRONMENT | dict.fromkeys(
+            ('TRANSPORT_URL', 'BACKEND_URL', 'REDIS_URL'), redis.url),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert 'by 3 workers, one after the other' in ran.stdout
+    assert told in ran.stdout
 
 
 def test_three_reviewers_review_each_document_once(tmp_path):

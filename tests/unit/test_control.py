@@ -77,6 +77,12 @@ def test_a_size_that_cannot_be_had_is_not_done(made):
     assert made.controls.answer(Verb.SET) == (False, 'pool_size is 99')
 
 
+def test_a_size_that_was_not_set_is_unset_with_the_size_in_force(made):
+    made.controls.apply(Desired())
+
+    assert made.controls.answer(Verb.UNSET) == (True, 'pool_size is None')
+
+
 def test_a_command_of_another_release_is_refused(made):
     answer = made.controls.answer('member paint')
 

@@ -351,3 +351,17 @@ def test_a_worker_that_was_active_and_departs_keeps_nobody_waiting(desk):
     desk.live(2)
 
     assert desk.roles == [Role.STANDBY, Role.ACTIVE]
+
+
+def test_a_worker_that_stops_does_not_rejoin_when_it_is_undrained():
+    desk = Desk()
+    desk.live(LEASE * 3)
+    assert desk.standby.role is Role.ACTIVE
+    desk.standby.close()
+    desk.standby.rejoin()
+
+    desk.live(LEASE * 3)
+
+    assert 'release' in desk.row.asked
+    assert desk.roles[-1] is not Role.ACTIVE
+    assert desk.row.asked.count('acquire') == 1

@@ -53,7 +53,7 @@ class Standby:
         self._lease = lease
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
-        self._departed = False
+        self._closed = self._departed = False
         #: Processes that were active. Replaced as a whole, because the threads
         #: of the store read it.
         self._were_active: frozenset[str] = frozenset()
@@ -125,9 +125,15 @@ class Standby:
         self._election.leave()
         self._note()
 
+    def close(self) -> None:
+        """Leave for good, since the process stops."""
+        self._closed = True
+        self.leave()
+
     def rejoin(self) -> None:
         """Take part in the election again after :meth:`leave`."""
-        self._election.rejoin()
+        if not self._closed:
+            self._election.rejoin()
 
     def depart(self) -> None:
         """Record in the store that this worker is gone, after its last run."""

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redis instead of RabbitMQ: a scheduler sends work through streams.
+
+Two workers run it, and one of them is killed. The store decides which runs
+count, so a message that is lost with the worker loses no work.
+
+It needs a Redis, for messages and for the membership of the group::
+
+    REDIS_URL=redis://localhost python run.py
+"""
+
+import collections
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import distperiodic
+
+HERE = pathlib.Path(__file__).parent
+HOSTS, TICKS = 20, 6
+CONFIG = """\
+[DEFAULT]
+transport_url = {redis}
+[distperiodic]
+group = redis-bus
+backend_url = {redis}
+connection = sqlite:///{place}/claims.sqlite
+state_path = {place}/state
+dispatcher = messaging
+session_timeout = 3
+lease = 4
+"""
+
+
+class Pings(distperiodic.PeriodicTasks):
+
+    def hosts(self, context):
+        return [f'host-{number}' for number in range(HOSTS)]
+
+    @distperiodic.periodic_task(spacing=1, objects='hosts', misfire='all',
+                                overlap='wait')
+    def ping(self, context, host):
+        journal = os.open(os.environ['JOURNAL'],
+                          os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        # One line for each begin and end, in one write.
+        for event in ('begin', 'end'):
+            os.write(journal, f'{event} {context.tick.timestamp()} {host} '
+                              f'{os.getpgrp()}\n'.encode())
+            time.sleep(0.05)
+        os.close(journal)
+
+
+class Cluster:
+    """Processes of one group, and the journal of its handler."""
+
+    def __init__(self):
+        place = pathlib.Path(tempfile.mkdtemp(prefix='redis-bus-'))
+        self.journal = place / 'journal'
+        self.journal.touch()
+        self.config = place / 'service.conf'
+        self.config.write_text(CONFIG.format(
+            place=place, redis=os.environ['REDIS_URL']))
+        self.run('db', 'sync').wait()
+        self.processes = []
+
+    def run(self, *command):
+        return subprocess.Popen(
+            [sys.executable, '-m', 'distperiodic.cmd.shell', *command,
+             '--config-file', self.config], cwd=HERE,
+            env=os.environ | {'JOURNAL': str(self.journal)},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
+
+    def start(self, *command):
+        self.processes.append(self.run(*command, '--tasks', 'run:Pings'))
+
+    def events(self, event):
+        """(tick, host, pid of the launcher) of each line of an event."""
+        lines = [line.split() for line
+                 in self.journal.read_text().splitlines()]
+        return [(tick, host, int(pid)) for found, tick, host, pid in lines
+                if found == event]
+
+    def complete(self):
+        """Return the ticks that have ended for all hosts, in order."""
+        hosts = collections.defaultdict(set)
+        for tick, host, _ in self.events('end'):
+            hosts[tick].add(host)
+        return sorted(tick for tick, found in hosts.items()
+                      if len(found) == HOSTS)
+
+    def wait_ticks(self, number):
+        while len(self.complete()) < number:
+            time.sleep(0.05)
+
+    def wait_workers(self, number):
+        while len({pid for *_, pid in self.events('begin')}) < number:
+            time.sleep(0.05)
+
+    def kill(self, pid):
+        """Kill a launcher, and the process that it launched."""
+        os.killpg(pid, signal.SIGKILL)
+
+    def close(self):
+        for process in self.processes:
+            if process.poll() is None:
+                self.kill(process.pid)
+            process.wait()
+
+
+def main():
+    cluster = Cluster()
+    try:
+        cluster.start('scheduler')
+        cluster.start('worker')
+        cluster.start('worker')
+        cluster.wait_workers(2)
+        cluster.wait_ticks(2)
+        victim = cluster.processes[-1].pid
+        cluster.kill(victim)
+        print('a worker was killed (kill -9)')
+        cluster.wait_ticks(TICKS)
+        return account(cluster, victim)
+    finally:
+        cluster.close()
+
+
+def account(cluster, victim):
+    """Print what ran, and return 0 if nothing is missing."""
+    ticks = cluster.complete()
+    # The first tick may be in progress when the workers arrive.
+    times = [float(tick) for tick in ticks]
+    missing = set(range(round(times[0]), round(times[-1]))) - {
+        round(at) for at in times}
+    begun = collections.Counter(
+        (tick, host) for tick, host, _ in cluster.events('begin'))
+    again = sum(number > 1 for number in begun.values())
+    print(f'{len(ticks)} ticks of {HOSTS} hosts ended, {len(missing)} are '
+          f'missing; {again} runs of the killed worker ran again')
+    return int(bool(missing))
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())
