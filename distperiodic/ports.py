@@ -235,8 +235,8 @@ class PartitionStore(Protocol):
         """
 
     def depart(self, partition: str, worker: str) -> None:
-        """Release the partition, if *worker* is active, and delete the
-        record of the heartbeats of *worker*.
+        """Release the partition, if *worker* is active, and record that
+        *worker* is gone: it prevents nothing, even if it is in the group.
         """
 
     def is_in_force(self, active: Active) -> bool:

@@ -50,7 +50,8 @@ class Partition(NamedTuple):
     #: Member that an operator has chosen as the next active one, and who did.
     promoted: str
     promoted_by: str
-    #: Its workers, by their names, without those that only share it.
+    #: Its workers, by their names, without those that only share it and
+    #: those that have stopped.
     workers: tuple[Worker, ...]
 
     def present(self, within: float) -> list[Worker]:
@@ -146,7 +147,8 @@ def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
     for row in connection.execute(sa.select(
             _worker, (now - _worker.c.seen).label('age')).where(
                 _worker.c.space == group.namespace,
-                _worker.c.role != Role.SHARED).order_by(_worker.c.worker)):
+                _worker.c.role.not_in([Role.SHARED, Role.GONE])
+            ).order_by(_worker.c.worker)):
         workers.setdefault(row.partition, []).append(Worker(
             row.worker, Role(row.role), row.since, max(0.0, row.age / 1e6)))
     return [_partition_of(row, tuple(workers.get(row.name, ())))

@@ -53,9 +53,6 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._departed = False
-        #: Processes that were active. Replaced as a whole: the threads of the
-        #: store read it.
-        self._were_active: frozenset[str] = frozenset()
         #: The processes that have kept this worker from becoming active.
         self._shared: tuple[str, ...] = ()
         #: Whether they were logged.
@@ -151,7 +148,7 @@ class Standby:
                 return partitions.acquire(
                     self._partition, worker, fence=standing.fence,
                     seconds=self._lease, members=None if members is None
-                    else members.keys() - self._were_active)
+                    else members.keys() - {worker})
         return partitions.beat(self._partition, worker, self._role,
                                seconds=self._lease)
 
@@ -175,8 +172,6 @@ class Standby:
                 ','.join(map(identity_of, shared)), self._partition)
 
     def _answered(self, standing: Standing, requested_at: float) -> None:
-        if standing.worker not in self._were_active:
-            self._were_active |= {standing.worker}
         if standing.shared:
             self._wait_for(standing.shared)
         held, fence = self._election.holds, self._election.fence
