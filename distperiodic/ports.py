@@ -257,7 +257,10 @@ class PartitionStore(Protocol):
         """
 
     def depart(self, partition: str, worker: str) -> None:
-        """Release the partition as above, and delete the worker's heartbeat.
+        """Release the partition as above, and record that *worker* is gone.
+
+        The worker then prevents no take-over, even if it is still in the
+        group.
         """
 
     def is_in_force(self, active: Active) -> bool:

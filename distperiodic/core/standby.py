@@ -40,6 +40,8 @@ class Role(enum.StrEnum):
     STOPPING = 'stopping'
     #: It has no ``mode = standby``: it runs jobs, and no worker is active.
     SHARED = 'shared'
+    #: It has stopped after its last run. It may still be in its group.
+    GONE = 'gone'
 
 
 class Active(NamedTuple):

@@ -52,7 +52,7 @@ class Partition(NamedTuple):
     promoted: str
     promoted_by: str
     #: The workers of the partition, in order of name, without those that only
-    #: share it.
+    #: share it and those that have stopped.
     workers: tuple[Worker, ...]
 
     def present(self, within: float) -> list[Worker]:
@@ -146,7 +146,8 @@ def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
     for row in connection.execute(sa.select(
             _worker, (now - _worker.c.seen).label('age')).where(
                 _worker.c.space == group.namespace,
-                _worker.c.role != Role.SHARED).order_by(_worker.c.worker)):
+                _worker.c.role.not_in([Role.SHARED, Role.GONE])
+            ).order_by(_worker.c.worker)):
         workers.setdefault(row.partition, []).append(Worker(
             row.worker, Role(row.role), row.since, max(0.0, row.age / 1e6)))
     return [_partition_of(row, tuple(workers.get(row.name, ())))

@@ -180,7 +180,7 @@ def test_each_heartbeat_is_recorded_with_its_role(world):
         A: Role.ACTIVE, B: Role.STANDBY}
     assert all(-1 < age < 60 for _, age in seen.values())
     world.partitions.depart('p', A)
-    assert set(world.seen()) == {B}
+    assert world.seen()[A][0] is Role.GONE
     assert world.partitions.beat(
         'p', B, Role.STANDBY, seconds=LONG)[:2] == ('', 1)
 
@@ -354,8 +354,21 @@ def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
 
     assert world.acquire(B, seconds=OVER, members=members).shared == (A,)
     world.partitions.depart('p', A)
-    found = world.acquire(B, seconds=OVER, members=members)
-    assert (found.worker == B) is not known
+    assert world.acquire(B, seconds=OVER, members=members).worker == B
+
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_a_worker_that_is_gone_prevents_nothing_in_its_group(world, shared):
+    """The coordination service was away when it stopped."""
+    if shared:
+        world.share(A)
+    else:
+        world.acquire(A)
+    world.partitions.depart('p', A)
+
+    assert world.acquire(B, members=[A]).worker == B
+    world.partitions.depart('p', B)
+    assert world.share(C) == set()
 
 
 def test_a_member_that_has_sent_no_heartbeat_may_share_the_partition(world):

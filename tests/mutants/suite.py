@@ -6,6 +6,7 @@
 ``conformance/sqlite``       every store of that kind keeps its port's promises
 ``conformance/test_x.py``    another suite; a word after it is for ``-k``
 ``simulation``               whole clusters, one from each seed
+``simulation/standby``       those with one active worker
 ``functional/test_db.py``    real servers; a word after it is for ``-k``
 ===========================  ================================================
 """
@@ -68,17 +69,19 @@ def suite(name, tests=()):
         Of several seeds all are lived through from the first one on.
     """
     kind, _, rest = name.partition('/')
+    simulation = (sys.executable, '-m', 'tests.simulation', '--processes', '1',
+                  *((f'--{rest}',) if rest else ()))
     if tests and kind == 'simulation':
         seeds = [int(one.split()[1]) for one in tests]
         return Suite((
-            sys.executable, '-m', 'tests.simulation', '--processes', '1',
-            '--from', str(min(seeds)),
+            *simulation, '--from', str(min(seeds)),
             '--seeds', str(max(seeds) - min(seeds) + 1)), _SEED)
     if tests:
         return Suite((*_PYTEST, *(f'tests/{kind}/{one}' for one in tests)))
     if kind == 'simulation':
-        return Suite((sys.executable, '-m', 'tests.simulation', '--seeds',
-                      str(SEEDS), '--processes', '1'), _SEED)
+        # A world on the real store takes as long as ten in memory.
+        return Suite((*simulation, '--seeds',
+                      str(SEEDS // 4 if rest else SEEDS)), _SEED)
     if kind == 'conformance' and not rest.startswith('test_'):
         return Suite((*_PYTEST, 'tests/conformance/test_step_store.py',
                       'tests/conformance/test_claim_store.py',

@@ -12,17 +12,34 @@ import time
 
 from tests import checker
 from tests.simulation import planted
+from tests.simulation import standby
 from tests.simulation.cluster import SECOND
 from tests.simulation.cluster import Cluster
 
 
 def live(seed, bug=None, log=None, **given):
-    """One seed: its findings, how it went, and how long it was."""
+    """One seed: its findings, how it went, and how long it was.
+
+    Some have a second world, whose partition has one active worker.
+    """
+    if given.pop('standby', False):
+        return _live(seed, bug, log, **{**standby.draw(seed), **given})
+    result = _live(seed, bug, log, **given)
+    if not given and bug is None and standby.have(seed):
+        second = _live(seed, None, log, **standby.draw(seed))
+        for what in 'findings', 'fates', 'runs', 'faults', 'worlds', 'seconds':
+            result[what] += second[what]
+    return result
+
+
+def _live(seed, bug, log, **given):
     cluster = Cluster(seed, bug=bug, log=log, **given)
     record = cluster.run()
     oracle = cluster.judge()
     tasks = cluster.tasks
     found = [] if tasks is None else tasks.judge()
+    if cluster.standby is not None:
+        found = cluster.standby.findings
     text = repr([(r.key, r.start, r.end, r.process) for r in record.runs])
     setup = cluster.setup
     return {
@@ -31,23 +48,25 @@ def live(seed, bug=None, log=None, **given):
             *checker.check(record), *oracle.findings, *found]],
         'fates': oracle.fates,
         'runs': collections.Counter(run.job for run in record.runs),
-        'faults': cluster.world.faults,
+        'faults': collections.Counter(cluster.world.faults),
         'tasks': collections.Counter(
             {} if tasks is None else tasks.endings()),
         'worlds': collections.Counter([
             'long' if setup.long else 'short',
             'SQLite' if setup.sql else 'in memory',
-            *(['with tasks'] if tasks else [])]),
+            *(['with tasks'] if tasks else []),
+            *(['standby'] if cluster.standby else [])]),
         'seconds': cluster.world.t / SECOND,
         'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
     }
 
 
-def replay(seed, bug=None):
+def replay(seed, bug=None, standby=False):
     """The command that lives through *seed* again, with a log."""
-    planted = f" --bug '{bug}'" if bug else ''
+    more = (' --standby' if standby else '') + (
+        f" --bug '{bug}'" if bug else '')
     return (f'python -m tests.simulation --from {seed} --seeds 1 '
-            f'--log{planted}')
+            f'--log{more}')
 
 
 def many(seeds, bug=None, processes=None, **given):
@@ -77,13 +96,15 @@ def main(arguments=None):
                         help='only worlds that live for hours')
     parser.add_argument('--tasks', action='store_true', default=None,
                         help='only worlds with tasks')
+    parser.add_argument('--standby', action='store_true', default=None,
+                        help='only worlds with one active worker')
     options = parser.parse_args(arguments)
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
     log = print if options.log else None
     given = {name: value for name, value in (
         ('sql', options.sql or options.tasks), ('long', options.long),
-        ('tasks', options.tasks),
+        ('tasks', options.tasks), ('standby', options.standby),
         ('without', options.without)) if value}
     results = ((live(seed, options.bug, log, **given) for seed in seeds)
                if log else many(
@@ -100,7 +121,8 @@ def main(arguments=None):
             broken += 1
             kinds.update({f.partition(':')[0] for f in result['findings']})
             print(f'seed {result["seed"]}: {len(result["findings"])} '
-                  f'findings; {replay(result["seed"], options.bug)}')
+                  f'findings; '
+                  + replay(result["seed"], options.bug, options.standby))
             for finding in result['findings'][:5 if not log else None]:
                 print(f'    {finding}')
     took = time.perf_counter() - began

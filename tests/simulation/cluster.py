@@ -30,6 +30,7 @@ from tests.simulation import faults
 from tests.simulation import members
 from tests.simulation import planted
 from tests.simulation import reading
+from tests.simulation import standby
 from tests.simulation import stores
 from tests.simulation import tasks
 from tests.simulation import wires
@@ -49,8 +50,10 @@ class Cluster:
     """
 
     def __init__(self, seed, *, bug=None, log=None, **given):
+        has_standby = given.pop('standby', False)
         self.world = World(
-            seed, log, BEGINS[seed % len(BEGINS)])
+            f'standby of {seed}' if has_standby else seed, log,
+            BEGINS[seed % len(BEGINS)])
         random = self.world.random
         self.bug = planted.BUGS[bug] if bug else bugs.Bug()
         has_tasks = given.pop('tasks', None)
@@ -122,6 +125,7 @@ class Cluster:
         self.faults = faults.Faults(self)
         self.faults.plan()
         self.tasks = tasks.Tasks(self, seed) if has_tasks else None
+        self.standby = standby.Judge(self) if has_standby else None
 
     # -- processes
 
@@ -139,7 +143,8 @@ class Cluster:
         return {**jobs, **self.commands} if self.commands else jobs
 
     def boot(self, name, nonce=None):
-        kind = members.Scheduler if name[0] == 's' else members.Worker
+        kind = members.Scheduler if name[0] == 's' else (
+            members.Worker if self.standby is None else standby.Worker)
         self.here[name] = process = kind(self, name, nonce)
         self.world.tell('BOOT %s', process.name)
 
@@ -201,6 +206,9 @@ class Cluster:
         going.append(run)
         if self.partitions:
             self._count_beside(run)
+        if self.standby is not None:
+            self.standby.began(run, [
+                one for one in self.runs if one.end is None])
 
     def _count_beside(self, run):
         going = self._all_going

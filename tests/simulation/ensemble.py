@@ -64,6 +64,10 @@ class Ensemble:
             self._entries[group][process.name] = member
             self._changed(group)
 
+    def entry(self, process, group):
+        """The entry of *process* in the group. None: it is not in there."""
+        return self._entries[group].get(process.name)
+
     def unheard(self, process, group):
         """*process* was killed, stopped or cut off a moment ago."""
         world = self.world

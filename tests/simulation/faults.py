@@ -59,6 +59,8 @@ class Faults:
             some = [one for one in self._cluster.here.values()
                     if one is not None and one.alive and not one.leaving
                     and one.identity[0] in self._whom(fault)]
+            if self._cluster.standby is not None:
+                some = self._cluster.standby.victims(some)
             if not some:
                 return
             process = self._random.choice(some)
@@ -72,7 +74,7 @@ class Faults:
     def _whom(fault):
         if fault.endswith('scheduler') or fault == 'catalogue hangs':
             return 's'
-        return 'w' if fault.endswith('worker') else 'sw'
+        return 'w' if fault.endswith(('worker', 'signs cut')) else 'sw'
 
     def _lasts(self, fault):
         random, setup = self._random, self._setup
@@ -198,6 +200,15 @@ class Faults:
         process.cut = None
         if not process.frozen:
             self._cluster.ensemble.heard(process, process.group)
+
+    def all_signs_cut(self, process, seconds):
+        """The active worker reaches neither of the two."""
+        self.cut(process, seconds)
+        self.cut_from_store(process, seconds)
+
+    def promote(self, process, seconds):
+        """An operator chooses another active worker."""
+        self._cluster.standby.promote()
 
     def clock_step(self, process, seconds):
         """Nothing may come of it: all go by the clock of the store."""

@@ -54,14 +54,17 @@ class Worker(_Member):
         slots = cluster.setup.slots
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
+        self.store = cluster.queue(self)
+        elected = self._elect()
         jobs = cluster.with_commands(cluster.newest_jobs)
         self.grants = RunLeases(
-            jobs, store=cluster.queue(self), clock=self.clock,
+            jobs, store=self.store, clock=self.clock,
             lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
             shared=True, silence_timeout=cluster.setup.session,
-            partitions=cluster.partitions, proceeds=bool(cluster.commands))
+            partitions=cluster.partitions, proceeds=bool(cluster.commands),
+            elected=elected)
         self.pool = Pool(
             self, cluster, jobs, slots,
             may_start=self.grants.may_start, report=self._tell,
@@ -70,6 +73,9 @@ class Worker(_Member):
         cluster.ensemble.watch(self, self.group)
         cluster.ensemble.join(self, self.group, self.member)
         self._sweep()
+
+    def _elect(self):
+        """Its part in the election of an active worker. None: it has none."""
 
     def _run(self, batch):
         self.pool.accept(batch)

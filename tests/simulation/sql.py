@@ -46,7 +46,7 @@ class InSqlite:
         share = 0.004 if 'store errors' in cluster.setup.noise else 0.0
         self._trouble = sqlite.Trouble(cluster.world, cluster.clock, share)
         self._path = sqlite.directory().new(self._trouble)
-        url = f'sqlite:///{self._path}'
+        self.url = url = f'sqlite:///{self._path}'
         self._store = cluster.bug.sql_store(SqlClaimStore)(
             url, namespace=_SPACE, late_after=cluster.setup.late_after)
         if self._world.log is not None:
@@ -83,6 +83,14 @@ class InSqlite:
             'SELECT due FROM distperiodic_task WHERE id = ?',
             (task,)).fetchone()
         return found and found[0]
+
+    def partition(self, name):
+        """Its active worker, its fence, the end of its lease, and the choice
+        of an operator.
+        """
+        return self._own.execute(
+            'SELECT worker, fence, until, promoted FROM '
+            'distperiodic_partition WHERE name = ?', (name,)).fetchone()
 
     @contextlib.contextmanager
     def no_trouble(self):

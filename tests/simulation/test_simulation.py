@@ -16,6 +16,7 @@ from tests.simulation import __main__ as command
 from tests.simulation import draws
 from tests.simulation import planted
 from tests.simulation import scenes
+from tests.simulation import standby
 from tests.simulation import tasks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -57,13 +58,13 @@ def test_no_promise_is_broken_whatever_happens():
 
     assert not broken, '\n\n'.join(broken[:5])
     assert set(faults) >= {
-        *draws.FAULTS, *draws.OPERATOR, 'answer lost', 'message lost',
-        'message doubled', 'message unsent', 'statement failed',
-        'commit failed', 'commit not heard of'}
+        *draws.FAULTS, *draws.OPERATOR, *standby.FAULTS, 'answer lost',
+        'message lost', 'message doubled', 'message unsent',
+        'statement failed', 'commit failed', 'commit not heard of'}
     assert set(runs) == set(draws.JOBS)
     assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
     assert set(worlds) == {
-        'short', 'long', 'in memory', 'SQLite', 'with tasks'}
+        'short', 'long', 'in memory', 'SQLite', 'with tasks', 'standby'}
     assert set(faults) >= {f'operator: {what}' for what in tasks.STEERS}
     assert set(endings) >= {
         'waiting', 'succeeded', 'failed', 'cancelled', 'stuck',

@@ -219,7 +219,7 @@ def test_the_store_learns_who_is_in_the_group(desk):
     desk.row.taking_part.add(OTHER)
     desk.members = {ME.process: ME.identity, OTHER: 'h:1'}
     desk.live(1)
-    assert desk.row.members == {ME.process, OTHER}
+    assert desk.row.members == {OTHER}
 
 
 def test_the_store_learns_that_the_group_is_unknown(desk):
@@ -340,16 +340,6 @@ def test_a_worker_waits_for_those_that_run_the_partition_without_election(
 
     del desk.members[OTHER]
     desk.live(3)
-    assert desk.roles == [Role.STANDBY, Role.ACTIVE]
-
-
-def test_a_worker_that_was_active_and_departs_keeps_nobody_waiting(desk):
-    desk.members = {ME.process: ME.identity, OTHER: 'h:1'}
-    desk.row.standing = Standing(OTHER, 4, 100.0, '')
-    desk.live(2)
-    desk.row.standing = Standing('', 4, 0.0, '')
-    desk.live(2)
-
     assert desk.roles == [Role.STANDBY, Role.ACTIVE]
 
 

@@ -84,7 +84,8 @@ class Statements:
                  _worker.c.since), else_=now),
             role=sa.bindparam('new_role'))
         self.known = sa.select(_worker.c.worker).where(its)
-        self.depart = sa.delete(_worker).where(its)
+        self.depart = sa.update(_worker).where(its).values(
+            role=Role.GONE, since=now)
         present = _worker.c.seen > lease_now - sa.bindparam(
             'microseconds', type_=sa.BigInteger)
         #: Select the workers, their roles, and whether each has sent a
@@ -98,7 +99,8 @@ class Statements:
         self.candidates = sa.select(_worker.c.worker).where(
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'),
-            _worker.c.role.not_in([Role.STOPPING, Role.SHARED]), present)
+            _worker.c.role.not_in(
+                [Role.STOPPING, Role.SHARED, Role.GONE]), present)
         self.withdraw = sa.update(_partition).where(
             this, _partition.c.promoted == sa.bindparam('of_member')).values(
                 promoted=None, promoted_by=None)
@@ -117,9 +119,8 @@ def _sharing(workers: Sequence[Any],
     """
     recorded = {row.worker for row in workers if row.role is Role.SHARED
                 and (row.present or members is None)}
-    candidates = {row.worker for row in workers
-                  if row.role is not Role.SHARED}
-    return tuple(sorted(recorded | (set(members or ()) - candidates)))
+    others = {row.worker for row in workers if row.role is not Role.SHARED}
+    return tuple(sorted(recorded | (set(members or ()) - others)))
 
 
 def _statements(dialect: Dialect) -> Statements:
@@ -205,7 +206,8 @@ class SqlPartitions:
                 prevent |= {
                     row.worker for row in connection.execute(
                         self._sql.workers, lease)
-                    if row.present and row.role is not Role.SHARED}
+                    if row.present and row.role not in (
+                        Role.SHARED, Role.GONE)}
             if prevent:
                 return prevent
             if starting:

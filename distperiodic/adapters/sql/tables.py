@@ -60,7 +60,7 @@ SKIPPED_CODES = {
 _SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
 ROLE_CODES = {
     Role.STARTING: 1, Role.STANDBY: 2, Role.ACTIVE: 3, Role.STOPPING: 4,
-    Role.SHARED: 5,
+    Role.SHARED: 5, Role.GONE: 6,
 }
 _ROLES = {code: role for role, code in ROLE_CODES.items()}
 

@@ -54,9 +54,6 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._closed = self._departed = False
-        #: Processes that were active. Replaced as a whole, because the threads
-        #: of the store read it.
-        self._were_active: frozenset[str] = frozenset()
         #: The processes that have kept this worker from becoming active.
         self._shared: tuple[str, ...] = ()
         #: True if these processes were logged.
@@ -162,7 +159,7 @@ class Standby:
                 return partitions.acquire(
                     self._partition, worker, fence=standing.fence,
                     seconds=self._lease, members=None if members is None
-                    else members.keys() - self._were_active)
+                    else members.keys() - {worker})
         return partitions.beat(self._partition, worker, self._role,
                                seconds=self._lease)
 
@@ -186,8 +183,6 @@ class Standby:
                 ','.join(map(identity_of, shared)), self._partition)
 
     def _answered(self, standing: Standing, requested_at: float) -> None:
-        if standing.worker not in self._were_active:
-            self._were_active |= {standing.worker}
         if standing.shared:
             self._wait_for(standing.shared)
         held, fence = self._election.holds, self._election.fence

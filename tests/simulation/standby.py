@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worlds whose partition has one active worker, on the real store in SQLite.
+
+They are worlds of their own beside those of the seeds, which stay as they are.
+What is judged: the active worker alone begins runs, no two are at work, and
+another takes over in time once both signs of life are gone.
+"""
+
+import dataclasses
+import random
+
+from distperiodic import exceptions
+from distperiodic.core.standby import Role
+from distperiodic.flow.worker.standby import Standby
+from distperiodic.operator.partitions import PartitionAdmin
+from tests.simulation import ensemble
+from tests.simulation import members
+from tests.simulation.world import SECOND
+
+#: The share of the seeds that have such a world, too.
+SHARE = 0.03
+#: Seeds whose world failed once.
+FAILED = {
+    20: 'late: a worker that had stopped was in the group, and had no row'}
+#: Name of the partition of all workers.
+PARTITION = 'default'
+#: Seconds between two looks of a worker, and of the judge.
+_LOOKS = 0.25
+#: Seconds within which another worker takes over once it may.
+_TAKES_OVER = 1.0
+#: Faults that touch a sign of life.
+FAULTS = (
+    'kill worker', 'stop worker', 'freeze short', 'freeze long', 'cut',
+    'cut from store', 'store away', 'ensemble away', 'all signs cut',
+    'promote')
+NOISE = 'answer lost', 'store slow', 'view lag', 'handlers slow'
+
+
+def have(seed):
+    """Whether *seed* has such a world."""
+    return seed in FAILED or (
+        random.Random(f'standby in {seed}').random() < SHARE)
+
+
+def draw(seed):
+    """What is given of such a world: see :func:`.draws.draw`."""
+    drawn = random.Random(f'standby of {seed}')
+    faults = [one for one in FAULTS if drawn.random() < 0.5]
+    return dict(
+        standby=True, tasks=False, sql=True, long=False, local=False,
+        schedulers=drawn.choice([1, 2]), workers=drawn.choice([2, 3]),
+        faults=faults or ['freeze long'],
+        noise=[one for one in NOISE if drawn.random() < 0.2])
+
+
+class Worker(members.Worker):
+    """A worker that takes part in the election."""
+
+    def _elect(self):
+        self.member = dataclasses.replace(self.member, slots=0)
+        self._slots = self.cluster.setup.slots
+        self.standby = Standby(
+            PARTITION, self.member, store=self.store, clock=self.clock,
+            members=self._members, busy=self._is_busy,
+            changed=lambda role: self._show(),
+            lost=lambda: self.pool.cancel(),
+            lease=self.cluster.setup.session)
+        self.later(_LOOKS, self._look_again)
+        return self.standby
+
+    def _members(self):
+        view = self.views.get(self.group)
+        if view is None or self.world.t >= self.sure_until:
+            return None
+        return {one.process: one.identity for one in view.members}
+
+    def _is_busy(self):
+        return bool(self.runs or self.pool.busy or self.grants.busy)
+
+    def _look_again(self):
+        self.later(_LOOKS, self._look_again)
+        self.standby.sweep()
+        self._show()
+
+    def _show(self):
+        """Let the schedulers see whether work is to be sent here."""
+        slots = self._slots if (
+            self.standby.role is Role.ACTIVE and not self.leaving) else 0
+        entry = self.cluster.ensemble.entry(self, self.group)
+        if entry is not None and entry.slots != slots:
+            self.member = dataclasses.replace(entry, slots=slots)
+            self.cluster.ensemble.publish(self, self.group, self.member)
+
+    def viewed(self, view):
+        self.standby.hurry()
+
+    def stop(self):
+        super().stop()
+        self.standby.leave()
+
+    def end(self):
+        if self.leaving and not self.runs:
+            self.standby.depart()
+        super().end()
+
+
+class Judge:
+    """What must hold in the partition of *cluster*."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._world = cluster.world
+        self.findings = []
+        self.take_overs = 0
+        #: Fence that was seen last.
+        self._fence = 0
+        #: Since when another worker may take over. None: none may.
+        self._open_since = None
+        #: Whether an operator has ever chosen a worker.
+        self._chosen = False
+        setup = cluster.setup
+        self._patience = None if (
+            {'answer lost', 'store slow'} & set(setup.noise)
+        ) else _TAKES_OVER + setup.lag
+        self._world.after(_LOOKS, self._look)
+
+    def began(self, run, going):
+        """*run* begins while those of *going* have not ended."""
+        worker, fence, *_ = self._row()
+        if worker != run.process:
+            self._find(f'not active: {run.process} begins {run.job} '
+                       f'{run.object}, but {worker or "none"} is active')
+        for other in going:
+            process = self._world.processes[other.process]
+            if process.name != run.process and not self._excused(
+                    process, other.start):
+                self._find(f'two at work: {run.process} begins under fence '
+                           f'{fence}, {other.process} is at work since '
+                           f'{other.start - self._world.begin}')
+
+    def victims(self, processes):
+        """The active one of *processes* half of the time, or all."""
+        worker, *_ = self._row()
+        return (self._world.random.random() < 0.5 and [
+            one for one in processes if one.name == worker]) or processes
+
+    def promote(self):
+        """An operator chooses any worker."""
+        admin = PartitionAdmin(self._cluster.stores.url, namespace='group')
+        names = sorted(name for name in self._cluster.here if name[0] == 'w')
+        try:
+            with self._cluster.stores.no_trouble():
+                admin.promote(PARTITION, self._world.random.choice(names),
+                              by='somebody', within=60.0)
+        except exceptions.ConfigError:
+            return
+        finally:
+            admin.close()
+        self._chosen = True
+
+    def _excused(self, process, since):
+        """Whether *process* may be at work though another one is active: it
+        has lost both signs of life, as far as it could know.
+        """
+        unaware = [*process.unable, *process.cuts]
+        return (process.frozen or process.cut is not None
+                or (self._chosen and process.cut_from_store)
+                or any(span.end >= since and span.why in ('frozen', 'cut')
+                       for span in unaware))
+
+    def _find(self, text):
+        self.findings.append(
+            f'{text} at {self._world.t / SECOND:.3f}')
+
+    def _row(self):
+        """Its worker, its fence, the seconds that its lease has left, and the
+        choice of an operator.
+        """
+        row = self._cluster.stores.partition(PARTITION)
+        if row is None:
+            return '', 0, 0.0, None
+        worker, fence, until, promoted = row
+        return (worker or '', fence, (until - self._world.t) / SECOND,
+                promoted)
+
+    def _look(self):
+        self._world.after(_LOOKS, self._look)
+        worker, fence, left, promoted = self._row()
+        if fence != self._fence:
+            self._fence, self._open_since = fence, None
+            self.take_overs += 1
+        group = self._cluster.ensemble
+        gone = not worker or (left <= 0 and not any(
+            one.name == worker for one in self._world.processes.values()
+            if group.entry(one, ensemble.WORKERS) is not None))
+        # The others wait for a member that was chosen.
+        if promoted or not (gone and any(
+                map(self._able, self._cluster.here.values()))):
+            self._open_since = None
+        elif self._open_since is None:
+            self._open_since = self._world.t
+        elif self._patience is not None and self._world.t > (
+                self._open_since + self._patience * SECOND):
+            self._find('late: nobody has taken over since '
+                       f'{self._open_since / SECOND:.3f}')
+            self._open_since = self._world.t
+
+    def _able(self, process):
+        """Whether *process* can take over now."""
+        cluster = self._cluster
+        return (process is not None and process.alive and not process.leaving
+                and process.group == ensemble.WORKERS and not process.frozen
+                and process.cut is None and not cluster.ensemble.away
+                and self._world.t < process.sure_until
+                and cluster.reaches_store(process)
+                and cluster.ensemble.entry(
+                    process, ensemble.WORKERS) is not None)
