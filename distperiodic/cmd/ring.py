@@ -353,8 +353,9 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 def _advised(members: int) -> int:
     """Return the points per member at which a ring is even enough.
 
-    A share of R points has a relative deviation of about 1/sqrt(R). The
-    largest of N such shares is about sqrt(2 ln N) deviations above the mean.
+    A share of R points has a relative standard deviation of about 1/sqrt(R).
+    The largest of N such shares is about sqrt(2 ln N) standard deviations
+    above the mean.
 
     :param members: Number of members on the ring.
     """

@@ -121,7 +121,7 @@ class _Serve(configured.Configured, command.Command):
 
     def _load(self, conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
               parsed: argparse.Namespace) -> 'periodic.PeriodicTasks':
-        """Return the tasks that the processes run.
+        """Return the object that defines the service's jobs and commands.
 
         :raises ConfigError: the tasks cannot be loaded.
         """

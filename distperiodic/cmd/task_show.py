@@ -55,9 +55,10 @@ SENTENCES = {
         'the lease of {holder} on {command} ended at {until}: the next sweep '
         'of a scheduler takes it over',
     Wait.STUCK:
-        '{command} has failed, and only an operator can decide: distperiodic '
-        'task retry {id} --forward or --back, or distperiodic task cancel '
-        '{id}',
+        '{command} has failed or was lost too often, and an operator must '
+        'decide how the task continues; run one of: "distperiodic task retry '
+        '{id} --forward", "distperiodic task retry {id} --back", '
+        '"distperiodic task cancel {id}"',
     Wait.NO_WORKER:
         '{command} needs a worker of module {module!r}, but group {group!r} '
         'has none; start one: distperiodic worker --partition {module} '

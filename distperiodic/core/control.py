@@ -43,8 +43,9 @@ class Me(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An action that a member has not answered."""
+    """A command of an operator that a member has not answered yet."""
 
+    #: Id of the record of the command.
     action: str
     #: The text of a :class:`Verb`, or one that this release does not know.
     verb: str

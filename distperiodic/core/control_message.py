@@ -233,10 +233,10 @@ def state_of(text: str) -> dict[str, Any]:
             type(pool) is dict and type(pool.get('busy')) is int
             and type(pool.get('queued', 0)) is int
             for pool in pools.values()):
-        raise InvalidMessage('pools in state are not those of a member')
+        raise InvalidMessage('pools in state is not an object of valid pools')
     runs = state.get('runs', [])
     if type(runs) is not list or not all(map(_is_run, runs)):
-        raise InvalidMessage('runs in state are not those of a member')
+        raise InvalidMessage('runs in state is not a list of valid runs')
     return state
 
 

@@ -65,7 +65,8 @@ Failed = tuple[int, str]
 class Elected(Protocol):
     """Election of the active worker of a partition.
 
-    Threads that run the work call both methods, too.
+    The threads that run handlers also call these methods, so the methods must
+    be safe to call from several threads.
     """
 
     def active(self) -> Active | None:

@@ -108,7 +108,9 @@ class MemberQueries:
 
     def runs(self, job: str | None, within: float, *,
              older_than: float = 0.0) -> list[Run]:
-        """Return the runs in progress that only their members know.
+        """Return the runs in progress that are not in the store.
+
+        The members that run them report them.
 
         :param job: Name of the job. None means all jobs.
         :param within: Seconds; leave out members whose report is older.

@@ -26,7 +26,10 @@ class NewTask(NamedTuple):
 
 
 def digest(task: NewTask) -> str | None:
-    """Return the digest of the arguments of a task with a key."""
+    """Return the SHA-256 digest of the task's arguments in hexadecimal.
+
+    Return None if the task has no key.
+    """
     if task.key is None:
         return None
     return hashlib.sha256(

@@ -116,9 +116,10 @@ class TaskStore:
             if not sql_session.lacks_tables(exc):
                 raise
         raise exceptions.ConfigError(
-            f'the session belongs to {sql_session.shown(bind)}, which does '
-            'not hold the tasks; set [distperiodic] connection to that '
-            'database and run: distperiodic db sync')
+            f'the session uses {sql_session.shown(bind)}, which has no '
+            'distperiodic tables; pass a session of the database in '
+            '[distperiodic] connection, or set connection to the database of '
+            'the session and run: distperiodic db sync')
 
     def _insert(self, tx: Transaction, tasks: Sequence[NewTask],
                 queues: Sequence[str], numbers: Numbers | Commands, now: int,

@@ -51,7 +51,7 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
         run.
     :returns: True if the run has ended; False if the claim is not in *lease*,
         or not running.
-    :raises ConfigError: the session's database does not hold the claims.
+    :raises ConfigError: the session's database has no distperiodic tables.
     """
     bind = getattr(session, 'get_bind', lambda: session)()
     kind, name = jobs.kind_and_name(job)
@@ -76,10 +76,11 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
         if not lacks_tables(exc):
             raise
         raise exceptions.ConfigError(
-            f'job {job!r}: the session of context.finish() belongs to '
-            f'{shown(bind)}, which does not hold the claims; set '
-            '[distperiodic] connection to that database and run: '
-            'distperiodic db sync') from exc
+            f'job {job!r}: the session of context.finish() uses '
+            f'{shown(bind)}, which has no distperiodic tables; pass a session '
+            'of the database in [distperiodic] connection, or set connection '
+            'to the database of the session and run: distperiodic db sync'
+        ) from exc
     return session.scalar(sa.select(sa.func.count()).where(
         *stands, _claim.c.state.in_([after, State.DONE]))) == 1
 
@@ -97,9 +98,10 @@ def lacks_tables(exc: Exception) -> bool:
 
 
 def now_in(session: Any, bind: Any) -> int:
-    """Return the time of the store's clock, over a connection of the service.
+    """Return the store's time, as read over a connection of the application.
 
-    Such a connection lacks the SQL functions that this library registers.
+    A connection that this library has not opened lacks the SQL functions that
+    this library registers.
     """
     if bind.dialect.name == 'sqlite':
         return HostClock().now_in(session)

@@ -40,10 +40,10 @@ class _Span(NamedTuple):
     """Ticks of some objects that are given up together."""
 
     plan: due.Plan
-    #: Instant after which ticks count, unless the watermark is later. It is
-    #: the last tick before the listing, or before the schedule was in force.
+    #: Instant after which ticks count, unless the watermark is later: just
+    #: before the objects were listed, or before the schedule came into force.
     low: Instant
-    #: Instant of the listing, if the listing is one of the ticks.
+    #: Instant at which the objects were listed, if it is one of the ticks.
     first: Instant = due.ALWAYS
 
     def due_at(self, tick: Instant, objects: Iterable[str]) -> Instant:
@@ -108,7 +108,9 @@ def _reasons(until: Instant, ran: bool, lost: _Lost | None
 
 
 class DroppedTicks:
-    """Dropped ticks of all jobs of one member.
+    """Recorder of the ticks of one member's jobs that will not run.
+
+    These ticks are skipped, passed over or lost.
 
     :param holder: Returns the name of the holder of leases; called for each
         record.
