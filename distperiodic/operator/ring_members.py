@@ -15,11 +15,13 @@ from typing import Any
 
 from distperiodic import ports
 from distperiodic.adapters.messaging import command_bus
+from distperiodic.adapters.messaging import drivers
 from distperiodic.core.control import Verb
 from distperiodic.core.control_message import ControlReply
 from distperiodic.core.control_message import ControlRequest
 from distperiodic.core.control_message import state_of
 from distperiodic.exceptions import BusUnavailable
+from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import DistperiodicError
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.members import Answer
@@ -42,6 +44,7 @@ class RingMembers:
     :param actor: The operator, for the logs of the members.
     :param wait: Maximum seconds to wait for the members to reply to a query.
     :raises BusUnavailable: No broker accepted the connection.
+    :raises ConfigError: No other process can receive messages over the bus.
     """
 
     def __init__(self, conf: Any, settings: 'opts.Settings', *, actor: Actor,
@@ -56,6 +59,13 @@ class RingMembers:
             int, ControlReply]]] = {}
         self._expected: dict[str, list[MemberRow]] = {}
         urls = command_bus.urls_of(conf, settings.partitions)
+        if all(map(drivers.is_within_process, urls)):
+            raise ConfigError(
+                f'transport_url = {drivers.masked(urls[0])} is a bus within '
+                'one process, so no member receives a command over it; set '
+                f'transport_url to a broker, as in {drivers.EXAMPLE}, or set '
+                '[distperiodic] connection: members read commands from their '
+                'store, too')
         self._bus = command_bus.CommandBus(
             conf, urls, group=settings.group, keys=settings.signing_key)
         failures = self._bus.open(_CONNECTING)

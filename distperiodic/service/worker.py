@@ -19,6 +19,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.local.pool import Pools
+from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.core import message
 from distperiodic.core import redaction
@@ -66,6 +67,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._slots = settings.pool_size_of(self._topic)
         partition = settings.partitions.get(self._topic)
         standby = partition is not None and partition.standby
+        if partition is not None and standby:
+            drivers.check_standby(self._conf, partition)
         self._group = lifecycle.worker_group(settings.group, self._topic)
         self._member_id = self._identity(self._group)
         self._tenures: dict[str, int] = {}

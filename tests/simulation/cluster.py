@@ -100,7 +100,8 @@ class Cluster:
         self.catalogue_fails = 0.1 if 'catalogue fails' in noise else 0.0
         #: The shares of the runs that fail, and that take long.
         self.fails = 0.1 if 'handlers fail' in noise else 0.0
-        self.slow = 0.02 if 'handlers slow' in noise else 0.0
+        self.slow = (0.3 if has_standby else 0.02) if (
+            'handlers slow' in noise) else 0.0
         #: (job, object, tick) to the seconds of each of its runs, where these
         #: are many.
         self._long = {}

@@ -13,6 +13,7 @@ from typing import Any
 import stevedore
 
 from distperiodic import ports
+from distperiodic.core.partition import Partition
 from distperiodic.core.partition import Partitions
 from distperiodic.exceptions import ConfigError
 
@@ -74,6 +75,26 @@ def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
         f'transport_url {masked(url)} needs the bus {entry.name!r}, which '
         f'cannot be loaded ({reason}); run pip install '
         f"'{package}{extras}'")
+
+
+def is_within_process(url: str) -> bool:
+    """Return whether *url* names the bus that no other process reaches."""
+    return url.partition(':')[0].lower() == 'fake'
+
+
+def check_standby(conf: Any, partition: Partition) -> None:
+    """Check that the workers of a partition with ``mode = standby`` reach its
+    broker.
+
+    :raises ConfigError: Its URL names a bus within one process.
+    """
+    url = partition.transport_url or url_of(conf)
+    if is_within_process(url):
+        raise ConfigError(
+            f'[partition:{partition.name}] mode = standby needs a broker that '
+            f'its other workers reach, but transport_url = {masked(url)} is a '
+            'bus within one process; set transport_url to a broker, as in '
+            f'{EXAMPLE}, or remove mode')
 
 
 def names() -> list[str]:
