@@ -11,8 +11,8 @@ This component runs in the process that reaches the store. If the worker shares
 the store with its schedulers, that process is the worker, and the component
 precedes the worker's executor. Otherwise the process is the scheduler, and the
 component precedes the scheduler's bus. Granted runs are held under a lease,
-which is renewed while the worker gives signs of life. Once the lease is lost,
-the results do not count.
+which is renewed while the worker sends heartbeats. Once the lease is lost, the
+results do not count.
 
 The file is long so that an object on its way crosses it only once.
 """
@@ -331,8 +331,7 @@ class RunOutcomes:
 # Fraction of a lease, at its end, during which its holder does not trust it.
 _MARGIN = 0.1
 
-# Number of lease durations without a sign of life after which a batch is
-# forgotten.
+# Number of lease durations without a heartbeat until a batch is forgotten.
 _FORGET_AFTER = 3
 
 
@@ -794,7 +793,7 @@ class RunLeases:
                 grant.batch.job, progress, lease=grant.lease), saved, saved)
 
     def renew(self) -> None:
-        """Renew the leases of batches that give signs of life.
+        """Renew the leases of batches with recent heartbeats.
 
         Call this at least three times per lease. A long gap between two calls
         does not count as silence of the workers, because reports that arrived

@@ -72,8 +72,8 @@ class Dispatcher:
     :param put: Puts events into the inbox.
     :param me: Returns this scheduler's membership entry; called for each
         batch.
-    :param lease: Seconds without a sign of life after which a batch is
-        reclaimed from its worker.
+    :param lease: Seconds without a heartbeat after which a batch is reclaimed
+        from its worker.
     :param partitions: Configuration of the partitions, by name.
     """
 

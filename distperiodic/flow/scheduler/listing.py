@@ -2,7 +2,7 @@
 """Update of the store's listing from the catalogues.
 
     reading ─► walk ─► page ─► compare ─► differences are recorded
-       │                          └─► what is due is claimed
+       │                          └─► due objects are claimed
        └─► differs from the last reading ─► the difference is recorded
 
 A member walks the rows of its arcs when it starts, and later the rows of arcs

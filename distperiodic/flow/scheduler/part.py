@@ -4,7 +4,7 @@
 A *walk* goes through the rows of the store, range by range of the ring::
 
     low ── page ──┬── page ──┬── page ── high
-                  │          └─ each row is judged: what is due is claimed
+                  │          └─ each row is judged: due ticks are claimed
                   └─ compared with the catalogue: differences are recorded
 
 A member walks its arcs when it starts, and the arcs that it gains. After that,

@@ -7,7 +7,7 @@ phase or a schedule of their own, the rest of a large tick, a late scan. If a
 job has several timers of one kind, only the earliest counts.
 
 Timers only decide when the scheduler acts. :mod:`distperiodic.core.due`
-decides what is due.
+decides which ticks are due.
 """
 
 import bisect
