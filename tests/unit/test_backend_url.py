@@ -29,7 +29,7 @@ def file(tmp_path):
     ('file://var/lib/x', ['names a host', 'three slashes']),
     ('zookeeper://u:a/hunter2@h', ['"/" or a "?" before its last "@"']),
     ('zookeeper://u:a?hunter2@h', ['"/" or a "?" before its last "@"']),
-    ('zookeeper://u:a#hunter2@h', ['holds a "#"']),
+    ('zookeeper://u:a#hunter2@h', ['contains a "#"']),
     ('zookeeper://[::1', ['is not a URL']),
     ('zookeeper://h?timout=4',
      ['does not know: timout, did you mean timeout?', 'it has ca, ']),
