@@ -25,8 +25,8 @@ broker, messages should be signed: ``mac`` is then the HMAC-SHA256 of the rest,
 as JSON with sorted keys and without whitespace.
 
 Limit: a signature does not prevent a replay. Most replays fail because the
-address of a message names one term of one process. All other replays fail
-because of the fences.
+address of a message names one term of one process. A replayed batch that does
+arrive starts no run, because of the fences.
 
 The file is long because it holds the writer and the reader of each format side
 by side.
