@@ -62,6 +62,8 @@ class State(enum.Enum):
 #: Final states. Only a claim for a later tick or an operator can leave them.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
+#: States of a claim whose run succeeded.
+SUCCEEDED = frozenset([State.DONE, State.COMMITTED])
 
 
 class Authority(enum.Enum):

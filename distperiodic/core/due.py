@@ -66,8 +66,8 @@ class Row(NamedTuple):
     rule: str = ''
     #: True if the object has no open claim.
     free: bool = True
-    #: Time at which a run last succeeded, by the store's clock. None means
-    #: never.
+    #: Time at which the run of its last claim succeeded, by the store's clock.
+    #: None means that it did not succeed, or that there was no claim.
     served: Instant | None = None
 
 

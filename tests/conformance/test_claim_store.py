@@ -1510,6 +1510,22 @@ def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
         assert row.served is None
 
 
+@pytest.mark.parametrize('state', [
+    one for one in STATES if one is not State.LISTED], ids=value)
+def test_a_success_does_not_tell_when_a_later_claim_ended(
+        store, job, tick, state):
+    bring(store, job, tick, 'a', State.DONE)
+    [done] = store.rows_of(job, ['a'])
+    bring(store, job, tick + SECOND, 'a', state)
+
+    [row] = store.rows_of(job, ['a'])
+    assert store.rows(job, *RING, limit=9) == [row]
+    assert row.settled == tick + SECOND
+    if row.free:
+        assert (row.served is not None) is (state is State.DONE)
+        assert row.served is None or row.served >= done.served
+
+
 def test_nothing_is_read_of_what_nobody_has(store, job):
     assert store.rows_of(job, []) == store.rows_of(job, ['a']) == []
     assert store.rows(job, *RING, limit=9) == []

@@ -232,6 +232,33 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
         (tick(3), SkippedBy.MISFIRE, 3), (tick(1), SkippedBy.LOST, 2)]
 
 
+@pytest.mark.parametrize('served, by', [
+    # Its last run succeeded before all, some or none of the ticks.
+    (tick(4) + 1, [(tick(1), SkippedBy.LOST, 3)]),
+    (tick(3), [(tick(3), SkippedBy.OVERLAP, 1), (tick(1), SkippedBy.LOST, 2)]),
+    (tick(2) + 1, [(tick(2), SkippedBy.OVERLAP, 2),
+                   (tick(1), SkippedBy.LOST, 1)]),
+    (tick(1) + 1, [(tick(1), SkippedBy.OVERLAP, 3)]),
+    # Its last run failed, nobody knows when.
+    (None, [(tick(1), SkippedBy.MISFIRE, 3)])])
+def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
+        served, by):
+    desk = Desk(status={'attended': tick(9)}, overlap='wait')
+
+    desk.claimer.judge(desk.job, [
+        Row('a', 0, tick(4), tick(9), served=served)])
+
+    assert desk.store.skipped == by
+
+
+def test_an_object_that_would_have_waited_and_never_ran_loses_its_ticks():
+    desk = Desk(status={'attended': tick(9)}, overlap='wait')
+
+    desk.claimer.judge(desk.job, [Row('a', 0, tick(5), tick(4))])
+
+    assert desk.store.skipped == [(tick(1), SkippedBy.LOST, 4)]
+
+
 @pytest.mark.parametrize('phase', [100, 1000, 2000, 3500])
 @pytest.mark.parametrize('late, by', [
     (300, SkippedBy.LOST), (15, SkippedBy.MISFIRE)])

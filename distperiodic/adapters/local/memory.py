@@ -383,8 +383,7 @@ class MemoryClaimStore:
             alike = None
             for key, row in self._standing(lease, objects, move):
                 row.state = after
-                if now is not None:
-                    row.served = now
+                row.served = now
                 self._leave(key, row)
                 if (row.fence < first_fence(row.tick) + FENCES
                         and (row.attempt == 1 or done)):

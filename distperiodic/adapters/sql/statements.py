@@ -20,6 +20,7 @@ from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import OPEN
+from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
@@ -369,7 +370,8 @@ def _listed_columns() -> list[Any]:
         _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, in_state(set(State) - OPEN),
-            _claim.c.served]
+            # A time from before the last claim does not show when that ended.
+            sa.case((in_state(SUCCEEDED), _claim.c.served))]
 
 
 def _made(now: Any) -> dict[str, Any]:

@@ -79,6 +79,8 @@ class _Lost(NamedTuple):
     #: :data:`~distperiodic.core.due.ALWAYS`.
     after: Instant
     last: Instant
+    #: Why the ticks before them were not run.
+    earlier: SkippedBy = SkippedBy.MISFIRE
 
 
 def _due_at(plan: due.Plan, tick: Instant, first: Instant,
@@ -103,8 +105,20 @@ def _reasons(until: Instant, ran: bool, lost: _Lost | None
         return [(until, SkippedBy.OVERLAP)]
     if lost is None:
         return [(until, SkippedBy.MISFIRE)]
-    return [(lost.after, SkippedBy.MISFIRE), (lost.last, SkippedBy.LOST),
+    return [(lost.after, lost.earlier), (lost.last, SkippedBy.LOST),
             (until, SkippedBy.MISFIRE)]
+
+
+def _idle_since(row: Row) -> Instant | None:
+    """Return the instant since which the object of *row* has not run. None
+    means unknown: the store does not record when a run failed.
+    """
+    if row.served is not None:
+        return row.served
+    # No tick was settled since the object was listed for the first time.
+    if row.settled < row.since:
+        return due.ALWAYS
+    return None
 
 
 class DroppedTicks:
@@ -219,11 +233,11 @@ class DroppedTicks:
         """Return a function from a row to its lost ticks up to *until*.
 
         A tick is lost if schedulers attended the job when it was due, and if
-        it is older than the time within which they promise to claim it.
+        it is older than the time within which they promise to claim it. With
+        ``overlap='wait'`` the object must also have been idle then.
         """
         attended = self._attendance.attended(job.name)
-        if (attended is None or job.misfire is Misfire.ALL
-                or job.overlap is Overlap.WAIT):
+        if attended is None or job.misfire is Misfire.ALL:
             return lambda row: None
         promised = (self._clock.now() - self._promise
                     - self._attendance.gap_us(job.name))
@@ -238,7 +252,17 @@ class DroppedTicks:
                 return None
             after = unattended.newest(position)
             return _Lost(due.ALWAYS if after is None else after, cut)
-        return lost
+
+        def lost_while_idle(row: Row) -> _Lost | None:
+            idle, found = _idle_since(row), lost(row)
+            if found is None or idle is None:
+                return None
+            after = plan.newest(idle, row.position)
+            if after is None or after <= found.after:
+                return found
+            return (_Lost(after, found.last, SkippedBy.OVERLAP)
+                    if after < found.last else None)
+        return lost_while_idle if job.overlap is Overlap.WAIT else lost
 
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span,
