@@ -319,9 +319,9 @@ class Client:
         """Cancel a task, and return its status.
 
         A task that waits is cancelled at once. A task that runs is rolled
-        back after its current step, or at once if that step waits for a
-        retry. If a rollback is stuck, it is given up, and the steps before it
-        are rolled back.
+        back after its current step, or at once if that step has not started
+        yet or waits for a retry. If a rollback is stuck, it is given up, and
+        the steps before it are rolled back.
 
         :param id_: Id of the task.
         :param why: Reason, for readers of the task.
