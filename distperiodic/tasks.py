@@ -323,9 +323,9 @@ class Client:
         """Cancel a task, and return its status.
 
         A task that waits is cancelled at once. A task that runs is rolled
-        back after its current step, or at once if that step waits for a
-        retry. If the rollback of a step is stuck, it is given up, and the
-        rollback continues with the steps before.
+        back after its current step, or at once if that step has not started
+        yet or waits for a retry. If the rollback of a step is stuck, it is
+        given up, and the rollback continues with the steps before.
 
         :param id_: Id of the task.
         :param why: Reason, for readers of the task.

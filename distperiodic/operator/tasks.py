@@ -17,6 +17,7 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
@@ -242,10 +243,12 @@ class TaskStore:
             following = workflow.cancel(
                 found.definition, position,
                 started=waits is None and not queued)
-            if following is None and not position.back and (
-                    self._forgo_retry(tx, found)):
-                following = workflow.roll_back(
-                    found.definition, position, position.step, True)
+            if following is None and not position.back:
+                began = self._withdraw(tx, found)
+                if began is not None:
+                    following = workflow.roll_back(
+                        found.definition, position,
+                        position.step if began else position.step - 1, True)
             if following is None:
                 return position.status
             if waits is not None:
@@ -255,23 +258,36 @@ class TaskStore:
             return following.status
         return self._run(work)
 
-    def _forgo_retry(self, tx: Transaction, task: task_rows.Task) -> bool:
-        """End the claim of a command that waits for a retry.
+    def _withdraw(self, tx: Transaction, task: task_rows.Task) -> bool | None:
+        """End the claim of a command that does not run.
 
-        Return True if there was such a claim.
+        A worker that has received the command can no longer start it.
+
+        :returns: Whether an earlier attempt may have begun. None means that
+            there is no such claim: the command runs.
         """
         job = COMMAND_PREFIX + task.action.name
         number = self._numbers.within(tx.connection, {job})[job]
-        lease = tx.connection.scalar(sa.select(_claim.c.lease).where(
-            _claim.c.job == number, _claim.c.object == task.row.id,
-            _claim.c.state == State.RETRY))
-        if lease is None:
-            return False
+        # A start at the same moment waits for this lock, or this for the
+        # start: then the state is another one.
+        claim = tx.connection.execute(
+            sa.select(_claim.c.lease, _claim.c.state, _claim.c.attempt).where(
+                _claim.c.job == number, _claim.c.object == task.row.id,
+                _claim.c.state.in_([State.CLAIMED, State.RETRY]))
+            .with_for_update()).one_or_none()
+        if claim is None:
+            return None
         ended = tx.changed(tx.sql.end[State.CANCELLED].change, {
             'of_job': number, 'keys': self._dialect.keys([task.row.id]),
-            'stands_in': lease})
-        tx.leave(lease, len(ended))
-        return bool(ended)
+            'stands_in': claim.lease})
+        if not ended:
+            return None
+        history.count_in(tx, number, ended[0].tick, claim.lease,
+                         cancelled=len(ended))
+        tx.leave(claim.lease, len(ended))
+        # A worker that returns a run without starting it does not count the
+        # attempt; every loss of a run does.
+        return claim.state is State.RETRY or claim.attempt > 1
 
     def retry(self, task: str, back: bool | None) -> Status:
         """Continue a task that has stopped, and return its status.

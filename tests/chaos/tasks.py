@@ -185,7 +185,8 @@ def judge(client, told, rows, moves, stalls, begin, end, patience):
         [(task, task) for task in client.submissions],
         [_row(row) for row in sorted(
             rows, key=lambda row: (row.committed, row.n))],
-        all_runs, list(_grants(moves)), client.requests, stalls)
+        all_runs, list(_grants(moves)), list(_recoveries(moves)),
+        client.requests, stalls)
     return facts, [*oracle.judge(facts), *(
         checker.Finding('unanswered', f'{key} could not be submitted for '
                         f'{_LAST:.0f} s after the last fault')
@@ -211,4 +212,19 @@ def _grants(moves):
         now = journal.STATES[row.state], row.fence
         if now[0] == running and last.get(pair) != now:
             yield row.object, row.committed, row.fence
+        last[pair] = now
+
+
+def _recoveries(moves):
+    """Task and instant of each claim that was claimed anew."""
+    last = {}
+    claimed, *others = (journal.STATES[STATE_CODES[state]] for state in (
+        State.CLAIMED, State.RUNNING, State.RETRY))
+    for row in moves:
+        pair = row.job, row.object
+        now = journal.STATES[row.state], row.fence
+        before = last.get(pair)
+        if now[0] == claimed and before is not None and before != now and (
+                before[0] in (claimed, *others)):
+            yield row.object, row.committed
         last[pair] = now

@@ -212,6 +212,28 @@ def test_the_next_task_of_a_queue_is_granted_with_the_end_of_its_head(board):
                for before, task in itertools.pairwise(found))
 
 
+def test_the_history_counts_each_task_of_a_queue_that_its_worker_goes_on_with(
+        board):
+    for _ in range(3):
+        board.client.submit('patient', queue='q')
+    [lease] = board.take()
+    granted, ended = board.begin(lease), None
+    while ended is None or ended.granted:
+        ended = board.end(lease, granted, proceed=here())
+        for lease, _ in ended.granted:
+            granted = lease.id
+
+    engine = database.make_engine(board.url)
+    with engine.connect() as connection:
+        counted = connection.execute(
+            sa.select(*(sa.func.sum(tables.history.c[name])
+                        for name in ('due', 'done', 'dead')))
+            .join(tables.job, tables.job.c.id == tables.history.c.job)
+            .where(tables.job.c.space == board.group)).one()
+    engine.dispose()
+    assert [int(number) for number in counted] == [3, 3, 0]
+
+
 def test_a_task_of_a_queue_that_is_delayed_is_not_granted(board):
     board.client.submit('patient', queue='q')
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
@@ -758,6 +780,51 @@ def test_one_key_for_different_tasks_of_one_call_is_refused(board):
     first, second = board.client.submit_many(
         [{'type': 'two', 'key': 'k'}] * 2)
     assert first == second
+
+
+@pytest.mark.parametrize('steps, status', [
+    (0, 'cancelled'), (1, 'rolling_back')])
+def test_a_task_whose_step_no_worker_has_started_is_cancelled_at_once(
+        board, steps, status):
+    id_ = board.client.submit('two')
+    for _ in range(steps):
+        board.run()
+    [lease] = board.take()
+
+    assert board.client.cancel(id_) == status
+
+    assert not board.end(lease, board.begin(lease)).done
+    ran = []
+    while commands := board.run():
+        ran += commands
+    assert ran == ['task:a.undo'] * steps
+    assert board.client.get(id_).status == 'cancelled'
+
+
+def test_a_step_that_was_lost_is_undone_if_its_task_is_cancelled(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    board.begin(lease, OVER)
+    [again] = board.retake()
+
+    assert board.client.cancel(id_) == 'rolling_back'
+
+    assert not board.end(again, board.begin(again)).done
+    assert board.run() == ['task:a.undo']
+    assert board.client.get(id_).status == 'cancelled'
+
+
+def test_a_step_that_runs_keeps_its_task_from_ending_when_it_is_cancelled(
+        board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    running = board.begin(lease)
+
+    assert board.client.cancel(id_) == 'running'
+
+    board.end(lease, running)
+    assert board.run() == ['task:a.undo']
+    assert board.client.get(id_).status == 'cancelled'
 
 
 def test_a_queue_halts_or_goes_on_after_a_failure(board):

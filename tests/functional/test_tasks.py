@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import time
 import uuid
 
@@ -652,6 +653,40 @@ def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
         group.close()
 
     assert sorted(waits)[2] < 3
+
+
+def test_a_submission_into_a_queue_reaches_its_handler_within_100_ms(
+        tmp_path, zookeeper, rabbitmq, postgresql):
+    """At rest, with several members of which one serves the queue. The limit
+    grows with the load of the machine, and stays far below a sweep.
+    """
+    schema.sync(postgresql.url)
+    group = Group(tmp_path, backend_url=zookeeper.url,
+                  transport_url=rabbitmq.url, dispatcher='messaging',
+                  connection=postgresql.url, session_timeout=30, lease=60,
+                  sweep_interval=15)
+    try:
+        members = [group.start('scheduler') for _ in range(2)]
+        for _ in range(2):
+            group.start('worker', '--partition', 'a')
+        waiting.wait_until(lambda: all(
+            re.search(r'view: .* members=2 ', program.said())
+            for program in members), SOON)
+        waits = []
+        for number in range(18):
+            queue = f'q-{number % 4}'
+            before = time.time()
+            id_ = group.client.submit('single', {}, queue=queue)
+            group.ended(id_)
+            [began] = [r['at'] for r in group.runs() if r['task'] == id_]
+            waits.append(began - before)
+    finally:
+        group.close()
+
+    limit = 0.1 * max(1.0, os.getloadavg()[0] / os.cpu_count())
+    assert limit < 3
+    # The first ones connect to the broker.
+    assert statistics.median(waits[3:]) < limit, waits
 
 
 def test_a_submission_wakes_the_process_that_shares_the_file(tmp_path):

@@ -118,6 +118,9 @@ class TaskFacts:
     runs: Sequence[CommandRun]
     #: Task, instant and fence of each run that the store granted, in order.
     grants: Sequence[tuple[str, int, int]]
+    #: Task and instant of each claim that was claimed anew: it was lost,
+    #: returned, or its retry was due. Its run was not granted by then.
+    recoveries: Sequence[tuple[str, int]]
     requests: Sequence[Request]
     stalls: Sequence[checker.Stall]
 
@@ -130,6 +133,8 @@ class _Visit:
     end: int
     runs: list[CommandRun] = dataclasses.field(default_factory=list)
     grants: int = 0
+    #: Whether its claim was recovered after the last grant.
+    recovered: bool = False
 
     @property
     def begin(self) -> int:
@@ -147,6 +152,9 @@ def judge(facts: TaskFacts) -> list[Finding]:
     grants: dict[str, list[int]] = collections.defaultdict(list)
     for task, at, _ in facts.grants:
         grants[task].append(at)
+    recoveries: dict[str, list[int]] = collections.defaultdict(list)
+    for task, at in facts.recoveries:
+        recoveries[task].append(at)
     requests = collections.defaultdict(list)
     for request in facts.requests:
         requests[request.of, request.at].append(request.what)
@@ -159,7 +167,7 @@ def judge(facts: TaskFacts) -> list[Finding]:
         if submission is not None:
             found += _judge_task(
                 facts, submission, rows, runs.get(task, []), grants[task],
-                requests)
+                recoveries[task], requests)
     return found
 
 
@@ -175,6 +183,7 @@ def _by_task(found: Sequence[Any]) -> dict[str, list[Any]]:
 
 def _judge_task(facts: TaskFacts, submission: Submission,
                 rows: list[Row], runs: list[CommandRun], grants: list[int],
+                recoveries: list[int],
                 requests: Mapping[tuple[str, int], list[str]]
                 ) -> Iterator[Finding]:
     visits = list(_visits(rows, facts.end))
@@ -194,7 +203,12 @@ def _judge_task(facts: TaskFacts, submission: Submission,
             continue
         visit.runs.append(run)
     for visit in visits:
-        visit.grants = sum(visit.begin <= at < visit.end for at in grants)
+        granted, recovered = (
+            [at for at in instants if visit.begin <= at < visit.end]
+            for instants in (grants, recoveries))
+        visit.grants = len(granted)
+        visit.recovered = bool(recovered) and (
+            not granted or recovered[-1] > granted[-1])
         yield from _attempts(facts, submission, visit)
     known = dict(submission.parameters)
     for visit, following in zip(visits, [*visits[1:], None], strict=True):
@@ -361,12 +375,18 @@ def _cancelled(steps: Sequence[Step], before: Row, visit: _Visit
         return [_down(steps, before.step - before.back, True)]
     if before.back:
         return []
+    unstarted = _down(steps, before.step - 1, True)
+    begun = _down(steps, before.step, True)
+    if visit.recovered:
+        # No worker has started the new attempt. The store need not know
+        # whether an earlier one began, unless it did.
+        return [begun] if visit.runs else [unstarted, begun]
     if not visit.grants:
-        return [_down(steps, before.step - 1, True)]
+        return [unstarted]
     # It waits for a retry.
     last = _newest(visit.runs)
     if last is not None and last.outcome in ('failed', 'unknown'):
-        return [_down(steps, before.step, True)]
+        return [begun]
     return []
 
 

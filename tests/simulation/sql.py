@@ -13,6 +13,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.adapters.sql.tables import SKIPPED_CODES
 from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import CODES
@@ -57,7 +58,7 @@ class InSqlite:
         self.tasks = cluster.bug.task_store(TaskStore)(url, namespace=_SPACE)
         #: Set at the end.
         self.journal = self.steps_journal = None
-        self.task_rows = self.grants = ()
+        self.task_rows = self.grants = self.recoveries = ()
 
     def store_of(self, process):
         return self._store
@@ -144,7 +145,10 @@ class InSqlite:
         self.journal = journal = Journal(lambda: at)
         self.steps_journal = Journal(lambda: at)
         self.grants = []
+        self.recoveries = []
         running = STATE_CODES[State.RUNNING]
+        claimed = STATE_CODES[State.CLAIMED]
+        unended = {STATE_CODES[state] for state in OPEN}
         for row in self._own.execute(
                 'SELECT at, job, object, was_tick, tick, was_settled, '
                 'settled, was_state, state, was_fence, fence, was_lease, '
@@ -157,6 +161,8 @@ class InSqlite:
             before, after = row[7:9]
             if after == running != before:
                 self.grants.append((row[2], at, row[10]))
+            if after == claimed and before in unended:
+                self.recoveries.append((row[2], at))
         self.task_rows = [Row(
             at, task, _STATUSES[status], step, bool(back), *rest)
             for at, task, status, step, back, *rest in self._own.execute(

@@ -280,8 +280,8 @@ class Tasks:
         facts = oracle.TaskFacts(
             self._world.begin, self._world.now, cluster.clock.now(),
             cluster.patience, self._submissions, self._answers,
-            stores.task_rows, self._runs, stores.grants, self._requests,
-            self._world.stalls)
+            stores.task_rows, self._runs, stores.grants, stores.recoveries,
+            self._requests, self._world.stalls)
         return [*checker.check(record), *oracle.judge(facts)]
 
     def endings(self):

@@ -19,7 +19,7 @@ class History:
     def __init__(self):
         self.submissions = {}
         self.answers, self.rows, self.runs = [], [], []
-        self.grants, self.requests = [], []
+        self.grants, self.recoveries, self.requests = [], [], []
         self._now = itertools.count(1)
         self._fences = itertools.count(1)
         self._created = itertools.count(1)
@@ -51,6 +51,10 @@ class History:
             begin, next(self._now) * SECOND, outcome, step=step, back=back,
             **options))
 
+    def recover(self, task='t'):
+        """Claim a step again whose run was lost, or was returned."""
+        self.recoveries.append((task, next(self._now) * SECOND))
+
     def ask(self, what, of='t'):
         """A request that the next row, if any, answers."""
         now = next(self._now)
@@ -61,7 +65,8 @@ class History:
         now = next(self._now) * SECOND
         return {finding.kind for finding in tasks.judge(tasks.TaskFacts(
             0, now, now, patience * SECOND, self.submissions, self.answers,
-            self.rows, self.runs, self.grants, self.requests, []))}
+            self.rows, self.runs, self.grants, self.recoveries,
+            self.requests, []))}
 
 
 @pytest.fixture
@@ -220,6 +225,35 @@ def test_a_task_that_waits_is_cancelled_at_once(history):
     history.move('t', 'cancelled', cancelling=True)
 
     assert history.kinds() == set()
+
+
+@pytest.mark.parametrize(('began', 'to', 'found'), [
+    (False, ('cancelled', 0, False), set()),
+    (False, ('rolling_back', 0, True), set()),
+    (True, ('rolling_back', 0, True), set()),
+    (True, ('cancelled', 0, False), {'order'})])
+def test_a_lost_step_is_undone_at_once_if_it_began_and_is_cancelled(
+        history, began, to, found):
+    history.submit()
+    history.move('t', 'running')
+    if began:
+        history.run(outcome='killed')
+    history.recover()
+    history.ask('cancel')
+    history.move('t', *to, cancelling=True)
+
+    assert history.kinds() == found
+
+
+def test_a_step_that_runs_is_not_cancelled_at_once(history):
+    history.submit()
+    history.move('t', 'running')
+    history.recover()
+    history.run(outcome=None)
+    history.ask('cancel')
+    history.move('t', 'rolling_back', 0, True, cancelling=True)
+
+    assert history.kinds() == {'order'}
 
 
 def in_queue(history, *names):
