@@ -21,21 +21,31 @@ from tests.functional import modules
 from tests.functional.cluster import Cluster
 
 
-@pytest.fixture(params=['local', 'messaging'])
-def steered(tmp_path, zookeeper, postgresql, request):
+ON_SERVERS = [('local', 'postgresql'), ('messaging', 'postgresql'),
+              ('messaging', 'mariadb')]
+# A process that is frozen amid a write keeps a file of SQLite locked.
+without_sqlite = pytest.mark.parametrize(
+    'steered', ON_SERVERS, ids='-'.join, indirect=True)
+
+
+@pytest.fixture(params=[*ON_SERVERS, ('local', 'sqlite')], ids='-'.join)
+def steered(tmp_path, zookeeper, request):
     """Two schedulers, and two workers where work is sent."""
-    schema.sync(postgresql.url)
+    dispatcher, store = request.param
+    url = f'sqlite:///{tmp_path}/claims.sqlite' if store == 'sqlite' else (
+        request.getfixturevalue(store).url)
+    schema.sync(url)
     made = Cluster(
         tmp_path, zookeeper.url,
         request.getfixturevalue('rabbitmq').url
-        if request.param == 'messaging' else None,
-        connection=postgresql.url, lease=5, send_timeout=2,
+        if dispatcher == 'messaging' else None,
+        connection=url, lease=5, send_timeout=2,
         spacing=1, objects=40, misfire='all', overlap='wait')
     try:
         made.schedulers = [made.start('scheduler') for _ in range(2)]
-        if request.param == 'messaging':
+        if dispatcher == 'messaging':
             made.workers = [made.start('worker') for _ in range(2)]
-        made.wait_complete(2)
+        made.wait_complete(2, timeout=90)
         yield made
     finally:
         made.close()
@@ -98,6 +108,7 @@ def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
                        'the objects did not come back')
 
 
+@without_sqlite
 def test_a_drain_outlives_a_scheduler_that_is_killed_amid_it(steered):
     cluster = steered
     first, second = names(cluster)
@@ -121,6 +132,7 @@ def test_a_drain_outlives_a_scheduler_that_is_killed_amid_it(steered):
     assert f'joined: group={cluster.group} member={first}' in again.said()
 
 
+@without_sqlite
 def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
     cluster = steered
     first, _ = names(cluster)
@@ -148,7 +160,9 @@ def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
 
 
 # With dispatcher = local there are no workers.
-@pytest.mark.parametrize('steered', ['messaging'], indirect=True)
+@pytest.mark.parametrize(
+    'steered', [('messaging', 'postgresql'), ('messaging', 'mariadb')],
+    ids='-'.join, indirect=True)
 def test_a_drained_worker_gets_nothing_more_to_run(steered):
     cluster = steered
     first, second = names(cluster, 'worker of default')

@@ -93,6 +93,30 @@ def service(tmp_path, request):
     made.close()
 
 
+@pytest.mark.parametrize('service', [embedded], indirect=True)
+def test_the_only_member_of_an_embedded_store_is_steered(service):
+    waiting.wait_until(lambda: service.rows('member', 'list'), 60)
+
+    def ask(*argv):
+        told = commands.run(
+            'member', *argv, '--all', '--wait', '90', '--reason', 'a try',
+            '--config-file', service.config)
+        assert (told.returncode, told.stderr) == (0, ''), told
+        return told.stdout
+
+    assert 'pool_size is 5' in ask('set', 'pool_size', '5')
+    assert 'drained; ' in ask('drain')
+    assert [one['drained'] for one in service.rows('member', 'list')] == [
+        'yes']
+    assert 'undrained' in ask('undrain')
+    # Each partition has its configured size again.
+    assert 'pool_size is 3, 10' in ask('unset', 'pool_size')
+    assert [(one['what'], one['outcome'])
+            for one in reversed(service.rows('events'))] == [
+        (f'member {what}', '1 done, 0 refused, 0 without an answer')
+        for what in ('set', 'drain', 'undrain', 'unset')]
+
+
 def by_role(rows):
     return {one['role']: one for one in rows}
 
