@@ -20,7 +20,6 @@ from tests.functional import commands
 from tests.functional import modules
 from tests.functional.cluster import Cluster
 
-
 ON_SERVERS = [('local', 'postgresql'), ('messaging', 'postgresql'),
               ('messaging', 'mariadb')]
 # A process that is frozen amid a write keeps a file of SQLite locked.
