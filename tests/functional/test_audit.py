@@ -292,7 +292,7 @@ def test_a_catalogue_that_cannot_be_read_is_told(
     assert place.tell('audit', '--tasks', 'tasks:Tasks')[0] == 1
 
 
-def test_a_service_that_was_killed_and_came_back_has_lost_nothing(
+def test_a_service_that_was_stopped_and_came_back_has_lost_nothing(
         place_of_sqlite):
     place = place_of_sqlite
     ran = collections.Counter()
