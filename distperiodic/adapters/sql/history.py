@@ -41,6 +41,22 @@ def increments(number: int, tick: int, holder: str, *, late: int = 0,
     return _parameters(number, tick, counts, late, reason) | {'runner': holder}
 
 
+def merged(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Combine several counts of one tick and member into one, so that they
+    need one statement.
+
+    :param counts: Results of :func:`increments` without a reason.
+    """
+    found: dict[tuple[int, int, str], dict[str, Any]] = {}
+    for one in counts:
+        key = one['of_job'], one['at_tick'], one['runner']
+        before = found.get(key)
+        found[key] = one if before is None else one | {
+            name: before[name] + value for name, value in one.items()
+            if name.startswith('more_')}
+    return list(found.values())
+
+
 def add(tx: Transaction, counts: Sequence[dict[str, Any]]) -> None:
     """Add several counts, each in the form that :func:`increments` returns."""
     if counts:

@@ -413,6 +413,7 @@ class SqlSteps:
         granted = [] if proceed is None else self._proceed(
             tx, moves, numbers, proceed, now, counts)
         moves.write()
+        counts = history.merged(counts)
         # Write the last count in one statement with the first lease.
         last_count = counts.pop() if granted and counts else None
         history.add(tx, counts)
