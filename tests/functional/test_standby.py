@@ -202,6 +202,36 @@ def test_a_chosen_worker_becomes_active_once_the_runs_have_ended(cluster):
     assert row_of(cluster).promoted == ''
 
 
+def test_a_handler_that_hangs_delays_a_choice_for_a_lease_at_most(cluster):
+    lease = 6
+    cluster.set(takes=60, timeout=1, lease=lease)
+    first, (other,) = start(cluster, 2)
+    waiting.wait_until(
+        lambda: first.program.logged('run timed out'), 30)
+    promote(cluster, other.member)
+    asked = time.time()
+    waiting.wait_until(lambda: other.active, lease + 10)
+
+    # It begins nothing once it hands over.
+    wait_pids(cluster, asked + lease)
+    assert pids(cluster, asked + 1) == {other.pid}
+    assert turns(cluster) == row_of(cluster).fence - 1 == 1
+
+
+def test_a_worker_that_hands_over_cannot_be_chosen(cluster):
+    cluster.set(takes=4)
+    first, (other,) = start(cluster, 2)
+    waiting.wait_until(lambda: cluster.runs(), 20)
+
+    promote(cluster, other.member)
+    waiting.wait_until(lambda: Role.STOPPING in {
+        one.role for one in row_of(cluster).workers
+        if one.identity == first.member}, 10)
+    with pytest.raises(exceptions.ConfigError, match='is stopping'):
+        promote(cluster, first.member)
+    waiting.wait_until(lambda: other.active, 20)
+
+
 def test_only_a_worker_that_stands_by_can_be_chosen(cluster):
     first, (other,) = start(cluster, 2)
 
