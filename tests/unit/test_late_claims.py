@@ -765,3 +765,23 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
     world.advance(60)
     ours = {s.object for s in both[0].starts}
     assert ours == {*names}
+
+
+def test_an_object_whose_spacing_changes_and_changes_back_has_each_from_then_on(
+        world):
+    """No tick of a schedule runs that was not in force when it came."""
+    both = world.group('ab', worlds.job(every=70.0, objects=True), catalogues={
+        'poll': [worlds.thing('o', spacing=3600.0)]})
+
+    def change(spacing):
+        for one in both:
+            one.reader.given['poll'] = [worlds.thing('o', spacing=spacing)]
+    world.advance(3700)
+    change(60.0)
+    world.advance(300)
+    change(3600.0)
+    world.advance(3300)
+
+    ticks = sorted(tick for one in both for tick in one.ticks(key='o'))
+    # The catalogue is read at each tick of the job: at 3710 and 4060.
+    assert ticks == [3600, *range(3720, 4060, 60), 7200]
