@@ -29,14 +29,15 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @contextlib.contextmanager
-def started(place, zookeeper, rabbitmq, postgresql, schedulers=2):
+def started(place, zookeeper, rabbitmq, postgresql, schedulers=2,
+            **options):
     """A group on these servers, with one worker, and its schedulers. Its
     first task has ended.
     """
     schema.sync(postgresql.url)
     group = Group(place, backend_url=zookeeper.url,
                   transport_url=rabbitmq.url, dispatcher='messaging',
-                  connection=postgresql.url)
+                  connection=postgresql.url, **options)
     try:
         group.start('worker', '--partition', 'a')
         members = [group.start('scheduler') for _ in range(schedulers)]
@@ -83,6 +84,16 @@ def test_tasks_are_submitted_and_run_while_a_zookeeper_server_is_down(
                  postgresql) as (group, _):
         for down in (zookeeper_ensemble.followers()[0],
                      zookeeper_ensemble.leader()):
+            down.kill()
+            submit_and_run(group)
+            down.start()
+
+
+def test_tasks_are_submitted_and_run_while_a_broker_of_the_cluster_is_down(
+        tmp_path, zookeeper, rabbitmq_cluster, postgresql):
+    with started(tmp_path, zookeeper, rabbitmq_cluster, postgresql,
+                 quorum_queues=True) as (group, _):
+        for down in rabbitmq_cluster.nodes:
             down.kill()
             submit_and_run(group)
             down.start()
