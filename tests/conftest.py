@@ -74,6 +74,13 @@ def zookeeper_ensemble():
 
 
 @pytest.fixture
+def rabbitmq_cluster():
+    """Three RabbitMQ nodes of one test, which may break them."""
+    with services.rabbitmq_cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def logging_as_it_was():
     """For tests of what sets logging up for a whole program."""
     root = logging.getLogger()

@@ -56,6 +56,19 @@ class Ledger:
             finished = False
         return {'mine': mine, 'accepted': accepted, 'finished': finished}
 
+    def finish(self, context, result, before_commit) -> None:
+        """Leave an effect of a step, and end its run in the same transaction.
+
+        :param result: what the step returns.
+        :param before_commit: called between both and their commit.
+        """
+        with self._engine.begin() as connection:
+            connection.execute(_effect.insert().values(
+                id=uuidutils.generate_uuid(), object=context.task,
+                tick=context.step, fence=context.fence))
+            context.finish(connection, result)
+            before_commit()
+
     def _compare(self, key: str, fence: int) -> bool:
         with self._engine.begin() as connection:
             if connection.execute(

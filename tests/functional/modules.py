@@ -10,11 +10,13 @@ is the second step, ``'1r'`` its rollback. Any other step returns its index as
 
 import os
 import pathlib
+import signal
 import threading
 import time
 
 from distperiodic import PeriodicTasks
 from distperiodic import tasks
+from tests.functional import effects
 from tests.functional.served import Recorder
 
 
@@ -97,7 +99,24 @@ def _tick(context, parameters):
         time.sleep(0.02)
 
 
+def _finish(context, parameters):
+    """Leave an effect and end the run in one transaction. The first attempt
+    is killed before or after the commit, if *parameters* say so.
+    """
+    dies = parameters.get('dies') if context.attempt == 1 else None
+
+    def die_before(moment):
+        if dies == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+    ledger = effects.Ledger(parameters['effects'])
+    ledger.finish(context, {'fence': context.fence},
+                  lambda: die_before('commit'))
+    die_before('end')
+    ledger.close()
+
+
 BEHAVIOURS = {
+    'finish': _finish,
     'continue_after_timeout': _continue_after_timeout, 'watch': _watch,
     'tick': _tick,
     'continue': _continue,
@@ -159,4 +178,5 @@ WORKFLOWS = {
     'repeated': [step('b', timeout=4, retry=1, rollback=False)],
     'killed': [step('a'), step('b', timeout=2, rollback=False)],
     'single': [step('a', rollback=False)],
+    'pair': [step('a'), step('a')],
 }

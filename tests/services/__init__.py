@@ -24,6 +24,7 @@ from tests.services.postgresql import PostgreSQL
 from tests.services.postgresql import postgresql
 from tests.services.rabbitmq import RabbitMQ
 from tests.services.rabbitmq import rabbitmq
+from tests.services.rabbitmq import rabbitmq_cluster
 from tests.services.redis import redis
 from tests.services.redis import redis_failover
 from tests.services.server import ExternalServer
@@ -49,6 +50,7 @@ __all__ = [
     'mariadb',
     'postgresql',
     'rabbitmq',
+    'rabbitmq_cluster',
     'redis',
     'redis_failover',
     'zookeeper',

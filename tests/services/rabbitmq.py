@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RabbitMQ, as one broker with its own Erlang port mapper."""
+"""RabbitMQ, as one broker or a cluster with its own Erlang port mapper."""
 
 import abc
 import contextlib
@@ -8,6 +8,7 @@ import pathlib
 import socket
 import subprocess
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import amqp
 import pytest
@@ -75,11 +76,16 @@ class _PortMapper(server.Server):
 class _StartedHere(RabbitMQ):
     """The broker of the Debian package, away from the system's own one."""
 
-    def __init__(self, place: pathlib.Path, port: int):
+    def __init__(self, home: pathlib.Path, port: int, mapper: _PortMapper):
+        """Prepare a broker.
+
+        :param home: directory of the cookie that the nodes of a cluster share.
+        """
         self._ctl = server.program(
             'rabbitmqctl', 'rabbitmq-server', *PLACES)
-        self.mapper = _PortMapper(place, ports.free_port())
-        node = f'tests-{port}@localhost'
+        self.node = node = f'tests-{port}@localhost'
+        place = home / str(port)
+        place.mkdir()
         data = place / 'data'
         plugins = place / 'enabled_plugins'
         plugins.write_text('[].\n')
@@ -96,9 +102,9 @@ class _StartedHere(RabbitMQ):
         self._env = {
             'ERL_AFLAGS': LOOPBACK_ONLY,
             'ERL_EPMD_ADDRESS': ports.HOST,
-            'ERL_EPMD_PORT': str(self.mapper.port),
+            'ERL_EPMD_PORT': str(mapper.port),
             # The cookie that rabbitmqctl must share lies here.
-            'HOME': str(place),
+            'HOME': str(home),
             'RABBITMQ_ADVANCED_CONFIG_FILE': str(place / 'advanced.config'),
             # One that is not there, else the system's own is read.
             'RABBITMQ_CONF_ENV_FILE': str(place / 'rabbitmq-env.conf'),
@@ -158,10 +164,45 @@ def rabbitmq(*, its_own: bool = False
         with server.running(_Contained(port)) as broker:
             yield broker
         return
-    with server.directory('rabbitmq') as place:
-        broker = _StartedHere(place, port)
-        with server.running(broker.mapper), server.running(broker):
+    with server.directory('rabbitmq') as home:
+        mapper = _PortMapper(home, ports.free_port())
+        broker = _StartedHere(home, port, mapper)
+        with server.running(mapper), server.running(broker):
             yield broker
+
+
+class Cluster(NamedTuple):
+    """RabbitMQ nodes that form one cluster."""
+
+    nodes: list[RabbitMQ]
+
+    @property
+    def url(self) -> str:
+        """The transport_url with all nodes."""
+        hosts = ','.join(one.url.removeprefix('rabbit://').rstrip('/')
+                         for one in self.nodes)
+        return f'rabbit://{hosts}/'
+
+
+@contextlib.contextmanager
+def rabbitmq_cluster(size: int = 3) -> Iterator[Cluster]:
+    """A cluster of *size* nodes, complete and serving. Always of the Debian
+    package.
+    """
+    with contextlib.ExitStack() as stack:
+        home = stack.enter_context(server.directory('rabbitmq'))
+        mapper = _PortMapper(home, ports.free_port())
+        stack.enter_context(server.running(mapper))
+        nodes = [_StartedHere(home, ports.free_port(), mapper)
+                 for _ in range(size)]
+        for one in nodes:
+            # The first one writes the cookie.
+            stack.enter_context(server.running(one))
+        for one in nodes[1:]:
+            one.ctl('stop_app')
+            one.ctl('join_cluster', nodes[0].node)
+            one.ctl('start_app')
+        yield Cluster(list(nodes))
 
 
 def _output(command: tuple[str, ...], code: int, output: str) -> str:
