@@ -655,10 +655,10 @@ def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
     assert sorted(waits)[2] < 3
 
 
-def test_a_submission_into_a_queue_reaches_its_handler_within_100_ms(
+def test_a_submission_into_a_queue_does_not_wait_for_the_sweep(
         tmp_path, zookeeper, rabbitmq, postgresql):
-    """At rest, with several members of which one serves the queue. The limit
-    grows with the load of the machine, and stays far below a sweep.
+    """At rest, with several members of which one serves the queue. The
+    benchmark of tasks measures the milliseconds.
     """
     schema.sync(postgresql.url)
     group = Group(tmp_path, backend_url=zookeeper.url,
@@ -683,10 +683,7 @@ def test_a_submission_into_a_queue_reaches_its_handler_within_100_ms(
     finally:
         group.close()
 
-    limit = 0.1 * max(1.0, os.getloadavg()[0] / os.cpu_count())
-    assert limit < 3
-    # The first ones connect to the broker.
-    assert statistics.median(waits[3:]) < limit, waits
+    assert statistics.median(waits) < 1, waits
 
 
 def test_a_submission_wakes_the_process_that_shares_the_file(tmp_path):

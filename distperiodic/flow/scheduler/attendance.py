@@ -11,6 +11,7 @@ no scheduler could claim from a tick that was lost.
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import due
@@ -24,6 +25,15 @@ LOG = logging.getLogger(__name__)
 # periods without a scheduler; a shorter or longer period is replaced by a
 # limit of this range.
 _GAPS = 2.0, 30.0
+
+
+class _Reopened(NamedTuple):
+    """A job in which objects were listed after a scan."""
+
+    #: Instant at which this process noticed that.
+    noticed: Instant
+    #: Whether :meth:`Attendance.reopened` has returned the job.
+    returned: bool = False
 
 
 class Attendance:
@@ -47,11 +57,9 @@ class Attendance:
         self._outdated: set[str] = set()
         #: Scans to record at the next read, by job.
         self._checked: dict[str, ports.Checked] = {}
-        #: Jobs in which objects were listed after a scan, with the instant at
-        #: which this process noticed that. Kept until the next scan counts.
-        self._reopened: dict[str, Instant] = {}
-        #: Those of them that :meth:`reopened` has not returned yet.
-        self._new_reopened: list[str] = []
+        #: Jobs in which objects were listed after a scan, until the next scan
+        #: counts.
+        self._reopened: dict[str, _Reopened] = {}
         self._pending = False
         #: True if the schedules of this process were put in force.
         self._adopted = False
@@ -138,9 +146,7 @@ class Attendance:
             known = before.checked if before else due.ALWAYS
             scan = recorded.get(name)
             if status.checked < max(known, scan.until if scan else known):
-                if name not in self._reopened:
-                    self._reopened[name] = self._clock.now()
-                    self._new_reopened.append(name)
+                self._reopened.setdefault(name, _Reopened(self._clock.now()))
             elif status.checked > known:
                 self._reopened.pop(name, None)
 
@@ -148,14 +154,18 @@ class Attendance:
         """Return the jobs in which objects were listed after a scan, once for
         each time.
         """
-        found, self._new_reopened = self._new_reopened, []
+        found = [name for name, one in self._reopened.items()
+                 if not one.returned]
+        for name in found:
+            self._reopened[name] = self._reopened[name]._replace(returned=True)
         return found
 
     def reopened_at(self, job: str) -> Instant:
         """Return the instant since which *job* is to be scanned again.
         :data:`~distperiodic.core.due.ALWAYS` means that it is not.
         """
-        return self._reopened.get(job, due.ALWAYS)
+        found = self._reopened.get(job)
+        return found.noticed if found else due.ALWAYS
 
     @property
     def known(self) -> bool:

@@ -2,9 +2,9 @@
 """Late scans: members claim objects that their owners have not claimed.
 
 The ring decides which member claims first; the store decides whose claim
-counts. Once a tick is late, two members read the rows of all objects, whoever
-owns them, and claim the unclaimed objects. The ring selects these two members.
-The others scan later, two at a time, and usually find nothing to claim::
+counts. Once a tick is late, two members read the rows of the objects of all
+owners and claim the unclaimed objects. The ring selects these two members. The
+others scan later, two at a time, and usually find nothing to claim::
 
     tick        + late_after       + 2 late_after
      |-- owners claim --|-- two scan --|-- two others scan, if the first have
