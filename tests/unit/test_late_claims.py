@@ -767,7 +767,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
     assert ours == {*names}
 
 
-def test_an_object_whose_spacing_changes_and_changes_back_has_each_from_then_on(
+def test_an_object_whose_spacing_changes_and_back_has_each_from_then_on(
         world):
     """No tick of a schedule runs that was not in force when it came."""
     both = world.group('ab', worlds.job(every=70.0, objects=True), catalogues={
