@@ -268,8 +268,8 @@ class TaskStore:
         """
         job = COMMAND_PREFIX + task.action.name
         number = self._numbers.within(tx.connection, {job})[job]
-        # A start at the same moment waits for this lock, or this for the
-        # start: then the state is another one.
+        # If a worker starts the command now, either the start waits for this
+        # lock, or this statement waits for the start and finds another state.
         claim = tx.connection.execute(
             sa.select(_claim.c.lease, _claim.c.state, _claim.c.attempt).where(
                 _claim.c.job == number, _claim.c.object == task.row.id,
