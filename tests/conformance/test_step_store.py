@@ -248,7 +248,8 @@ def test_a_task_of_a_queue_that_is_delayed_is_not_granted(board):
 
 def test_the_next_step_is_granted_to_the_active_worker_only(board):
     board.store.partitions.beat('a', 'w~1', Role.STANDBY, seconds=LONG)
-    board.store.partitions.acquire('a', 'w~1', fence=0, seconds=LONG)
+    board.store.partitions.acquire(
+        'a', 'w~1', fence=0, seconds=LONG, members=())
 
     def granted_to(*active):
         board.client.submit('same')
@@ -772,7 +773,7 @@ def test_a_notice_of_several_tasks_of_a_queue_takes_its_head_once(board):
 
 
 def test_one_key_for_different_tasks_of_one_call_is_refused(board):
-    with pytest.raises(exceptions.InvalidTask, match='two tasks in one call'):
+    with pytest.raises(exceptions.InvalidTask, match='two tasks of one call'):
         board.client.submit_many([
             {'type': 'two', 'key': 'k'}, {'type': 'same', 'key': 'k'}])
 
