@@ -451,7 +451,10 @@ class _Queues:
         #: The newest version of each task, by queue.
         self.tasks: dict[str, dict[str, Row]] = collections.defaultdict(dict)
         requests = sorted(facts.requests, reverse=True)
-        for row in facts.rows:
+        # One transaction ends a task and starts the next one of its queue. Its
+        # rows come in the order of their ids, so take those that end first.
+        for row in sorted(facts.rows, key=lambda row: (
+                row.at, row.status in ACTIVE)):
             while requests and requests[-1].at <= row.at:
                 self._request(requests.pop())
             if row.queue is not None:
