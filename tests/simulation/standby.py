@@ -22,10 +22,10 @@ SHARE = 0.03
 #: Seeds whose world failed once.
 FAILED = {
     20: 'late: a worker that had stopped was in the group, and had no row'}
-#: Seeds whose world fails and is not explained yet: they are open findings, and
-#: run with ``--standby`` only.
+#: Open findings: seeds whose world fails for a reason that is not known yet.
+#: They run with ``--standby`` only.
 OPEN = {
-    857: 'late: a worker whose store had come back did not take over for 2.5 s'}
+    857: 'late: a worker did not take over for 2.5 s after its store was back'}
 #: Name of the partition of all workers.
 PARTITION = 'default'
 #: Seconds between two looks of a worker, and of the judge.
