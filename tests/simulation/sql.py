@@ -93,6 +93,12 @@ class InSqlite:
             'SELECT worker, fence, until, promoted FROM '
             'distperiodic_partition WHERE name = ?', (name,)).fetchone()
 
+    def partition_workers(self, name):
+        """Names of the processes that the partition has a row of."""
+        return {worker for worker, in self._own.execute(
+            'SELECT worker FROM distperiodic_partition_worker '
+            'WHERE partition = ?', (name,))}
+
     @contextlib.contextmanager
     def no_trouble(self):
         """Whoever typed it may be told to do so again later."""
