@@ -195,8 +195,8 @@ class Judge:
         gone = not worker or (left <= 0 and not any(
             one.name == worker for one in self._world.processes.values()
             if group.entry(one, ensemble.WORKERS) is not None))
-        # The others wait for a member that was chosen, and for one that has not
-        # recorded yet that it stands by: it may share the partition.
+        # The others wait for a member that was chosen, and for one that has
+        # not recorded yet that it stands by: it may share the partition.
         if promoted or self._unrecorded() or not (gone and any(
                 map(self._able, self._cluster.here.values()))):
             self._open_since = None
