@@ -42,6 +42,11 @@ class Window(NamedTuple):
     #: Whom it befell: names of hosts and servers, and pids.
     befell: frozenset[str | int] = frozenset()
 
+    @property
+    def over(self) -> int:
+        """Return when the fault has no effect any more."""
+        return self.end + AFTER
+
 
 @dataclasses.dataclass
 class Record(checker.Record):
@@ -63,8 +68,7 @@ def record(told, moves, driver, begin, end):
                         line['tick'], line['fence'], line['accepted'])
          for line in told if line['what'] == 'effect'],
         driver.stalls, PATIENCE,
-        [window._replace(end=window.end + AFTER)
-         for window in driver.windows], skips(moves))
+        driver.windows, skips(moves))
 
 
 def runs(told):
@@ -295,7 +299,7 @@ def _repeats(record_):
     for key, of_one in by_key.items():
         for one, other in zip(of_one, of_one[1:], strict=False):
             if one.outcome == 'done' and one.fence < other.fence and not any(
-                    window.begin <= other.start and one.start <= window.end
+                    window.begin <= other.start and one.start <= window.over
                     for window in record_.windows):
                 found.append(checker.Finding(
                     'doubled', f'{key} ran by {one.fence} to its end, and '

@@ -38,20 +38,25 @@ POLICIES = {policy.job: policy for policy in (
     Policy('all', period=5 * SECOND),
     Policy('once', period=5 * SECOND, at_most_once=True),
     Policy('slow', period=4 * SECOND),
-    Policy('spread', period=6 * SECOND),
-    Policy('own', period=7 * SECOND),
+    Policy('spread', period=20 * SECOND),
+    Policy('own', period=18 * SECOND),
     Policy('booked', period=4 * SECOND),
     Policy('narrow', period=6 * SECOND, every=True, at_once=3),
-    Policy('group', period=3 * SECOND),
+    Policy('group', period=17 * SECOND),
+    Policy('rare', period=15 * SECOND),
+    Policy('cron', period=60 * SECOND),
 )}
 #: So few that two processors, which eight processes and three servers share
 #: with other tests, have time left to work off what a fault has left.
 OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
-           'once': 10, 'slow': 4, 'spread': 15, 'own': 9, 'booked': 6,
-           'narrow': 6}
+           'once': 10, 'slow': 4, 'spread': 30, 'own': 18, 'booked': 6,
+           'narrow': 6, 'rare': 30, 'cron': 10}
+#: Jobs whose ticks are so rare that each one must be claimed, and not only
+#: the latest.
+RARE = ('spread', 'own', 'group', 'rare', 'cron')
 #: Seconds between the ticks of the objects of 'own', in turns; 0: those of
 #: their job.
-OWN = (0, 3, 5)
+OWN = (0, 15, 20)
 
 #: How often a handler looks whether its run is still its own, in seconds.
 _LOOK = 0.05
@@ -248,11 +253,11 @@ def make_tasks(conf, hands):
             hands.work(context, 1.0 + 8.0 * _draw(context, 'takes') ** 2)
 
         @periodic.periodic_task(
-            spacing=6, objects='list_spread', spread=True, retries=1)
+            spacing=20, objects='list_spread', spread=True, retries=1)
         def spread(self, context, key):
             hands.work(context, 0.05)
 
-        @periodic.periodic_task(spacing=7, objects='list_own', retries=1)
+        @periodic.periodic_task(spacing=18, objects='list_own', retries=1)
         def own(self, context, one):
             hands.work(context, 0.05)
 
@@ -266,7 +271,15 @@ def make_tasks(conf, hands):
         def narrow(self, context, key):
             hands.work(context, 0.1 * _draw(context, 'takes'))
 
-        @periodic.periodic_task(spacing=3, scope='group')
+        @periodic.periodic_task(spacing=15, objects='list_rare')
+        def rare(self, context, key):
+            hands.work(context, 0.05)
+
+        @periodic.periodic_task(cron='* * * * *', objects='list_cron')
+        def cron(self, context, key):
+            hands.work(context, 0.05)
+
+        @periodic.periodic_task(spacing=17, scope='group')
         def group(self, context):
             hands.work(context, 0.1)
 

@@ -76,6 +76,8 @@ class Lived:
     caught_up: float
     #: What became of what was due; see :mod:`tests.oracle.fates`.
     fates: collections.Counter[str]
+    #: Job to the number of required claims, and of due ticks.
+    required: dict[str, tuple[int, int]]
     #: What the store's account has of each job; see :mod:`tests.chaos.books`.
     due: dict[str, tuple[int, int]]
     #: Tasks by their last status, and runs of commands by their outcome.
@@ -105,7 +107,7 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
         rates = gauges.Rates(cluster)
         engine = journal.connect(cluster.postgresql.url)
         cluster.start()
-        waiting.wait_until(lambda: _all_run(cluster), 60)
+        waiting.wait_until(lambda: _all_run(cluster), 90)
         client = tasks.Client(cluster, seed)
         client.start()
         told('calm')
@@ -161,7 +163,7 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
         {server: (sum(calm_rates[server]) / max(1, len(calm_rates[server])),
                   max(wild_rates[server], default=0.0))
          for server in SERVERS}, (before, after),
-        caught_up, judged.fates,
+        caught_up, judged.fates, judged.required(),
         books.due(record, moves, history),
         collections.Counter({row.task: row.status
                              for row in facts.rows}.values()),
@@ -258,6 +260,8 @@ def _vacuity(lived, lines):
         'job': set(jobs.POLICIES) - ran,
         'ending': {one for one in ENDINGS if not lived.endings[one]},
         'task': {'succeeded', 'failed'} - set(lived.tasks),
+        'required claim': {job for job in jobs.RARE
+                           if not lived.required[job][0]},
     }
     return [checker.Finding('vacuous', f'{what} {name!r} did not occur')
             for what, names in missing.items() for name in sorted(names)]

@@ -29,6 +29,8 @@ def cut_off(fault, server):
     """One of them, alive, reaches a server no more."""
     host = yield from fault.take_host()
     yield from fault.take(server)
+    # No other fault affects the server meanwhile, but the others reach it.
+    fault.befell.discard(server)
     host.ways[server].set(fault.random.choice(['drop', 'reset', 'drop_s2c']))
     yield fault.seconds
     host.ways[server].set('pass')

@@ -87,13 +87,30 @@ def change_points(fault):
 
 
 def take_name(fault):
-    """A second process comes under the name of one that is there."""
+    """Start a second process under the name of one that is at work."""
     host = yield from fault.take_host()
+    # While ZooKeeper restarts, the second process may be first to join.
+    yield from fault.take('zookeeper')
+    fault.befell.discard('zookeeper')
+    fault.happened = yield from fault.until(
+        lambda: _told_by(fault.cluster, host, 'point'))
+    if not fault.happened:
+        return
     log = host.place / 'twin.log'
     twin = host.spawn(host.configure(
         'twin.conf', state_path=host.place / 'twin'), log)
     yield fault.seconds
-    fault.driver.strangers.update(twin.kill())
+    pids = twin.kill()
+    # The first process may have lost its name at a failpoint.
+    if not _told_by(fault.cluster, host, 'struck'):
+        fault.driver.strangers.update(pids)
+
+
+def _told_by(cluster, host, what):
+    """Return whether the processes of *host* recorded *what*."""
+    pids = set(host.program.children)
+    return any(line['what'] == what and line['pid'] in pids
+               for line in cluster.told())
 
 
 def step_clock(fault):

@@ -2,10 +2,10 @@
 """What the oracle needs to know of real processes.
 
 It is the oracle of the simulation, with what is known of a cluster of real
-processes. A scheduler counts as unable to claim while a fault befalls it, its
-ensemble or its store, and for as long afterwards as what the fault left
-behind may take. Meanwhile the others have to claim what it does not. Nothing
-else is excused: whenever a tick is given up, its reason has to be true.
+processes. A scheduler counts as unable to claim during a fault of the ensemble
+or the store, and during a fault of its own and while it starts again. The
+other schedulers must claim its ticks meanwhile. Nothing else is excused: the
+reason of each skip must be true at all times.
 """
 
 from oslo_config import cfg
@@ -30,8 +30,12 @@ from tests.oracle.facts import Span
 #: Guarantee G4: a due tick is claimed so long after the later of its due time
 #: and the moment from which somebody is able to.
 PROMISE = SESSION + 1.0
+#: The same, if the owner of the object is able to claim it.
+PROMPT = 1.0
 #: How long a process may take to do what is due on a machine that is busy.
 SLACK = 2.0
+#: How long a scheduler takes to start again after a fault of its own.
+START = 6.0
 #: Servers without which no scheduler claims.
 _NEEDED = frozenset(['zookeeper', 'postgresql'])
 
@@ -59,11 +63,12 @@ def _facts(record, moves, hosts):
     return Facts(
         begin, record.end,
         Bounds(*(int(seconds * SECOND) for seconds in (
-            PROMISE + SLACK, PROMISE + SLACK, SWEEP + SLACK,
+            PROMPT + SLACK, PROMISE + SLACK, SWEEP + SLACK,
             SLACK))),
         [Scheduler(
             name, name, tasks.jobs, record.begin,
-            unable=[Span(one.begin, one.end, one.kind)
+            unable=[Span(one.begin, one.end + _after(one),
+                         one.kind)
                     for one in record.windows if _befell(one, name, hosts)])
          for name in SCHEDULERS],
         [(begin, tuple(Entry(name, name, POINTS)
@@ -72,6 +77,11 @@ def _facts(record, moves, hosts):
         {job: [Reading(record.begin, name, record.begin,
                        frozenset(jobs.objects_of(job)))
                for name in SCHEDULERS] for job in jobs.POLICIES})
+
+
+def _after(window):
+    """Return the microseconds for which a fault has an effect afterwards."""
+    return 0 if window.befell & _NEEDED else int(START * SECOND)
 
 
 def _befell(window, name, hosts):

@@ -22,6 +22,9 @@ def report(lived):
         f'{len(record.claims)} claims, {len(record.runs)} runs']
     lines += [
         _counts('what became of due ticks', lived.fates),
+        'required claims of due ticks: ' + ', '.join(
+            f'{job} {required}/{every}' for job, (required, every)
+            in sorted(lived.required.items())),
         _counts('endings', lived.endings),
         _counts('runs', collections.Counter(
             run.outcome or 'going on' for run in record.runs)),

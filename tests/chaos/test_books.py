@@ -179,23 +179,29 @@ def test_a_tick_that_is_claimed_before_its_time_is_found(kept):
     assert kept.found() == {'early'}
 
 
-#: Longer than anybody may take to claim.
+#: Longer than a claim may take.
 PERIOD = jobs.POLICIES['own'].period
 FIRST = TICK - TICK % PERIOD
 
 
 @pytest.fixture
 def steady():
-    """An object that ran each of its ticks, but for one."""
-    kept = Books('own', 'own-000')
+    """Make the books of an object that ran each of its ticks but one."""
+    return _steady('own', 'own-000')
+
+
+def _steady(job, key):
+    kept = Books(job, key)
+    period = jobs.POLICIES[job].period
+    first = TICK - TICK % period
     for n in range(1, 31):
-        tick = FIRST + n * PERIOD
+        tick = first + n * period
         if n != 20:
             kept.now = tick
             kept.move(State.CLAIMED, n, tick)
             kept.move(State.RUNNING, n, tick)
             kept.move(State.DONE, n, tick)
-    kept.missed = FIRST + 20 * PERIOD
+    kept.missed = first + 20 * period
     kept.patience = 0
     return kept
 
@@ -216,6 +222,15 @@ def test_a_tick_that_is_passed_over_in_silence_is_found(steady):
     assert steady.judged() & {'lost', 'unexplained'}
     assert books.due(steady.record, steady.moves, {
         (steady.job, TICK): steady.history}) == {steady.job: (30, 0)}
+
+
+@pytest.mark.parametrize('job, key', [
+    ('own', 'own-000'), ('rare', 'rare-007'), ('cron', 'cron-003'),
+    ('group', 'group')])
+def test_a_missed_tick_of_each_kind_of_job_is_found(job, key):
+    steady = _steady(job, key)
+
+    assert steady.judged() & {'lost', 'unexplained'}
 
 
 def test_a_tick_that_is_given_up_by_an_overlap_that_was_not_is_found(steady):

@@ -120,7 +120,7 @@ def lateness(record):
     found = collections.defaultdict(list)
     for claim in record.claims.values():
         if claim.job in jobs.POLICIES and not any(
-                window.begin <= claim.at and claim.tick <= window.end
+                window.begin <= claim.at and claim.tick <= window.over
                 for window in record.windows):
             found[claim.job].append((claim.at - claim.tick) / SECOND)
     return found

@@ -140,15 +140,29 @@ class Oracle:
                       {tick for job, tick in self._facts.triggered
                        if job == pair[0]})
 
+    def required(self) -> dict[str, tuple[int, int]]:
+        """Count the due ticks of each job whose claim was required.
+
+        If such a tick had not been claimed, there would be a finding.
+
+        :returns: Job to the number of required claims, and of due ticks.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for one in self.objects:
+            required, every = found.get(one.pair[0], (0, 0))
+            for due, following in _with_following(one.dues):
+                end = min(self._facts.end, due.until)
+                if due.job.misfire is not Misfire.ALL:
+                    end = min(end, self._end(due, following))
+                required += due.must and self._deadline(
+                    one, due, self._facts.end) < end
+                every += 1
+            found[one.pair[0]] = required, every
+        return found
+
     def judge(self) -> None:
         for one in self.objects:
-            for index, due in enumerate(one.dues):
-                # Where a change is not known yet, ticks of two schedules
-                # are mixed.
-                following = next((
-                    other for other in itertools.islice(
-                        one.dues, index + 1, None)
-                    if other.plan.schedule == due.plan.schedule), None)
+            for due, following in _with_following(one.dues):
                 claim = one.claims.get(due.tick)
                 if claim is None:
                     if due.must and not one.settled_before(due):
@@ -386,6 +400,18 @@ class Oracle:
     def _seconds(self, instant: int) -> str:
         return ('never' if instant >= FOREVER
                 else f'{(instant - self._facts.begin) / SECOND:.3f}')
+
+
+def _with_following(dues: list[Due]) -> Iterator[tuple[Due, Due | None]]:
+    """Return each due tick with the next one of the same schedule.
+
+    Where a change of the schedule is not known yet, ticks of two schedules are
+    mixed.
+    """
+    for index, due in enumerate(dues):
+        yield due, next((
+            other for other in itertools.islice(dues, index + 1, None)
+            if other.plan.schedule == due.plan.schedule), None)
 
 
 def judge(facts: Facts, claims: Mapping[checker.Key, checker.Claim],
