@@ -50,8 +50,10 @@ def under_way(cluster):
 
 
 def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
-    """The next process repeats the interrupted runs within the same tick, long
-    before their leases end. It also runs the ticks that came due between the
+    """Runs of a killed process are repeated within the same tick, long before
+    their leases end.
+
+    The next process also runs the ticks that came due between the two
     processes.
     """
     alone.set(takes=1.5, spacing=3)
