@@ -23,7 +23,7 @@ from tests.benchmarks import measuring
 OBJECTS = 1_000_000
 MEMBERS = 100
 POINTS = 40
-#: One object of this number of objects is due.
+#: A value of N means that one of N objects is due.
 DUE = [1, 10, 100]
 
 nodes = sa.Table(

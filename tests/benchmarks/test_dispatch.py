@@ -101,7 +101,7 @@ def serve(kind, url, options, objects, spacing, answers, over):
 
 def our_rounds(zookeeper_url, rabbit_url, rounds, objects=OBJECTS,
                spacing=SPACING, told=lambda pids: None, **more):
-    """Measure rounds, and one more round before them.
+    """Measure *rounds* rounds after a first one.
 
     :param told: called with the pids of scheduler and worker before they end.
     :param more: options of the section [distperiodic].

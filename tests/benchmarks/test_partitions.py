@@ -119,7 +119,8 @@ def running(place, dispatcher, request, executor):
 
 @pytest.mark.parametrize('dispatcher', ['local', 'messaging'])
 def test_neighbour(tmp_path, request, dispatcher):
-    # In a scheduler a handler may crash only in its own process.
+    # With a thread executor, a crash of the handler would end the scheduler
+    # itself.
     cases = {('thread', 'slow', 'hang'), ('process', 'crash')} if (
         dispatcher == 'local') else {('thread', 'slow', 'hang', 'crash')}
     for executor, *bad in sorted(cases, reverse=True):

@@ -23,7 +23,7 @@ LOOKUPS = 10_000
 
 
 def entries(number):
-    """Return the entries of a group, as one read of it does."""
+    """Return the result of one read of a group: its entries."""
     return frozenset(
         member.Member(f'api-{n}', f'{n:016x}', 1, POINTS).entry
         for n in range(number))

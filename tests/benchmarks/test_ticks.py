@@ -25,7 +25,7 @@ from tests.benchmarks import measuring
 JOBS = 1000
 SECONDS = 30
 THREADS = 10
-# A run that is later than this counts for the next tick, in seconds.
+# Seconds. A run that is later than this counts for the next tick.
 END = 0.75
 
 
@@ -312,7 +312,7 @@ CASES = {
 
 
 def run_pinned(name, core):
-    """Run a case on one core. This process runs nothing else."""
+    """Run a case on one core, in its own process."""
     measuring.pinned(core)
     try:
         return CASES[name]()

@@ -38,7 +38,8 @@ class Driver:
         #: Time windows of the faults, for the checker, in microseconds.
         self.windows = []
         self.stalls = []
-        #: Findings (kind, text) that are errors by themselves.
+        #: Findings that are errors by themselves, without the judgement of a
+        #: record.
         self.findings = []
         #: Processes that must not run anything.
         self.strangers = set()

@@ -21,10 +21,10 @@ UNITS = {'zookeeper': 'requests to ZooKeeper', 'rabbitmq': 'AMQP frames',
          'postgresql': 'statements'}
 #: Seconds over which a rate is measured.
 WINDOW = 10
-#: Allowed ratio of a rate to the rate in calm times.
+#: Greatest allowed ratio of a rate to the rate in calm times.
 STORM = 3.0
-# Number of measurements of the resources, and seconds between two of them.
-# They take long enough that one of them falls between two ticks.
+# Number of measurements of the resources, and seconds between two of them. At
+# least one measurement falls between two ticks.
 _LOOKS, _BETWEEN = 20, 0.3
 
 
@@ -64,7 +64,8 @@ class Rates:
 
 
 def sizes(cluster, engine):
-    """Return the sizes of all resources by name, each the least of several.
+    """Return the size of each resource by name: the least of several
+    measurements.
 
     A resource that a tick needs only for a moment is no leak.
     """
@@ -125,8 +126,8 @@ def _queues(cluster):
     return found
 
 
-#: Allowed growth of each resource, by the begin of its name. A resource that
-#: is not listed must not grow.
+#: Allowed growth of each resource, by the first word of its name. A resource
+#: that is not listed must not grow.
 ROOM = {'threads': 4, 'descriptors': 8, 'connections': 6, 'rows of lease': 15,
         'messages': 20, 'znode': 2}
 

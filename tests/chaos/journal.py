@@ -71,8 +71,9 @@ def keep(url):
 def read(connection, since=0, kind=KIND):
     """Return all rows after number *since*, with the names of their jobs.
 
-    The rows of one claim are in the order of its transitions. A transition
-    happens at ``at``, and other transactions see it from ``committed`` on.
+    The rows of one claim are in the order of its transitions. ``at`` is the
+    time of a transition. Other transactions see the transition from the time
+    ``committed``.
 
     :param kind: kind of the jobs: periodic jobs or commands.
     """

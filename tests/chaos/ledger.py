@@ -26,7 +26,7 @@ import threading
 import time
 
 # Seconds that a handler waits for an answer. The ledger always answers
-# quickly. After a longer wait the test fails and does not hang.
+# quickly. So after a longer wait the test fails, and does not hang.
 _PATIENCE = 20.0
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-# Seconds within which some process should pass an armed step.
+# Seconds within which some process is expected to pass an armed step.
 _PATIENCE = 15.0
 
 
@@ -34,7 +34,8 @@ def _stop(fault, pid):
 
 
 def _go_on(fault, pid, begin):
-    # The recorded stall includes 0.3 s for the start of overdue work.
+    # Include 0.3 s after the stop in the recorded stall. In this time the
+    # process starts its overdue work.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     yield 0.3

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of the cluster: a client that submits them, and the judgement of their
+"""Tasks of the cluster: a client that submits them, and a judge of their
 records.
 
-The client is not part of the cluster. It connects to the servers directly, and
-repeats the submission of each task, with a key, until it receives an answer.
-Every second task is in one ordered queue.
+The client is not part of the cluster. It connects to the servers directly. It
+submits each task with a key, and repeats the submission until it receives an
+answer. Every second task is in one ordered queue.
 """
 
 import collections
@@ -91,7 +91,7 @@ class Client:
 
     def stop(self):
         """Submit no more tasks. Return when each submission is answered or
-        given up.
+        abandoned.
         """
         self._over = time.monotonic() + _LAST
         self._stopped.set()
@@ -161,10 +161,11 @@ def runs(told):
 
 
 def excuse(all_runs, stalls):
-    """Remove old runs that a stopped process began when it continued.
+    """Remove runs with an old fence that a stopped process began when it
+    continued.
 
     Such a process was stopped just before it began a command. Meanwhile the
-    step may have got a new fence, which the process detects at its next check.
+    step may have got a new fence. The process detects this at its next check.
     """
     newest = {}
     for run in sorted(all_runs, key=lambda run: run.start):

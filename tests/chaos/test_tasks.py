@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of tasks are read correctly.
 
-The tests of the oracle in :mod:`tests.simulation` cover errors in a history.
+Errors in a history are covered by the tests of the oracle in
+:mod:`tests.simulation`.
 """
 
 import json

@@ -28,7 +28,7 @@ class Run(collections.namedtuple(
 
 
 class Program(programs.Program):
-    """One started service; see :mod:`tests.functional.served`."""
+    """One program that runs a service; see :mod:`tests.functional.served`."""
 
     def __init__(self, kind, config, record, workers, log, *more):
         super().__init__(

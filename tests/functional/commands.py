@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``distperiodic``, started in processes of its own."""
+"""Runs of the program ``distperiodic`` in separate processes."""
 
 import os
 import re
@@ -14,15 +14,16 @@ ENVIRONMENT = {
     **os.environ,
     'PYTHONPATH': os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])}
-#: Command that starts a program with the default action for SIGINT. Without
-#: it, programs that are started from a background script ignore SIGINT.
+#: Command that starts a program with the default action for SIGINT. Otherwise
+#: a program would ignore SIGINT if the tests run in the background.
 HEARS_CTRL_C = ['env', '--default-signal=INT']
 PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
 
 
 def numbers(text):
-    """Return the separate whole numbers in *text*, in order. Ignore parts of
-    instants, names, fractions and durations such as 5m.
+    """Return the separate whole numbers in *text*, in order.
+
+    Parts of instants, names, fractions and durations such as 5m are ignored.
     """
     return [int(found.replace(',', '')) for found in re.findall(
         r'(?<![\w.:+-])[0-9][0-9,]*(?![\w.:-]|,[0-9])', text)]

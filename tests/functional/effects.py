@@ -26,7 +26,7 @@ _newest = sa.Table(
 
 
 class Ledger:
-    """The access of one process to the tables."""
+    """The access to the tables from one process."""
 
     def __init__(self, url: str):
         self._engine = database.make_engine(url)

@@ -2,10 +2,10 @@
 """Judges the runs of a cluster of real processes with the checker of the
 tests.
 
-The handlers record their runs. If a (job, object, tick) has several ends, the
-first end with the newest fence counts, in the order of the lines: this is the
-result that a store with a comparison of fences keeps. The history of the store
-must have the same totals.
+The handlers record their runs. If a (job, object, tick) has several recorded
+ends, only the first end with the newest fence counts. A store that compares
+fences would keep the same end. The history of the store must have the same
+totals.
 """
 
 import collections
@@ -40,8 +40,8 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
     """Return the record of the job ``ping`` of *cluster* between two ticks.
 
     :param repeats: returns whether a run may be repeated although it ended,
-        because it could not report its end. None means that the runs of the
-        processes in *stalls* may.
+        because its process could not report the end. None allows this for the
+        processes in *stalls*.
     :param windows: (begin, end) of each fault that explains unclaimed ticks,
         in seconds.
     :param committed: (object, tick, fence) of runs that committed their effect

@@ -2,8 +2,8 @@
 """Commands under test, for ``--tasks tests.functional.modules:Modules``.
 
 Each run appends lines to the file that ``RECORD`` names. The handlers write
-these lines themselves. So the lines show what happened, independently of the
-library's state. The parameter ``behaves`` maps a step to a behaviour: ``'1'``
+these lines themselves. So the lines show what happened, even if the library's
+state is wrong. The parameter ``behaves`` maps a step to a behaviour: ``'1'``
 is the second step, and ``'1r'`` is its rollback. Any other step returns the
 result ``done-INDEX``.
 """

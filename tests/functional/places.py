@@ -37,7 +37,7 @@ class Place:
         self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
     def make_store(self, late_after=30 * DAY / SECOND):
-        """Open the store. The default allows claims of ticks that are long
+        """Open the store. By default it accepts claims of ticks that are long
         past.
         """
         self.store = SqlClaimStore(
@@ -70,8 +70,8 @@ class Place:
         return told.returncode, json.loads(told.stdout)
 
     def write_tasks(self, text):
-        """Write the module with ``tasks:Tasks`` for commands. *text* contains
-        the decorated methods.
+        """Write the file tasks.py with a class ``Tasks``, for the option
+        ``--tasks`` of commands. *text* contains the decorated methods.
         """
         path = self.config.parent / 'tasks.py'
         # Python detects a change of a file only by its modification time in

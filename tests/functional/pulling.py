@@ -40,8 +40,8 @@ FIRST, MORE = 1500, 100
 #: Share of each kind of call, in percent.
 _KINDS = {'assign': 40, 'done': 30, 'back': 10, 'check': 14, 'recreate': 5,
           'silent': 1}
-#: Safety margin of the judge in seconds, because two clocks may differ in
-#: rate.
+#: Seconds by which the judge shortens an interval, because two clocks may
+#: differ in rate.
 _MARGIN = 0.01
 
 
@@ -57,14 +57,15 @@ class Journal:
 
 
 def task_of(number):
-    """Return the task with a number. Every second task is an int, and the
-    others are strings that look like one.
+    """Return the task with this number. Every second task is an int. The other
+    tasks are strings that look like an int.
     """
     return number if number % 2 else str(number - 1)
 
 
 def named(seconds):
-    """Return the tasks of a recreation *seconds* after the begin of the test.
+    """Return the tasks that a recreation names, *seconds* after the start of
+    the test.
     """
     return {task_of(number): number * 7919 % 1000
             for number in range(FIRST + int(MORE * seconds))}
@@ -194,7 +195,7 @@ def _possessions(calls, certain):
 
 
 def _kept(call, had):
-    """Return the tasks that certainly stay in the bucket over a call."""
+    """Return the tasks that certainly stay in the bucket during a call."""
     if call.kind == 'assign' and call.end is None:
         return set() if call.limit < len(had) else set(had)
     if call.kind == 'assign':

@@ -7,7 +7,7 @@
 AHEAD is a file of :mod:`tests.wall_clock`, which sets the wall clock of the
 product. Every run appends lines to RECORD, with its job, object, process and
 time. The handlers write these lines themselves. So the lines show what
-happened, independently of the library's state.
+happened, even if the library's state is wrong.
 """
 
 import json
@@ -51,8 +51,8 @@ def fail(context):
 
 
 def shout(context):
-    # Only the first error of a kind is logged as a warning, so raise another
-    # kind than the other handlers.
+    # Only the first error of each exception class is logged as a warning. So
+    # raise another class than the other handlers.
     raise ValueError('\0\ud800' + 5_000_000 * 'x')
 
 

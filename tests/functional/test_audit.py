@@ -44,8 +44,8 @@ CLASSES = ('due', 'on_time', 'late', 'dead', 'superseded', 'cancelled',
 
 @pytest.fixture
 def tick(place):
-    """Return a tick of ten minutes ago, on a full minute. The ticks since then
-    are due, too.
+    """Return a tick on a full minute, ten minutes ago. So the next ticks are
+    due, too.
     """
     place.write_tasks(HOSTS)
     return place.now - place.now % MINUTE - 10 * MINUTE
@@ -169,7 +169,7 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
     code, found = audit(place)
 
     assert code == 1
-    # Ticks of the last minutes do not count as lost: a scheduler may still
+    # The newest ticks do not count as lost, because a scheduler may still
     # claim them.
     assert found['poll']['lost'] >= 6
     assert set(found['poll']) <= {
@@ -295,7 +295,7 @@ def test_a_catalogue_that_cannot_be_read_is_told(
 
     told = place.above('audit', '--tasks', 'tasks:Tasks')
 
-    # The job, its catalogue method and the error.
+    # The output names the job, its catalogue method and the error.
     assert re.search(rf'\bpoll: .*\bhosts\b.* {said}', told)
     assert place.tell('audit', '--tasks', 'tasks:Tasks')[0] == 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters while one server at a time is down: no work is lost.
+"""Clusters in which one server at a time is down. No work is lost.
 
 The servers are real and are killed. The handlers record their runs, and the
 checker of the tests judges this record.
@@ -129,8 +129,8 @@ def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
 
 def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
         started, zookeeper, rabbitmq, postgresql):
-    """A repeated call finds a committed result by its own lease name, so the
-    claim does not wait for the end of its lease.
+    """A repeated call finds by the name of its lease that its first attempt
+    was committed. So the claim does not wait for the end of the lease.
     """
     url = sa.make_url(postgresql.url)
     with proxy.Proxy((url.host, url.port)) as way:
@@ -141,9 +141,9 @@ def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
 
         for _ in range(6):
             cluster.wait_complete(1, after=time.time())
-            # Lose the answer to a claim or to a start: only these send a list
-            # of objects, for the lease. The statement is prepared, so its text
-            # is not sent again.
+            # Lose the answer to a claim or to a start: only these statements
+            # have a list of objects as a parameter. The text of a prepared
+            # statement is not sent again, so it cannot be searched for.
             assert way.lose_answer(b'COMMIT', after=b'["192.168.').wait(10)
             time.sleep(0.5)
             way.set('pass')

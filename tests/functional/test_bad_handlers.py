@@ -79,7 +79,7 @@ def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
 
 def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
         cluster):
-    """The object is dead after six workers were lost with it."""
+    """The object is dead after its handler has ended six workers."""
     cluster.set(spacing=40, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
 
 def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
         cluster):
-    """This also holds if a tick is too short for six losses."""
+    """This holds even if a tick is too short for six losses of a worker."""
     cluster.set(spacing=10, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')
     for _ in range(2):

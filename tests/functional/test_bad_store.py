@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program reports a store that it cannot use in one line.
 
-A permanent fault is rejected before the program forks. For a fault that may be
-repaired, the program logs it and waits, and no tick is lost.
+If the fault is permanent, the program ends before it forks. If the fault may
+be repaired, the program logs it and waits, and no tick is lost.
 """
 
 import os

@@ -136,8 +136,8 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
 @pytest.mark.parametrize('claimed', ['local'], indirect=True)
 def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
         claimed):
-    """The entry of the process ends with its session. Other members find its
-    runs by its entry.
+    """When the session of a killed process expires, its entry disappears. Then
+    other members find its runs and repeat them.
     """
     claimed.set(takes=0.5, lease=60)
     schedulers, _ = started(claimed)

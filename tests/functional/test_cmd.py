@@ -34,7 +34,8 @@ class Nodes(PeriodicTasks):
 '''
 
 
-#: Matches a row of status for a missing process, in a table or as a block.
+#: Regular expression for the row of a missing process in the output of
+#: ``status``, as a table or as a block.
 GONE = re.compile(r'^(\| |Role +)gone\b', re.MULTILINE)
 
 
@@ -143,7 +144,7 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
                 '--config-file', embedded.config) as watch:
             waiting.wait_until(lambda: '2 members' in watch.said(), 20,
                                'nobody was there')
-            # The launcher does not react to a frozen process.
+            # Freeze the first process. The launcher does not react to this.
             for process in scheduler.family()[:1]:
                 process.suspend()
             waiting.wait_until(
@@ -300,7 +301,7 @@ def test_doctor_finds_a_broker_that_refuses_the_password(
 
 def test_doctor_finds_a_process_that_left_its_queue(
         tmp_path, zookeeper, rabbitmq):
-    """A worker is in the group, but it listens on another broker or on none.
+    """The worker is in the group, but it listens on another broker or on none.
     """
     from distperiodic.adapters.coordination.membership import Membership
     from distperiodic.adapters.local.clock import SystemClock

@@ -93,7 +93,7 @@ def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
 
     assert said.startswith(f'{first} (scheduler): drained')
     assert set(after.values()) == {second}
-    # Every process of the cluster claims, and no tick is lost.
+    # The remaining scheduler claims all ticks, and no tick is lost.
     tick = cluster.complete_ticks()[-1]
     cluster.wait_complete(3, after=tick)
     [event] = rows(cluster, 'events')
@@ -160,7 +160,7 @@ def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
         lambda: frozen.logged('pool size set'), 60, 'it was not set')
 
 
-# With dispatcher = local there are no workers.
+# There are no workers with dispatcher = local.
 @pytest.mark.parametrize(
     'steered', [('messaging', 'postgresql'), ('messaging', 'mariadb')],
     ids='-'.join, indirect=True)

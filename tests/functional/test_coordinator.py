@@ -38,8 +38,8 @@ SESSION = 2
 #: Seconds within which a group must recover after the last fault.
 SOON = 20.0
 OBJECTS = members.OBJECTS
-#: Wall clock minus monotonic clock of this host, to convert the server's
-#: times.
+#: Difference between the wall clock and the monotonic clock of this host. It
+#: converts the server's times.
 EPOCH = time.time() - time.monotonic()
 
 
@@ -65,7 +65,9 @@ def fragile(mortal):
 
 @pytest.fixture
 def way(mortal):
-    """Return a proxy that can disturb the network before a healthy server."""
+    """Return a proxy before a healthy server. The test can disturb the
+    connections through it.
+    """
     with proxy.Proxy((ports.HOST, mortal.port)) as way:
         way.url = f'zookeeper://{ports.HOST}:{way.port}'
         yield way
@@ -266,8 +268,8 @@ def test_a_join_and_a_clean_leave_are_pushed_to_every_member(
 
     figure('a join is in every view after', sorted(joins)[2])
     figure('a leave is in every view after', sorted(leaves)[2])
-    # With polling, a member would detect it only at a probe, after up to a
-    # quarter of the session: 5 s.
+    # By polling, a member would detect a change only after up to a quarter of
+    # the session: 5 s.
     assert min(joins) < 1.0
     assert min(leaves) < 1.0
 
@@ -1029,7 +1031,7 @@ def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
     try:
         worker.start()
 
-        # With polling, it would take a quarter of the session for each group.
+        # By polling, this would take a quarter of the session for each group.
         wait_until(lambda: ['w'] in seen, 5.0, f'it saw {seen}')
         # The observer may see the worker before the worker sees itself.
         worker.wait_joined(SOON)
@@ -1145,8 +1147,8 @@ def test_a_start_that_failed_can_be_tried_again(way, join):
 
 def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
         zookeeper, group, raw, way, join):
-    """ZooKeeper rejects the client at once. Without pauses, the retries would
-    follow each other immediately.
+    """ZooKeeper rejects the client at once. So retries without a pause would
+    overload it.
     """
     secret = kazoo.client.KazooClient(
         way.url.removeprefix('zookeeper://'))

@@ -532,8 +532,8 @@ def test_a_statement_that_takes_too_long_is_one_line(postgresql):
 
 def test_who_has_waited_long_for_others_is_not_made_to_wait_again(
         sqlite_url, monkeypatch):
-    """Nine waits of half a minute each would make the store unavailable
-    without any report.
+    """Nine waits of half a minute each would make the store unavailable for
+    minutes, without a log line.
     """
     schema.sync(sqlite_url)
     seconds = [0.0]
@@ -604,8 +604,8 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
 
 def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         postgresql):
-    """The same holds for a host that loses power between the end of a run and
-    its commit.
+    """The same holds if a host loses power between the end of a run and its
+    commit.
     """
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex
@@ -847,8 +847,9 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
 def test_a_check_keeps_the_locks_of_this_process(sqlite_url, tmp_path):
     """A check must not release the file locks of this process.
 
-    Without these locks another process that closes the database acts as its
-    last user. It then removes the log to which this process still writes.
+    Without these locks, another process that closes the database believes that
+    it is the last user. It then removes the log to which this process still
+    writes.
     """
     schema.sync(sqlite_url)
     path = tmp_path / 'claims.sqlite'

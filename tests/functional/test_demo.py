@@ -46,8 +46,8 @@ def stage(tmp_path):
     assert not made.directories()
 
 
-#: Matches the first line with a number of objects for each member. Then all
-#: members have joined.
+#: Regular expression for the first line with a number of objects for each
+#: member. When this line appears, all members have joined.
 ALL_JOINED = re.compile(r'member-1\D+\d+.*member-2\D+\d+.*member-3\D+\d+')
 
 

@@ -192,8 +192,8 @@ def scheduler(tasks):
 
 
 def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
-    """A full garbage collection would stop all threads in the middle of a
-    tick.
+    """Otherwise a full garbage collection would stop all threads in the middle
+    of a tick.
     """
     scheduler.start()
     waiting.wait_until(gc.get_freeze_count, 20)
@@ -278,7 +278,9 @@ except exceptions.ConfigError as exc:
 
 
 def test_eventlet_without_its_patches_is_refused_at_once():
-    """The threads of such a service would never run, without any message."""
+    """Without the patches its threads would never run, and no message would
+    report this.
+    """
     told = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,
         capture_output=True, text=True, timeout=60)
@@ -306,8 +308,8 @@ def host(tmp_path):
 
 def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
         host, tmp_path, caplog):
-    """Otherwise the scheduler, and the service around it, would end at each
-    start.
+    """Otherwise the scheduler would end at each start, and the service that
+    embeds it would end, too.
     """
     tasks = Tasks(conf := host())
     scheduler = service.SchedulerService(conf, tasks)

@@ -56,7 +56,8 @@ class Event:
             self.tick = datetime.datetime.fromisoformat(
                 values['tick']).timestamp()
         else:
-            # A task that is driven by a timer does not know its tick.
+            # A task that is driven by a timer does not know its tick, so
+            # derive the tick from the time.
             at = datetime.datetime.fromisoformat(match['at']).timestamp()
             self.tick = at // 6 * 6
 
@@ -86,7 +87,7 @@ class Programs:
         return program
 
     def runs(self, name, spacing):
-        """Return the pids that ran each object, by tick of that grid and by
+        """Return the pids that ran each object, by tick of the grid and by
         object.
         """
         ticks = collections.defaultdict(

@@ -325,7 +325,7 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
         return scene.due - number * period
 
     def at(number):
-        # The age is rounded down, so that the instant is after the tick.
+        # Round the age down. Then the instant is not before the tick.
         return ['a', '--at', f'{(place.now - tick(number)) // SECOND}s']
     place.run('poll', tick(9), 'a', 'b')
     place.run('poll', tick(8), 'a', 'b', dead=['a'])
@@ -360,8 +360,8 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
 
 @pytest.fixture
 def earlier(scene):
-    """Return a function that returns the tick a number of periods before the
-    last one. The schedule is recorded in the store.
+    """Record the schedule in the store. Return a function that returns the
+    tick which is *number* periods before the last one.
     """
     period = scene.due - scene.before
     scene.store.adopt({'poll': f'every {period}'})

@@ -158,8 +158,8 @@ def test_what_one_node_claimed_another_starts_and_a_third_finishes(
 
 @pytest.fixture
 def much(cluster):
-    """Return a function that writes so much on the first node that the others
-    fall behind.
+    """Return a function that writes many rows on the first node, so that the
+    other nodes fall behind.
     """
     root = cluster.nodes[0].root
     root(f'CREATE TABLE {DATABASE}.much (number INT PRIMARY KEY)')
@@ -182,8 +182,8 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
     first, second, third = stores
     lease, into = name(), name()
     for store in stores:
-        # Later, this call would wait until the node has the job, and so also
-        # the claims.
+        # A call during the test would wait until the node knows the job. By
+        # then the node would also have the claims.
         store.running([job])
     much()
     claim(first, job, tick, MANY, lease)
@@ -252,9 +252,7 @@ def test_of_claimers_on_all_nodes_one_wins_each_object(cluster, job):
 
 def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
         stores, job):
-    """It never happens that both calls succeed, however close together they
-    are.
-    """
+    """Never do both calls succeed, even at the same time."""
     first, second, _ = stores
     first.renew([name()], holder=WORKER, seconds=LONG)
     second.take_over_expired([job], into=name(), holder='', seconds=LONG,
@@ -365,8 +363,9 @@ def test_a_node_that_lost_the_others_is_waited_for(
 
 
 def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
-    """The clients keep their address, which then leads to another node, as
-    behind a load balancer. There they repeat the unanswered calls.
+    """The clients keep their address. After the kill this address leads to
+    another node, as behind a load balancer. There the clients repeat the
+    unanswered calls.
     """
     first, second, _ = cluster.nodes
     objects = MANY[:40]

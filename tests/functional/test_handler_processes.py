@@ -66,6 +66,7 @@ def test_processes_outlive_the_thread_of_the_first_run(processes):
     thread.start()
     thread.join()
 
-    # If the processes ended with their parent thread, they would end at once.
+    # A process that is bound to its parent thread would end together with this
+    # thread.
     for _ in range(3):
         assert run(processes) == ran[0]

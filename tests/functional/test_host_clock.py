@@ -33,8 +33,8 @@ def host(monkeypatch):
                         lambda self: round(found.wall * SECOND))
     monkeypatch.setattr(SystemClock, 'monotonic',
                         lambda self: found.up)
-    # The kernel creates the boot id, and the product has no public replacement
-    # for it.
+    # The kernel creates the boot id. The product has no public interface to
+    # replace it.
     monkeypatch.setattr(host_clock, '_boot_id', lambda: found.boot)
     return found
 

@@ -62,7 +62,7 @@ def test_nobody_waits_for_who_looks(place):
 @pytest.mark.timeout(9)
 @pytest.mark.parametrize('look', LOOKS)
 def test_who_looks_takes_no_turn_at_writing(place, look):
-    """A reader that needed the write lock would wait for the writer, and fail
+    """A reader that takes the write lock would wait for the writer, and fail
     after 10 s.
     """
     kind, call = LOOKS[look]

@@ -87,7 +87,7 @@ def test_the_hosts_own_options_are_left_alone(ends):
 @pytest.mark.parametrize('quorum', [True, False])
 def test_the_type_of_the_queues_is_changed_by_a_rolling_restart(
         rabbitmq, quorum):
-    """Each process understands processes with queues of the other type. An
+    """Processes with different types of queues understand each other. An
     abandoned queue does no harm.
     """
     group = f'rolling-{quorum}'
@@ -169,7 +169,9 @@ def test_what_is_meant_for_another_process_is_dropped_aloud(
 
 
 def test_what_is_meant_for_another_term_of_the_process_goes_on(ends):
-    """The receiver compares the term when it starts the work, and answers."""
+    """The bus delivers the message. Its receiver compares the term later, and
+    answers.
+    """
     ends.send(1, worker=ends.worker.replace('~1~', '~2~'))
     ends.report(1, ends.scheduler.replace('~1~', '~2~'))
     wait_until(lambda: ends.got == ['1'] and ends.reported == ['1'])
@@ -346,7 +348,7 @@ def test_a_host_that_compresses_its_messages_does_not_compress_ours(
 
 
 def test_a_forged_call_is_not_answered_and_holds_nobody_up(rabbitmq, ends):
-    """oslo.messaging would search for each absent caller for a minute."""
+    """oslo.messaging would wait a minute for each absent caller."""
     for number in range(20):
         publish(rabbitmq, ends.work_queue, cast_of(
             {}, _msg_id=f'm{number}', _reply_q=f'nobody{number}'))
@@ -416,7 +418,7 @@ def out_of_memory(server):
     server.ctl('set_vm_memory_high_watermark', '0.0000001')
     try:
         # The broker informs its connections after the command has returned.
-        # Until then it confirms what they publish.
+        # Until then it confirms the messages that they publish.
         wait_until(lambda: 'running' not in server.ctl(
             '--quiet', 'list_connections', 'state').split())
         yield
@@ -465,7 +467,8 @@ def test_an_exchange_that_was_deleted_is_declared_again(mortal, fragile):
         channel.exchange_delete('distperiodic')
     fragile.send(1)
     wait_until(lambda: fragile.unsent or fragile.sent)
-    # AMQP does not inform the listeners. They bind again when they connect.
+    # AMQP does not inform the listeners that the exchange is gone. They bind
+    # again when they connect.
     mortal.ctl('close_all_connections', 'test')
     fragile.talk('after', 20)
 

@@ -401,8 +401,8 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
 
 def test_an_object_is_triggered_once_however_often_it_is_asked(
         place, monkeypatch):
-    """A call may be repeated because its answer was lost. A trigger settles no
-    tick of the schedule.
+    """A repeated call triggers nothing, because an answer may have been lost.
+    A trigger settles no tick of the schedule.
     """
     place.run('poll', place.now - SECOND, 'a')
     control = StoreAdmin(place.url, namespace=place.group)
@@ -564,7 +564,7 @@ def test_a_retry_is_not_taken_over_from_anybody(place):
                                             holder='api-2', seconds=60.0,
                                             gone=[], limit=9)
     [one] = place.tell('history')[1]
-    # The worker is gone, with its runs.
+    # The worker has died during its runs.
     lost = place.store.take_over_expired(['poll'], into='once-more',
                                          holder='api-2', seconds=60.0,
                                          gone=['w-1'], silence_timeout=0.0,

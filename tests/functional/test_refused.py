@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""If a member cannot enter ZooKeeper, the error names the real cause."""
+"""The error of a member that cannot enter ZooKeeper names the real cause."""
 
 import contextlib
 import socket

@@ -19,7 +19,7 @@ OBJECTS = 20
 
 @pytest.fixture
 def cluster(request, tmp_path, zookeeper, rabbitmq):
-    """Return a cluster, ring only or with a store. The test starts the
+    """Return a cluster, either ring only or with a store. The test starts the
     processes that share an id.
     """
     options = {}

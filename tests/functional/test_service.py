@@ -65,8 +65,8 @@ def test_three_forked_members_share_every_tick(local):
 
 
 def test_two_services_in_one_group_are_named(local):
-    """Each of the two services would own objects of jobs that only the other
-    one has.
+    """Each of the two services would own objects of a job that only the other
+    service has.
     """
     with local.observe() as group:
         first = [local.start('scheduler') for _ in range(2)]
@@ -189,8 +189,8 @@ def test_a_worker_that_joins_under_load_gets_work_at_once(remote):
     with remote.observe('default') as workers:
         remote.start('worker')
         workers.wait_members(1)
-        # Let each tick send its objects at once. One worker needs 15 s for all
-        # of them.
+        # Let each tick send its objects immediately. One worker needs 15 s for
+        # the objects of a tick.
         remote.set(spacing=1)
         remote.start('scheduler')
         waiting.wait_until(lambda: len(remote.runs()) > 20, 30,
@@ -281,7 +281,8 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
 
 def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
         tmp_path, zookeeper, rabbitmq_server):
-    """Otherwise the others would treat it as alive until its session expires.
+    """Otherwise the schedulers would treat the worker as alive until its
+    session expires.
     """
     hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
     made = Cluster(

@@ -176,7 +176,8 @@ def test_servers_listen_on_loopback_only(
 @pytest.mark.parametrize('service', [
     'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'])
 def test_no_server_outlives_a_killed_test_run(service):
-    """testcontainers itself ends a container."""
+    """Containers are not tested here, because testcontainers itself ends them.
+    """
     run = subprocess.Popen(
         [sys.executable, '-c',
          'import time; from tests import services\n'

@@ -30,8 +30,8 @@ def cluster(tmp_path, postgresql):
 
 
 def longest_gap(runs, begin, end):
-    """Return the longest time within [*begin*, *end*] in which none of *runs*
-    began, in seconds.
+    """Return the longest time without the begin of one of *runs* within
+    [*begin*, *end*], in seconds.
     """
     times = [begin, *sorted(
         run.at for run in runs if begin < run.at < end), end]
@@ -61,6 +61,6 @@ def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
         lambda: [run for run in cluster.runs() if run.object == KEPT
                  and run.tick > kept.tick], 20, 'it never ran again')
     assert ended[0].at > kept.at + 24
-    # The server ends an idle session long before the handler ends.
+    # If the session is idle, the server ends it long before the handler ends.
     assert [run.key for run in cluster.runs('end')].count(kept.key) == (
         kind == 'keep')

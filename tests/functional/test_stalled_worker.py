@@ -80,7 +80,8 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
 
 def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
         cluster):
-    """No process is left that saw the others die, and their leases last long.
+    """All processes die, so none of them can report the others as gone, and
+    their leases last long.
     """
     cluster.set(lease=60, objects=12, takes=1, spacing=4)
     programs = [*cluster.programs, cluster.start('worker')]
@@ -121,8 +122,8 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
     pid, = victim.children
 
     def just_begun():
-        # Do not freeze runs that are about to end: the database would end the
-        # transaction of a frozen handler.
+        # Freeze the worker only early in its runs. If a handler is frozen in a
+        # transaction, the database ends the transaction.
         runs = under_way(cluster, pid)
         return len(runs) > 1 and all(time.time() - r.at < 0.5 for r in runs)
     waiting.wait_until(just_begun, 20)

@@ -42,7 +42,7 @@ class Own(distperiodic.PeriodicTasks):
 '''
 
 
-#: Runs a test with each kind of store. The other tests use one kind.
+#: Run a test with each kind of store. The other tests use only one kind.
 STORES = pytest.mark.parametrize(
     'cluster', ['sqlite', 'postgresql', 'mariadb'], indirect=True)
 

@@ -24,7 +24,7 @@ from tests.functional.test_tasks import check
 #: Seconds within which the processes of a group start.
 STARTING = 150.0
 
-# Servers and processes start in sequence.
+# The timeout is long because servers and processes start in sequence.
 pytestmark = pytest.mark.timeout(400)
 
 

@@ -113,7 +113,8 @@ def alone(tmp_path):
 
 @pytest.fixture
 def isolated(tmp_path):
-    """Return the embedded default, with the commands of module b in processes.
+    """Return the embedded default, in which the commands of module b run in
+    separate processes.
     """
     made = Group(tmp_path, {'partition:b': {'executor': 'process'}})
     yield made

@@ -55,7 +55,7 @@ class Able:
                 and mine.schedule_text() == in_force.schedule_text())
 
     def deadline(self, job: str, name: str, since: int, known: int) -> int:
-        """Return the deadline for the claim of an object that waits for it
+        """Return the deadline for the claim of an object that has been waiting
         since *since*.
 
         :param known: time from which the store may know the object. Before
@@ -65,7 +65,9 @@ class Able:
                    self._late(job, max(since, known)))
 
     def prompt(self, job: str, name: str, since: int) -> int:
-        """Return the owner's deadline, if the owner reads the catalogue."""
+        """Return the deadline for the owner: it claims after a read of the
+        catalogue.
+        """
         for process, begin, end in self._owners.spans(name, since):
             begin = self._aware[process](begin)
             for span in self._reading.get(process, ()):

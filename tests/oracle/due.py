@@ -4,9 +4,9 @@ world.
 
 The life of an object is divided at each change of its catalogue or its job.
 One schedule holds in each piece, and the oracle enumerates the ticks of this
-schedule. A change takes effect when the catalogue is read, and the exact time
-of this is unknown. So a tick near a change *may* run, and every other tick
-*must* be decided::
+schedule. A change takes effect at the next read of the catalogue, whose exact
+time is unknown. So a tick near a change *may* run, and every other tick *must*
+be decided::
 
     catalogue     absent | there                              | absent
     may run              |--------------------------------------------|
@@ -56,15 +56,16 @@ class Due(NamedTuple):
     must: bool
     plan: due.Plan
     job: Job
-    #: Time from which the store knows the object: the catalogue was read, or
-    #: had to be read by then.
+    #: Time from which the store knows the object: the first read of the
+    #: catalogue that recorded it, or the deadline for this read.
     known: int
-    #: First instant for which the tick may be claimed. A tick that is due by
-    #: two schedules, one before and one after a change, runs only once.
+    #: First instant for which the tick may be claimed. After a change of the
+    #: schedule the same tick may be due once more, but it runs only once.
     first: int
     #: Time from which the schedule of the tick holds.
     since: int
-    #: The second due time, if the tick must be decided for both schedules.
+    #: The second due time, if the tick must be decided both before and after a
+    #: change of the schedule.
     again: 'Due | None' = None
 
 
@@ -78,7 +79,7 @@ class Piece:
     may: Span
     #: Ticks that come due in this time must be decided.
     must: Span
-    #: Earlier ticks are not due, because the object was not listed then.
+    #: Ticks before this time are not due, because the object was not listed.
     listed: int
     #: Time from which the store knows the object.
     known: int
@@ -106,7 +107,8 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             if begin >= min(until, stays):
                 continue
             # The store rejects a claim by a schedule that is not in force. So
-            # at a change of the job only EARLIEST counts, not the slack.
+            # a claim may differ from the change of a job only by EARLIEST, not
+            # by the slack.
             may_begin = max(begin - slack, since - EARLIEST)
             may_end = min(stays + slack, until + EARLIEST)
             listed = known = max(came, facts.started)
@@ -148,15 +150,15 @@ def _turned(owners: 'Owners', pair: Pair,
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
             since: int, turned: bool) -> tuple[int, int]:
-    """Return the instant from which a new object certainly counts as listed,
-    and the time from which the store knows the object.
+    """Return two times for a new object: when it certainly counts as listed,
+    and when the store knows it.
 
-    The instant is that of the latest reading that may have recorded the
-    object, or the tick for which the owner had to read the catalogue.
+    The first time is the instant of the latest reading that may have recorded
+    the object, or the tick for which the owner had to read the catalogue.
 
     :param turned: whether the object had another schedule before. The old
-        schedule holds until the catalogue call has returned, and its due
-        ticks are settled then.
+        schedule holds until the catalogue call has returned, and its due ticks
+        are settled then.
     """
     reading = owners.reading(pair, since, there=True)
     read = FOREVER if reading is None else reading.at
@@ -166,7 +168,8 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
         begin += facts.bounds.slack
     tick = job.schedule.after(facts.by_store(begin) - 1)
     while (at := facts.comes(tick)) < min(read, facts.end):
-        # A member that becomes the owner later does not read for this tick.
+        # A member that becomes the owner later does not read the catalogue for
+        # this tick.
         if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
             return at, at
         tick = job.schedule.after(tick)
@@ -180,7 +183,9 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
         tuple[int, int, _What]]:
-    """Yield each of *changes* with its time and the time of the next one."""
+    """Yield each of *changes* with its own time and the time of the next
+    change.
+    """
     for index, (at, what) in enumerate(changes):
         yield at, (changes[index + 1][0] if index + 1 < len(changes)
                    else FOREVER), what
@@ -196,7 +201,8 @@ def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
             if not piece.may.begin <= at < piece.may.end:
                 continue
             must = (piece.must.begin <= at < piece.must.end
-                    # With a spread, the object must be listed at the tick.
+                    # With a spread, the object must be listed already at the
+                    # tick itself.
                     and (not piece.plan.spread
                          or facts.comes(tick) >= piece.listed))
             one = Due(tick, at, instant, piece.must.end, must, piece.plan,
@@ -234,8 +240,8 @@ class Owners:
     """The owner of each object at each time, by the true ring."""
 
     def __init__(self, facts: Facts):
-        #: Returns the deadline by which an owner that reads the catalogue
-        #: must have claimed a due tick.
+        #: Returns the deadline for the claim of a due tick, if the owner reads
+        #: the catalogue.
         self.deadline: Callable[[str, str, int], int] = (
             lambda job, name, since: FOREVER)
         self._times = [at for at, _ in facts.rings]
@@ -260,11 +266,11 @@ class Owners:
 
     def reading(self, pair: Pair, since: int, *,
                 there: bool) -> Reading | None:
-        """Return the first reading after *since* by the owner of an object
-        that the owner was able to record.
+        """Return the first reading of a catalogue after *since* that its
+        object's owner made and was able to record.
 
-        :param there: whether the reading must contain the object, or must
-            not contain it.
+        :param there: whether the reading must contain the object, or must not
+            contain it.
         """
         return next((
             reading for reading in self._since(pair[0], since)
@@ -274,8 +280,10 @@ class Owners:
             == reading.at + self._prompt), None)
 
     def instants(self, pair: Pair, since: int) -> list[int]:
-        """Return the instants for which a new object may have been recorded:
-        those of its readings, up to the first one that certainly was recorded.
+        """Return the instants of all readings that may have recorded a new
+        object.
+
+        The last of them is the first reading that certainly recorded it.
         """
         surely = self.reading(pair, since, there=True)
         return [reading.instant for reading in self._since(pair[0], since)

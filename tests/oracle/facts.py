@@ -31,19 +31,19 @@ class Skip(NamedTuple):
     at: int
     job: str
     object: str
-    #: The watermark before the skip. The ticks after it are given up.
+    #: The watermark before the skip. The skip gives up the ticks after it.
     before: int
-    #: The last tick that is given up.
+    #: The last tick that the skip gives up.
     until: int
     #: misfire, overlap, pause or lost
     by: str
-    #: Number of ticks that the skip was counted as. None means that the number
-    #: is not known for a single object.
+    #: Number of ticks that the product counted for the skip. None means that
+    #: the number for a single object is unknown.
     counted: int | None = None
 
 
 class Listed(NamedTuple):
-    """A change of the entry of one object in its catalogue."""
+    """A change of an object's entry in its catalogue."""
 
     at: int
     #: Whether the catalogue lists the object from then on.
@@ -53,7 +53,7 @@ class Listed(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A return of a catalogue method."""
+    """The result of one catalogue call."""
 
     at: int
     #: The member that read it, by its name on the ring.
@@ -100,17 +100,17 @@ class Entry(NamedTuple):
 class Bounds(NamedTuple):
     """Limits on delays, in microseconds."""
 
-    #: From the moment when a member owns an object to its claim of a due tick
-    #: of this object.
+    #: Greatest time from the moment when a member owns an object to its claim
+    #: of a due tick of this object.
     prompt: int
-    #: From the moment when any member is able to claim to its claim of a tick
-    #: that the owner leaves unclaimed.
+    #: Greatest time from the moment when any member is able to claim to its
+    #: claim of a tick that the owner leaves unclaimed.
     late: int
-    #: From one check of the paused jobs, and of the ticks that wait for a run
-    #: of another process, to the next check.
+    #: Interval between two checks of the paused jobs, and of the ticks that
+    #: wait for a run of another process.
     sweep: int
-    #: By how much a decision may differ from the end of a grace, and for how
-    #: long a change may stay unknown.
+    #: Greatest deviation of a decision from the end of a grace, and greatest
+    #: time for which a change may be unknown.
     slack: int
 
 

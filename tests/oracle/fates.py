@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outcome of each due tick, and a check of the reason for each skip.
 
-A skip for these reasons is true under these conditions:
+A skip with one of these reasons is true under the condition beside it:
 
 ======== ==============================================================
 misfire  no member was able to claim the tick in time; or a newer tick,
@@ -9,8 +9,8 @@ misfire  no member was able to claim the tick in time; or a newer tick,
 overlap  an earlier run of the object was open when the tick came due,
          or while the tick waited
 pause    the job was paused when the tick came due, or while it waited
-lost     the tick's policy gave it up before the deadline; a lost tick
-         whose deadline had passed is a finding
+lost     the job's policy gave the tick up before the deadline of its
+         claim; otherwise the product lost the tick: a finding
 ======== ==============================================================
 """
 
@@ -149,8 +149,9 @@ class Oracle:
     def judge(self) -> None:
         for one in self.objects:
             for index, due in enumerate(one.dues):
-                # While a change is unknown, one.dues mixes the ticks of two
-                # schedules. Only a tick of the same schedule follows *due*.
+                # While some members do not know a change yet, one.dues
+                # contains ticks of two schedules. Take the next tick of the
+                # same schedule.
                 following = next((
                     other for other in itertools.islice(
                         one.dues, index + 1, None)
@@ -198,8 +199,8 @@ class Oracle:
                 f'it up at {self._seconds(end)}'))
 
     def _deadline(self, one: Object, due: Due, until: int) -> int:
-        """Return the deadline for the claim of *due*. A result after *until*
-        only means that the deadline is later than *until*.
+        """Return the deadline for the claim of *due*. If the deadline is later
+        than *until*, the result is any time after *until*.
         """
         since = due.at
         while True:
@@ -292,14 +293,15 @@ class Oracle:
         deadline = self._deadline(one, due, skip.at)
         if deadline < min(self._end(due, following), due.until):
             return f'it had to be claimed by {self._seconds(deadline)}'
-        # No member had to claim the tick before its policy gave it up.
+        # The policy gave up the tick before any member had to claim it. So the
+        # skip is correct.
         return ''
 
     def _wrong_misfire(self, one: Object, due: Due,
                        following: Due | None, skip: Skip) -> str:
         if due.until <= skip.at:
-            # A change has ended the tick. This is right if no member had to
-            # claim it before the change.
+            # A change has ended the tick. The skip is correct if no member had
+            # to claim the tick before the change.
             deadline = self._deadline(one, due, due.until)
             return '' if deadline > due.until else (
                 f'it had to be claimed by {self._seconds(deadline)}')
@@ -337,8 +339,9 @@ class Oracle:
     @staticmethod
     def _immediate(one: Object, claim: checker.Claim,
                    used: set[int]) -> int | None:
-        """Return the number of a piece whose beginning is itself a tick,
-        because its job runs immediately. *claim* is the claim of this tick.
+        """Return the number of a piece whose beginning is itself a tick.
+
+        If a job runs immediately, *claim* may be the claim of such a tick.
 
         :param used: pieces whose beginnings were claimed already.
         """
@@ -361,8 +364,7 @@ class Oracle:
         """Report skips whose count differs from the number of due ticks."""
         within = one.dues[bisect.bisect_right(one.ticks, skip.before):
                           bisect.bisect_right(one.ticks, skip.until)]
-        # A tick has to be counted only if its schedule was in force at the
-        # time of the skip: it had not been replaced, and had already begun.
+        # Count only ticks whose schedule was in force at the time of the skip.
         least = sum(due.must and due.since <= skip.at < due.until
                     for due in within)
         most = len(within) + self._begins_within(one, skip)

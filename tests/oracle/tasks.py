@@ -90,8 +90,8 @@ class Request(NamedTuple):
 class CommandRun(checker.Run):
     """One call of a command, as the command saw it.
 
-    The outcome *unknown* is that of a run which has committed its end itself,
-    without an answer.
+    The outcome is *unknown* if the command tried to commit its own end and
+    received no answer.
     """
 
     step: int = 0
@@ -138,7 +138,7 @@ class _Visit:
     end: int
     runs: list[CommandRun] = dataclasses.field(default_factory=list)
     grants: int = 0
-    #: Whether the claim of the command was recovered after the last grant.
+    #: Whether the claim of the command was reclaimed after the last grant.
     recovered: bool = False
 
     @property
@@ -291,7 +291,9 @@ def _within(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
 def _left(facts: TaskFacts, submission: Submission, visit: _Visit,
           row: Row, known: dict[str, Any], asked: Sequence[str]
           ) -> Iterator[Finding]:
-    """Find moves that no reason explains. Update *known* by the move."""
+    """Find transitions that no reason explains. Update *known* with the result
+    of the transition.
+    """
     before, last = visit.rows[-1], _newest(visit.runs)
     steps, step, back = submission.steps, before.step, before.back
     act = _act(submission, visit)
@@ -385,8 +387,9 @@ def _cancelled(steps: Sequence[Step], before: Row, visit: _Visit
     unstarted = _down(steps, before.step - 1, True)
     begun = _down(steps, before.step, True)
     if visit.recovered:
-        # No worker has started the new attempt. If no earlier run is recorded,
-        # the store may not know that none began. So both places are allowed.
+        # No worker has started the new attempt. The store may not know whether
+        # an earlier attempt began. So both places are allowed, unless a run is
+        # recorded.
         return [begun] if visit.runs else [unstarted, begun]
     if not visit.grants:
         return [unstarted]
@@ -435,7 +438,9 @@ def _together(facts: TaskFacts) -> Iterator[Finding]:
 
 
 def _fences(runs: Mapping[str, Sequence[CommandRun]]) -> Iterator[Finding]:
-    """Find runs of a task whose fence is not greater than the one before."""
+    """Find runs of a task whose fence is not greater than the fence of the run
+    before.
+    """
     for task, some in runs.items():
         newest: CommandRun | None = None
         for run in sorted(some, key=lambda run: run.start):
@@ -509,7 +514,8 @@ class _Queues:
     def excuses(self, row: Row, since: int) -> bool:
         """Return whether a task may wait because its queue is halted or busy.
 
-        :param since: instant from which any change in the queue excuses it.
+        :param since: a change of another task of the queue after this instant
+            also counts as busy.
         """
         if row.queue is None:
             return False

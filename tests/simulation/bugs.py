@@ -23,8 +23,7 @@ class Bug:
     sweeps = True
     #: Whether a restarted process has the nonce of the process before it.
     same_nonce = False
-    #: Settings that are not drawn, so that the bug shows; see
-    #: :func:`.draws.draw`.
+    #: Fixed settings with which the bug shows; see :func:`.draws.draw`.
     given = types.MappingProxyType({})
 
     def store(self, kind):
@@ -49,9 +48,7 @@ class Bug:
 
 
 class NoFence(Bug):
-    """A result counts for the current run of the object, even if it is from
-    another run.
-    """
+    """The result of an old run ends the current run of the object."""
 
     def store(self, kind):
         class Store(kind):
@@ -235,8 +232,8 @@ class OthersNotCounted(Bug):
 
 
 class AsBelieved(Bug):
-    """A skip counts all ticks that the member believes missed, including ticks
-    that were settled since.
+    """A skip counts all ticks that its member believes to be missed. Some of
+    them may have been settled since then.
     """
 
     def store(self, kind):
@@ -258,7 +255,7 @@ class NotAccounted(Bug):
 
 
 class Forgiving(Bug):
-    """The number of attempts that were lost with their workers starts again at
+    """The count of attempts that were lost with their workers starts again at
     each tick.
     """
 

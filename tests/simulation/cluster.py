@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster that shares a store, with all faults that happen to it.
+"""A cluster that shares a store, with faults.
 
 A seed draws the cluster, its jobs and a subset of the faults. Faults occur for
 a while and are then healed. After a time for recovery the record is judged::
@@ -67,8 +67,8 @@ class Cluster:
         pipeline._PAGE = setup.page
         late_claims._LONGEST_PAUSE = setup.rest
         self.world.tell('SETUP %s', setup)
-        #: The newest jobs, which a process gets at its next start, and the
-        #: jobs that each member was configured with.
+        #: First, the newest jobs, which a process gets at its next start.
+        #: Then, the jobs that each member was configured with.
         self.newest_jobs = dict(setup.jobs)
         self._installed = {}
         #: Jobs by their names and the texts of their schedules.
@@ -172,8 +172,8 @@ class Cluster:
         last = self._pauses[job][-1]
         if last.end == FOREVER:
             self.operator.resume(job)
-            # Members read the pauses at each sweep, so a pause may end later
-            # for them.
+            # Members read only at their sweeps whether a job is paused. So for
+            # some of them the pause ends later.
             self._pauses[job][-1] = last._replace(
                 end=self.world.now + int((1 + self.setup.sweep) * SECOND))
 
@@ -304,7 +304,7 @@ class Cluster:
         return fates.judge(self.facts(), journal.claims, journal.skips)
 
     def _in_force(self):
-        """Return each change of each job, in the order in which its schedules
+        """Return the changes of each job, in the order in which its schedules
         came into force.
         """
         found = {name: [] for name in self.setup.jobs}

@@ -2,8 +2,8 @@
 """The choices of a seed: the cluster, its jobs and its faults.
 
 *Short* worlds last minutes, with ticks every few seconds. *Long* worlds last
-hours, with few ticks. In a long world a later tick does not soon hide the loss
-of a tick.
+hours, with few ticks. In a long world no later tick hides a lost tick soon
+after it.
 """
 
 import dataclasses
@@ -72,8 +72,7 @@ JOBS = {
                    max_in_flight=4, priority=1),
 }
 
-#: Limit of the partition of all jobs. It applies if one of the jobs has a
-#: limit.
+#: Limit for the partition of all jobs, if one of the jobs has its own limit.
 MOST = 10
 
 #: Faults that last for a while.
@@ -115,10 +114,10 @@ class Setup:
     page: int = 2000
     #: Longest pause in seconds between two late scans of a large job.
     rest: float = 60.0
-    #: Numbers of points. Each member gets one of them.
+    #: Possible numbers of points. Each member gets one of these numbers.
     points: tuple[int, ...] = (8, 40, 40, 100)
-    #: Schedules that objects may have of their own; empty means those of
-    #: ``life``.
+    #: Schedules that objects may have of their own. If this is empty, the
+    #: schedules in ``life`` are used.
     rules: tuple[schedule.Schedule, ...] = ()
 
     @property
@@ -130,8 +129,8 @@ class Setup:
         """Greatest delay of a view, in seconds."""
         return 3.0 if 'view lag' in self.noise else 0.05
 
-#: Durations for the store in SQLite. A call of it costs a hundred times as
-#: much as a call of the store in memory.
+#: Durations for worlds with the store in SQLite. A call of this store costs a
+#: hundred times as much as a call of the store in memory.
 LONG_IN_SQL = dataclasses.replace(
     LONG, faults_until=1800.0, periods=(120, 300, 600), longest=300.0)
 
@@ -182,8 +181,8 @@ def draw(random: Random, **given):
                 and one not in without]
     session = random.choice(life.sessions)
     if sql:
-        # A long session makes late scans rarer. Each costs a hundred times as
-        # much in SQLite as in memory.
+        # A late scan in SQLite costs a hundred times as much as in memory.
+        # With a long session, late scans are rare.
         session = max(life.sessions)
     drawn = dict(
         long=long, sql=sql,
@@ -205,6 +204,6 @@ def draw(random: Random, **given):
         # because each costs one call.
         drawn |= dict(page=3, rest=1.0, points=(8,))
     setup = Setup(**{**drawn, **given})
-    # The product requires these limits of the options.
+    # The product requires that these options are below these limits.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
     return setup

@@ -19,7 +19,7 @@ class Faults:
         self._world = cluster.world
         self._random = cluster.world.random
         self._setup = cluster.setup
-        #: The job and object whose run kills the process.
+        #: The object that kills each process which runs it, as (job, object).
         self.deadly = None
 
     def plan(self):
@@ -137,8 +137,8 @@ class Faults:
         self.rolling_restart(process, seconds)
 
     def all_down(self, process, seconds):
-        """Kill all schedulers for a while. Then kill one process soon after
-        the schedulers have started again.
+        """Kill all schedulers for a while. Soon after they have started again,
+        kill a scheduler.
         """
         for one in list(self._cluster.here.values()):
             if one is not None and one.alive and one.identity[0] == 's' and (
@@ -155,7 +155,7 @@ class Faults:
     freeze_long = freeze_short
 
     def poison(self, process, seconds):
-        """Let the run of one object kill its process, for a while. Killed
+        """For a while, kill each process that runs a certain object. Killed
         processes start again.
         """
         jobs = self._cluster.catalogues
@@ -211,7 +211,7 @@ class Faults:
         self.cut_from_store(process, seconds)
 
     def promote(self, process, seconds):
-        """Make an operator choose the active worker."""
+        """Make an operator choose the active worker of the partition."""
         self._cluster.standby.promote()
 
     def clock_step(self, process, seconds):
@@ -225,7 +225,8 @@ class Faults:
         seconds = self._random.uniform(-most, most)
         if self._setup.sql:
             # If a host's clock is set back, the clock of its store continues
-            # at half speed. So set it only forward.
+            # at half speed. The oracle does not model this, so set the clock
+            # only forward.
             seconds = abs(seconds)
         self._cluster.clock.step(seconds)
 

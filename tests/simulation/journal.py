@@ -26,8 +26,8 @@ class Journal:
         self.adopted.append((self._now(), job, text))
 
     def claim(self, job, name, tick, lease):
-        """Record a claim. A known claim that has a new lease was claimed
-        again.
+        """Record a claim. If the claim is known and its lease is new, it was
+        claimed again.
         """
         key = job, name, tick
         known = self.claims.get(key)

@@ -38,7 +38,9 @@ class _Member(Process):
 
     def _sure(self, entry):
         """Return whether the process is certain that *entry* is its own and is
-        still in the group. Like the membership, use only its own clock.
+        current.
+
+        The product also decides this by the process's own clock.
         """
         return (parse_entry(entry).tenure == self.member.tenure
                 and self.world.t < self.sure_until)
@@ -78,8 +80,8 @@ class Worker(_Member):
         self._sweep()
 
     def _elect(self):
-        """Return the worker's part in the election of an active worker, or
-        None.
+        """Return the object that takes part in the election of an active
+        worker. None means that there is no election.
         """
 
     def _run(self, batch):

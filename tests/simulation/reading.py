@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalogues: their objects, the changes of these, and their readers."""
+"""Catalogues, their changes, and their readers."""
 
 from distperiodic.core import catalogue
 from distperiodic.core import ring
@@ -21,7 +21,7 @@ class Catalogues:
     def __init__(self, world, jobs, objects, rules):
         self._world = world
         self._rules = rules
-        #: Changes of each (job, object).
+        #: Changes of the listing, by (job, object).
         self.listings = {}
         #: Readings of each job.
         self.readings = {name: [] for name in jobs}
@@ -143,7 +143,7 @@ class Reader:
         if (self.fails and job not in self._failed
                 and self._process.world.random.random() < self.fails):
             self._failed.add(job)
-            # The product reads it again after a second.
+            # The product reads the catalogue again after a second.
             self._unread(2.0)
             reading = OSError('it was there a moment ago')
         else:

@@ -25,7 +25,8 @@ class Scene:
     text: str
     #: Seconds between the ticks of each job, by name.
     jobs: dict[str, float]
-    #: Called with the cluster before its life begins. It schedules the events.
+    #: Called with the cluster at the start. It schedules the events of the
+    #: scene.
     events: Callable[[Cluster], None]
     given: dict[str, object] = dataclasses.field(default_factory=dict)
 
@@ -115,7 +116,8 @@ def _an_old_catalogue(cluster):
             catalogues.come('latest', f'latest-new{n}')
             catalogues.go('latest', f'latest-{n}')
     cluster.world.after(1850, change)
-    # s0 starts again before its session ends, and is the first to read.
+    # s0 starts again before its session ends. It is the first member that
+    # reads the changed catalogue.
     _at(cluster, 1860, 'kill scheduler', 's0', 1)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real store as the store of a world, and the operator who uses it."""
+"""The real store in a simulated world, and the operator who uses it."""
 
 import contextlib
 
@@ -57,7 +57,7 @@ class InSqlite:
         self._own = sqlite.directory().open(self._path)
         self._sessions = sa.create_engine(url, poolclass=pool.NullPool)
         self.tasks = cluster.bug.task_store(TaskStore)(url, namespace=_SPACE)
-        #: Set by ``close``.
+        #: ``close`` sets these journals and lists.
         self.journal = self.steps_journal = None
         self.task_rows = self.grants = self.recoveries = ()
 
@@ -102,8 +102,8 @@ class InSqlite:
 
     @contextlib.contextmanager
     def no_trouble(self):
-        """Suppress store errors, because an operator would simply repeat the
-        command.
+        """Suppress store errors within this context. An operator would simply
+        repeat the command.
         """
         trouble, share = self._trouble, self._trouble.share
         trouble.share = 0.0

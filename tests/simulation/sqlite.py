@@ -76,7 +76,7 @@ class Trouble:
         self.clock = clock
         self.share = share
         # Connections of the services read the host's clocks. Replace these
-        # clocks.
+        # clocks by those of the world.
         self._read = HostClock.read
         HostClock.read = lambda _: Reading(
             'one', self.world.t, self.clock.now())
@@ -133,7 +133,7 @@ class Directory:
         self._troubles = {}
         atexit.register(shutil.rmtree, self._path, ignore_errors=True)
         sa.event.listen(sa.engine.Engine, 'do_connect', self._connecting)
-        # Apply all migrations once. Each new database is a copy of this one.
+        # Apply all migrations once, to a database that ``new`` copies.
         schema.sync(f'sqlite:///{self._path}/empty')
         with sqlite3.connect(self._path / 'empty') as connection:
             connection.create_function('sim_now', 0, lambda: 0)

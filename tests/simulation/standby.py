@@ -30,7 +30,7 @@ FAILED = {
 PARTITION = 'default'
 #: Seconds between two sweeps of a worker, and between two checks of the judge.
 _LOOKS = 0.25
-#: Seconds within which another worker must take over once it may.
+#: Seconds within which a standby worker must take over when it is allowed to.
 _TAKES_OVER = 1.0
 #: Faults that interrupt a sign of life.
 FAULTS = (
@@ -120,8 +120,8 @@ class Judge:
         self.take_overs = 0
         #: Fence at the last check.
         self._fence = 0
-        #: Time from which another worker may take over. None means that none
-        #: may.
+        #: Time from which a standby worker is allowed to take over. None means
+        #: that no worker is allowed to.
         self._open_since = None
         #: Whether an operator has ever chosen a worker.
         self._chosen = False
@@ -132,7 +132,7 @@ class Judge:
         self._world.after(_LOOKS, self._look)
 
     def began(self, run, going):
-        """Judge *run*, which begins while the runs *going* have not ended."""
+        """Judge the begin of *run*, while the runs *going* have not ended."""
         worker, fence, *_ = self._row()
         if worker != run.process:
             self._find(f'not active: {run.process} begins {run.job} '
@@ -146,8 +146,8 @@ class Judge:
                            f'{other.start - self._world.begin}')
 
     def victims(self, processes):
-        """Return only the active worker, half of the time; else all
-        *processes*.
+        """Return the processes for a fault: half of the time only the active
+        worker, else all *processes*.
         """
         worker, *_ = self._row()
         return (self._world.random.random() < 0.5 and [
@@ -205,9 +205,9 @@ class Judge:
         gone = not worker or (left <= 0 and not any(
             one.name == worker for one in self._world.processes.values()
             if group.entry(one, ensemble.WORKERS) is not None))
-        # Two things prevent a take-over: a worker that an operator chose, and
-        # a process in the group without a row in the store. The others do not
-        # know whether that process shares the partition's work.
+        # Two things prevent a take-over. One is a worker that an operator
+        # chose. The other is a process in the group without a row in the
+        # store, because it may share the work of the partition.
         if promoted or self._unrecorded() or not (gone and any(
                 map(self._able, self._cluster.here.values()))):
             self._open_since = None

@@ -75,8 +75,8 @@ def _not_committed(database, call):
 
 
 class MessageBeforeCommit(_TaskBug):
-    """A worker begins the next step before it is committed, and the commit
-    fails.
+    """A worker begins the next step before the transaction is committed, and
+    the commit fails.
     """
 
     def steps(self, kind):
@@ -165,7 +165,9 @@ class LateResult(_TaskBug):
 
 
 class RollbackOrder(_TaskBug):
-    """Steps are rolled back in the order from the first to the last."""
+    """Steps are rolled back from the first to the last, not from the last to
+    the first.
+    """
 
     def moves(self, kind):
         class Moves(kind):

@@ -46,8 +46,9 @@ def have(seed):
     """Return whether the world of *seed* has tasks, if its store supports
     them.
     """
-    # With the number 8 the older seeds of seeds.txt have no tasks. So they
-    # reproduce the errors that they found before there were tasks.
+    # The number 8 is chosen so that the older seeds of seeds.txt have no
+    # tasks. So these seeds still reproduce the errors that were found before
+    # there were tasks.
     return random.Random(f'tasks 8 in {seed}').random() < SHARE
 
 
@@ -191,7 +192,7 @@ class Tasks:
             with self._cluster.stores.no_trouble():
                 answer = call(of, *arguments)
         except (exceptions.InvalidTask, exceptions.UnknownTask):
-            # The task is not in a state that allows the request.
+            # The state of the task does not allow the request.
             return
         self._world.tell('OPERATOR %s %s -> %s', what, of, answer)
         self._world.happened(f'operator: {what}')

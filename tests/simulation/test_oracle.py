@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle requires exactly the ticks that had to be claimed."""
+"""The oracle requires the ticks that had to be claimed, and no other ticks."""
 
 import pytest
 
@@ -29,9 +29,9 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
     """A new object may count from the instant of the reading that recorded it
     first.
 
-    The owner was stalled until 20 s, and then reads the catalogue for the tick
-    of 16 s. Before that, a member that the ring does not show has recorded the
-    object, for 20.1 s.
+    The owner is stalled until 20 s, and then reads the catalogue for the tick
+    of 16 s. Just before, a member that is not on the ring has recorded the
+    object for 20.1 s.
     """
     bounds = Bounds(at(1), at(5), at(1), at(2))
     facts = Facts(
@@ -61,9 +61,9 @@ def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
         claimed, found):
     """A tick before the watermark is not due by a new schedule.
 
-    The schedule is every 10 s at first, and every 24 s from 40 s on. With its
-    phase, the object comes due for the tick of 24 s only after 40 s, so by the
-    new schedule. The old schedule had the ticks of 20 s and 30 s instead.
+    The schedule is every 10 s until 40 s, and then every 24 s. By its phase,
+    the object comes due for the tick of 24 s shortly after 40 s, by the new
+    schedule. By the old schedule it was due for the ticks of 20 s and 30 s.
     """
     name = next(
         f'spread-{n}' for n in range(1000) if at(0.8) < schedule.phase_us(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of tasks accepts correct records and finds errors in others."""
+"""The oracle of tasks accepts correct records, and finds the errors in
+incorrect ones.
+"""
 
 import dataclasses
 import itertools

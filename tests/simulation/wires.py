@@ -12,7 +12,8 @@ from distperiodic.core.member import process_of
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Span
 
-# If a call takes longer, the store counts as not answering.
+# The store counts as unavailable to a process if a call takes longer than
+# this.
 _IN_TIME = SECOND // 50
 
 
@@ -77,19 +78,20 @@ class StoreQueue:
         return self._since if self._asked else None
 
     def _soon(self, call, args):
-        """Deliver a call to the process after the delay of one way."""
+        """Deliver a call to the process after a one-way delay."""
         self._world.at(self._world.t + self._delay(), self._happen, 'store',
                        call, args)
 
     def _delay(self):
-        """Return the delay of one way, in microseconds."""
+        """Return a one-way delay in microseconds."""
         random, slow = self._random, self._line.slow
         if slow and random() < slow:
             return int(random() * SECOND)
         return int((0.0005 + 0.004 * random()) * SECOND)
 
     def _send(self):
-        # From here on the call continues, even if the process dies.
+        # From here on the call is in transit, and continues even if the
+        # process dies.
         self._world.at(self._world.t + self._delay(), self._arrive,
                        *self._asked[0])
 
@@ -100,7 +102,8 @@ class StoreQueue:
             return
         if line.lost and world.chance(line.lost):
             world.happened('answer lost')
-            # The call takes effect, takes effect later, or never does.
+            # The call takes effect now, takes effect later, or never takes
+            # effect.
             done = world.random.random()
             if done < 0.6:
                 self._try(call)
@@ -142,7 +145,10 @@ class StoreQueue:
 
 @dataclasses.dataclass
 class Broker:
-    """The quality of messages: shares of all messages, and seconds."""
+    """The quality of message delivery.
+
+    Shares apply to all messages; the delay is in seconds.
+    """
 
     world: object
     away: bool = False

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time, chance and processes, without waiting and without threads.
 
-Every event has an instant, and is in a heap. An event of a process does not
-happen if the process was killed. If the process is frozen, the event happens
-after the freeze; the events of one thread keep their order.
+Each event is an entry of a heap, with its instant. An event of a killed
+process does not happen. An event of a frozen process happens after the freeze.
+The events of one thread keep their order.
 
-The clock of :mod:`distperiodic.testing` is moved by a test. Here events move
-the time, and each process and the store have their own wall clocks.
+A test moves the clock of :mod:`distperiodic.testing`. Here events move the
+time, and each process and the store have their own wall clocks.
 """
 
 import heapq
@@ -18,17 +18,17 @@ from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Span
 
-#: Begins of worlds: 00:20 UTC on two days. At 01:00 UTC, in the middle of a
-#: long world, the clocks in Berlin go back on the first day and forward on the
-#: second.
+#: Start times of worlds: 00:20 UTC on two days. At 01:00 UTC, in the middle of
+#: a long world, the clocks in Berlin go back on the first day and forward on
+#: the second.
 BEGINS = tuple((day * 86_400 + 1_200) * SECOND for day in (19_659, 19_813))
 
-# Seconds over which the threads of a process continue after a freeze.
+# Seconds within which all threads of a process continue after a freeze.
 _THAWS = 0.05
 
 
 class World:
-    """The current time, the future events, and the seeded generator."""
+    """The current time, the future events, and the seeded random generator."""
 
     def __init__(self, seed, log=None, begin=BEGINS[0]):
         self.random = random.Random(seed)
@@ -102,7 +102,7 @@ class StoreClock(Clock):
 
     def __init__(self, world):
         super().__init__(world)
-        #: Each change, with the clock's lead over true time from then on.
+        #: Each change of the clock, with its lead over true time from then on.
         self.ahead = [(-FOREVER, 0)]
 
     def step(self, seconds):
