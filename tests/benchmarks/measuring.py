@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-# futurist imports eventlet if it is installed. Each such process would print a
+# If eventlet is installed, futurist imports it, and each process prints a
 # warning between the tables.
 os.environ.setdefault('PYTHONWARNINGS', 'ignore')
 

@@ -25,8 +25,8 @@ OBJECTS = test_dispatch.OBJECTS
 #: Number of jobs that procrastinate runs in a few seconds.
 FEWER = 3_000
 MILLION = 1_000_000
-#: Seconds between the ticks of a million objects. They are listed before the
-#: first tick.
+#: Seconds between the ticks of a million objects. The objects are listed
+#: before the first tick.
 LONG = 300
 THREADS = test_dispatch.THREADS
 
@@ -191,8 +191,8 @@ def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
         for objects, spacing in (OBJECTS, test_dispatch.SPACING), (
                 MILLION, LONG):
             memory.clear()
-            # Otherwise a tick would come due while the objects are being
-            # listed.
+            # Wait for the first quarter of a period, so that no tick comes due
+            # while the objects are being listed.
             while spacing == LONG and time.time() % LONG > LONG / 4:
                 time.sleep(1.0)
             seconds, _ = test_dispatch.our_rounds(

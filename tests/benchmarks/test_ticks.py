@@ -25,7 +25,7 @@ from tests.benchmarks import measuring
 JOBS = 1000
 SECONDS = 30
 THREADS = 10
-# Seconds. A run that is later than this counts for the next tick.
+# Seconds. A run that is late by more than this counts for the next tick.
 END = 0.75
 
 

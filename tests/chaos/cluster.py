@@ -89,7 +89,8 @@ class Host:
             'graceful_shutdown_timeout': GRACE}, distperiodic=ours)
 
     def turn_clock(self, seconds):
-        """Set its wall clock ahead by *seconds*, or back if this is negative.
+        """Set the host's wall clock ahead by *seconds*. A negative number sets
+        it back.
         """
         wall_clock.set_ahead(self.clock, seconds)
 

@@ -126,8 +126,8 @@ def _queues(cluster):
     return found
 
 
-#: Allowed growth of each resource, by the first word of its name. A resource
-#: that is not listed must not grow.
+#: Allowed growth of each resource, by a prefix of its name. A resource that is
+#: not listed must not grow.
 ROOM = {'threads': 4, 'descriptors': 8, 'connections': 6, 'rows of lease': 15,
         'messages': 20, 'znode': 2}
 

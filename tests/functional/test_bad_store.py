@@ -141,7 +141,7 @@ def test_a_connection_that_cannot_work_is_refused_at_start(
 @pytest.mark.parametrize('kind', [
     SchedulerService, WorkerService])
 def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
-    """The error reaches the launcher, because it is not raised in a thread."""
+    """The error is raised where the launcher receives it, not in a thread."""
     conf = configuration(connection='oracle://host/db',
                          backend_url=f'file://{tmp_path}')
 
@@ -244,8 +244,8 @@ def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
 
 def test_a_server_that_turns_read_only_is_waited_for(
         tmp_path, postgresql_url):
-    """PostgreSQL behaves like this after a server has become the standby of
-    another one.
+    """PostgreSQL becomes read-only when the server becomes the standby of
+    another server.
     """
     schema.sync(postgresql_url)
     name = sa.make_url(postgresql_url).database

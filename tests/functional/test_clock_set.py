@@ -54,7 +54,8 @@ def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
     host.set(HOUR)
     forward = host.more(3, timeout=6 * SPACING)
     host.set(0)
-    # The store's clock runs at half speed until it has made up for the hour.
+    # The store's clock runs at half speed until the wall clock has caught up
+    # with it.
     back = host.more(4, timeout=12 * SPACING)
 
     assert back == sorted(back)

@@ -93,7 +93,7 @@ def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
 
     assert said.startswith(f'{first} (scheduler): drained')
     assert set(after.values()) == {second}
-    # The remaining scheduler claims all ticks, and no tick is lost.
+    # All ticks are claimed, and none is lost.
     tick = cluster.complete_ticks()[-1]
     cluster.wait_complete(3, after=tick)
     [event] = rows(cluster, 'events')
@@ -155,7 +155,7 @@ def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
     [event] = rows(cluster, 'events')
     assert event['outcome'] == '1 done, 0 refused, 1 without an answer'
     assert event['arguments'] == {'pool_size': 3}
-    # The member executes the request when it continues.
+    # The member executes the request when it is thawed.
     waiting.wait_until(
         lambda: frozen.logged('pool size set'), 60, 'it was not set')
 

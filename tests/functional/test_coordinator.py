@@ -38,8 +38,8 @@ SESSION = 2
 #: Seconds within which a group must recover after the last fault.
 SOON = 20.0
 OBJECTS = members.OBJECTS
-#: Difference between the wall clock and the monotonic clock of this host. It
-#: converts the server's times.
+#: Difference between the wall clock and the monotonic clock of this host, for
+#: the conversion of the server's times.
 EPOCH = time.time() - time.monotonic()
 
 
@@ -416,8 +416,8 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
 @pytest.mark.parametrize('session', [4, 10])
 def test_a_member_whose_server_is_cut_off_stops_before_the_others_take_over(
         join, spawn, observe, figure, session):
-    """The server answers its client until it detects that it is cut off
-    itself.
+    """The member's server answers until it detects that it is cut off from the
+    other servers.
     """
     with services.zookeeper_divided(
             leads=False, notices_after=2 * session) as ensemble:
@@ -1031,7 +1031,8 @@ def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
     try:
         worker.start()
 
-        # By polling, this would take a quarter of the session for each group.
+        # By polling, a member would notice the worker only after a quarter of
+        # the session, for each group.
         wait_until(lambda: ['w'] in seen, 5.0, f'it saw {seen}')
         # The observer may see the worker before the worker sees itself.
         worker.wait_joined(SOON)

@@ -597,15 +597,15 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
     engine.dispose()
     store.close()
 
-    # A wait for a lock would take longer than this.
+    # An ordinary wait for a lock would take longer than this.
     assert took < 8
     assert [one.claims[0].object for one in over] == ['a']
 
 
 def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         postgresql):
-    """The same holds if a host loses power between the end of a run and its
-    commit.
+    """The store also handles a host that loses power between the end of a run
+    and its commit.
     """
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex
@@ -826,8 +826,8 @@ def test_looking_for_a_file_does_not_make_it(tmp_path, sqlite_url):
 
 
 def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
-    """Without this check the service would log a traceback for each attempt to
-    connect.
+    """If the service accepted such a file, it would log a traceback for each
+    attempt to connect.
     """
     path = tmp_path / 'claims.sqlite'
     path.write_text('no more than a text\n' * 99)
@@ -835,7 +835,8 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
     with pytest.raises(exceptions.SchemaError, match=(
             rf'{sqlite_url}: .*; .*\bpath\b')) as raised:
         schema.check(sqlite_url)
-    # In this case creating tables would not help.
+    # The error must not recommend this command, because creating tables would
+    # not help.
     assert 'distperiodic db sync' not in str(raised.value)
 
     # An empty file is a database without tables.

@@ -192,8 +192,8 @@ def scheduler(tasks):
 
 
 def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
-    """Otherwise a full garbage collection would stop all threads in the middle
-    of a tick.
+    """The objects of a started service are excluded from garbage collection,
+    because a full collection would stop all threads in the middle of a tick.
     """
     scheduler.start()
     waiting.wait_until(gc.get_freeze_count, 20)
@@ -308,7 +308,7 @@ def host(tmp_path):
 
 def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
         host, tmp_path, caplog):
-    """Otherwise the scheduler would end at each start, and the service that
+    """If the scheduler ended because tables are missing, the service that
     embeds it would end, too.
     """
     tasks = Tasks(conf := host())

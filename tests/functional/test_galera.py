@@ -182,8 +182,8 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
     first, second, third = stores
     lease, into = name(), name()
     for store in stores:
-        # A call during the test would wait until the node knows the job. By
-        # then the node would also have the claims.
+        # Make each store read the job now. A later first read would wait for
+        # the job, and then also see the claims.
         store.running([job])
     much()
     claim(first, job, tick, MANY, lease)
@@ -363,9 +363,10 @@ def test_a_node_that_lost_the_others_is_waited_for(
 
 
 def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
-    """The clients keep their address. After the kill this address leads to
-    another node, as behind a load balancer. There the clients repeat the
-    unanswered calls.
+    """The clients repeat unanswered calls on another node.
+
+    They keep their address, which leads to this node after the kill, as behind
+    a load balancer.
     """
     first, second, _ = cluster.nodes
     objects = MANY[:40]

@@ -66,7 +66,6 @@ def test_processes_outlive_the_thread_of_the_first_run(processes):
     thread.start()
     thread.join()
 
-    # A process that is bound to its parent thread would end together with this
-    # thread.
+    # The thread of the first run has ended. Its processes must still run.
     for _ in range(3):
         assert run(processes) == ran[0]

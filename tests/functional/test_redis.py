@@ -230,7 +230,8 @@ def test_a_broker_of_a_partition_that_is_away_holds_up_no_start(
     try:
         group.start('default', 'other')
         group.wait_complete(2)
-        # The default partition does not wait until this attempt times out.
+        # The default partition does not wait for the timeout of the other
+        # partition's broker.
         waiting.wait_until(
             lambda: lines(caplog, 'bus of a partition not started'), 30)
         line, *_ = lines(caplog, 'bus of a partition not started')

@@ -198,7 +198,8 @@ def test_no_mistake_has_a_secret_told(tmp_path, mistake):
                 for name in ('doctor', 'status', 'db sync')}
         said['demo'] = everything(service, 'demo')
         for program in scheduler, worker:
-            # By then a program that waits for a server has logged the reason.
+            # A program that waits for a server has logged the reason after 2
+            # s.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 program.wait(2)
             said[program.log.stem] = program.said()

@@ -281,8 +281,8 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
 
 def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
         tmp_path, zookeeper, rabbitmq_server):
-    """Otherwise the schedulers would treat the worker as alive until its
-    session expires.
+    """If a hanging worker did not leave its group, the schedulers would treat
+    it as alive until its session expires.
     """
     hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
     made = Cluster(

@@ -288,7 +288,9 @@ def test_a_worker_whose_heartbeat_arrives_stays_active_out_of_its_group(
 
 
 def test_a_worker_that_loses_the_store_alone_stays_active(cluster):
-    """Meanwhile the worker starts no run, and no other worker takes over."""
+    """Without the store the active worker starts no run, and no other worker
+    takes over.
+    """
     url = sa.make_url(cluster.options['connection'])
     with proxy.Proxy((url.host, url.port)) as way:
         direct = cluster.options['connection']

@@ -65,7 +65,7 @@ class Able:
                    self._late(job, max(since, known)))
 
     def prompt(self, job: str, name: str, since: int) -> int:
-        """Return the deadline for the owner: it claims after a read of the
+        """Return the deadline for the owner, which claims after a read of the
         catalogue.
         """
         for process, begin, end in self._owners.spans(name, since):

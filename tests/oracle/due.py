@@ -56,8 +56,8 @@ class Due(NamedTuple):
     must: bool
     plan: due.Plan
     job: Job
-    #: Time from which the store knows the object: the first read of the
-    #: catalogue that recorded it, or the deadline for this read.
+    #: Time from which the store knows the object: when a reading recorded it,
+    #: or by when a reading had to record it.
     known: int
     #: First instant for which the tick may be claimed. After a change of the
     #: schedule the same tick may be due once more, but it runs only once.
@@ -304,7 +304,7 @@ class Owners:
     def spans(self, name: str, since: int) -> Iterator[
             tuple[str, int, int]]:
         """Yield each process that owned the object after *since*, with the
-        begin and the end of its ownership.
+        begin and the end of this ownership.
         """
         owners = self._of(name)
         begin: int | None = None

@@ -46,9 +46,10 @@ class Listed(NamedTuple):
     """A change of an object's entry in its catalogue."""
 
     at: int
-    #: Whether the catalogue lists the object from then on.
+    #: Whether the catalogue lists the object after the change.
     there: bool
-    #: The object's own schedule from then on. None means the job's schedule.
+    #: The object's own schedule after the change. None means the job's
+    #: schedule.
     rule: schedule.Schedule | None = None
 
 
@@ -56,9 +57,9 @@ class Reading(NamedTuple):
     """The result of one catalogue call."""
 
     at: int
-    #: The member that read it, by its name on the ring.
+    #: The member that read the catalogue, by its name on the ring.
     identity: str
-    #: The instant for which it was read, by the clock of the store.
+    #: The instant for which the catalogue was read, by the clock of the store.
     instant: int
     objects: frozenset[str]
 
@@ -71,16 +72,17 @@ class Scheduler:
     identity: str
     #: The jobs that the process was started with.
     jobs: Mapping[str, Job]
-    #: When it first knew that it is a member. None means never.
+    #: Time at which the process first knew that it is a member. None means
+    #: never.
     entered: int | None = None
-    #: When it was killed or began to stop.
+    #: Time at which the process was killed or began to stop.
     left: int = FOREVER
     #: Times in which the process could not claim: it was stalled, or the store
     #: did not answer it.
     unable: list[Span] = dataclasses.field(default_factory=list)
     #: Times in which its catalogue methods did not return.
     unread: list[Span] = dataclasses.field(default_factory=list)
-    #: Times in which it could not detect that members joined or left.
+    #: Times in which the process could not detect that members joined or left.
     unaware: list[Span] = dataclasses.field(default_factory=list)
 
     def aware(self, change: int) -> int:
@@ -122,10 +124,10 @@ class Facts:
     end: int
     bounds: Bounds
     schedulers: list[Scheduler] = dataclasses.field(default_factory=list)
-    #: Each change of the ring, with the entries of the ring from then on.
+    #: Each change of the ring, with the entries of the ring after the change.
     rings: list[tuple[int, tuple[Entry, ...]]] = dataclasses.field(
         default_factory=list)
-    #: Each change of a job, with the job that is in force from then on.
+    #: Each change of a job, with the job that is in force after the change.
     in_force: dict[str, list[tuple[int, Job | None]]] = (
         dataclasses.field(default_factory=dict))
     listings: dict[Pair, list[Listed]] = dataclasses.field(
@@ -136,8 +138,8 @@ class Facts:
     pauses: dict[str, list[Span]] = dataclasses.field(default_factory=dict)
     #: (job, tick) pairs that an operator triggered.
     triggered: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    #: Each change of the store's clock, with its lead over true time from
-    #: then on.
+    #: Each change of the store's clock, with its lead over true time after the
+    #: change.
     ahead: list[tuple[int, int]] = dataclasses.field(
         default_factory=lambda: [(-FOREVER, 0)])
 

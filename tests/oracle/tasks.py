@@ -26,8 +26,7 @@ from typing import NamedTuple
 from tests import checker
 from tests.checker import Finding
 
-#: Number of times that a command is lost with its worker before it is given
-#: up.
+#: Number of losses with a worker after which a command is given up.
 MOST_LOST = 6
 ENDED = frozenset(['succeeded', 'failed', 'cancelled'])
 ACTIVE = frozenset(['running', 'rolling_back', 'stuck'])
@@ -117,7 +116,7 @@ class TaskFacts:
     #: For each answer to a client: the id that the client had chosen, and the
     #: id that it received.
     answers: Sequence[tuple[str, str]]
-    #: In the order of the commits.
+    #: Committed versions of the rows, in the order of their commits.
     rows: Sequence[Row]
     runs: Sequence[CommandRun]
     #: Task, instant and fence of each run that the store granted, in order.

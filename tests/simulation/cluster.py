@@ -71,7 +71,7 @@ class Cluster:
         #: Then, the jobs that each member was configured with.
         self.newest_jobs = dict(setup.jobs)
         self._installed = {}
-        #: Jobs by their names and the texts of their schedules.
+        #: Jobs, by their names and the texts of their schedules.
         self._known = {}
         self.partitions = {}
         if any(job.max_in_flight for job in setup.jobs.values()):
@@ -172,8 +172,8 @@ class Cluster:
         last = self._pauses[job][-1]
         if last.end == FOREVER:
             self.operator.resume(job)
-            # Members read only at their sweeps whether a job is paused. So for
-            # some of them the pause ends later.
+            # Members read only at their sweeps whether a job is paused. So a
+            # pause may end later for them.
             self._pauses[job][-1] = last._replace(
                 end=self.world.now + int((1 + self.setup.sweep) * SECOND))
 

@@ -62,9 +62,10 @@ JOBS = {
     'nightly': dict(group=True, retries=1),
     'spread': dict(spread=True, retries=1),
     'spread_skip': dict(spread=True, misfire=_Misfire.SKIP, retries=1),
-    # Its catalogue method accepts arcs, and returns the objects in them.
+    # The catalogue method of this job accepts arcs, and returns the objects in
+    # these arcs.
     'parts': dict(retries=1),
-    # Its objects have schedules of their own.
+    # Objects of this job have schedules of their own.
     'own': dict(retries=1),
     'at_once': dict(run_immediately=True, retries=1),
     'cron': dict(retries=1),

@@ -44,7 +44,8 @@ class Ensemble:
         self._show(process, group)
 
     def join(self, process, group, member):
-        """Add *member* as the entry of *process*. Retry until this succeeds.
+        """Add *member* as the entry of *process*, and retry until the entry
+        exists.
         """
         if process.leaving:
             return

@@ -114,7 +114,9 @@ class Faults:
             self._world.after(seconds, self._cluster.boot, process.identity)
 
     def rolling_restart(self, process, seconds):
-        """Restart the processes one after another, with their newest jobs."""
+        """Restart the processes one after another. Each process starts with
+        the newest jobs.
+        """
         pause = 0.0
         for identity in sorted(self._cluster.here):
             self._world.after(pause, self._restart, identity)
@@ -128,7 +130,9 @@ class Faults:
             self.stop_scheduler(process, 0.1 + self._random.random())
 
     def schedule_changes(self, process, seconds):
-        """Give a job another schedule. A process gets it at its next start."""
+        """Change the schedule of a job. A process gets the new schedule at its
+        next start.
+        """
         setup, cluster = self._setup, self._cluster
         name = self._random.choice(sorted(setup.jobs))
         cluster.newest_jobs[name] = dataclasses.replace(

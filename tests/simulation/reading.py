@@ -68,7 +68,8 @@ class Catalogues:
 
     def read(self, job, arcs, identity, instant):
         """Return the answer of the catalogue method of *job*: the objects,
-        their own schedules, and whether the method has used the arcs.
+        their own schedules, and whether these are only the objects in the
+        arcs.
         """
         objects = list(self._objects[job])
         partial = job == 'parts'

@@ -19,9 +19,9 @@ from tests.simulation import ensemble
 from tests.simulation import members
 from tests.simulation.world import SECOND
 
-#: Share of the seeds that have such a world in addition.
+#: Share of the seeds that have a world with one active worker in addition.
 SHARE = 0.03
-#: Seeds whose world failed once, each with its error.
+#: Seeds whose standby world failed once, each with its error.
 FAILED = {
     20: 'late: a worker that had stopped was in the group, and had no row',
     857: 'late: the judge did not know that a new worker in the group without '
@@ -30,7 +30,8 @@ FAILED = {
 PARTITION = 'default'
 #: Seconds between two sweeps of a worker, and between two checks of the judge.
 _LOOKS = 0.25
-#: Seconds within which a standby worker must take over when it is allowed to.
+#: Seconds within which a standby worker must take over from when it is allowed
+#: to.
 _TAKES_OVER = 1.0
 #: Faults that interrupt a sign of life.
 FAULTS = (
@@ -41,13 +42,15 @@ NOISE = 'answer lost', 'store slow', 'view lag', 'handlers slow'
 
 
 def have(seed):
-    """Return whether *seed* has such a world."""
+    """Return whether *seed* has a world with one active worker."""
     return seed in FAILED or (
         random.Random(f'standby in {seed}').random() < SHARE)
 
 
 def draw(seed):
-    """Draw the settings of such a world; see :func:`.draws.draw`."""
+    """Draw the settings of a world with one active worker; see
+    :func:`.draws.draw`.
+    """
     drawn = random.Random(f'standby of {seed}')
     faults = [one for one in FAULTS if drawn.random() < 0.5]
     return dict(

@@ -100,13 +100,17 @@ def digest_of(seed, hashes):
 
 @pytest.mark.parametrize('seed', [6, 82])
 def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
-    """Otherwise a seed that fails on another machine might not fail here."""
+    """If the order of sets had an effect, a seed that fails on one machine
+    might not fail on another.
+    """
     assert digest_of(seed, 1) == digest_of(seed, 2)
 
 
 @pytest.mark.parametrize('bug', sorted(planted.BUGS))
 def test_a_planted_bug_is_found(bug):
-    """Otherwise the simulation might miss the same bug in the product."""
+    """If the simulation did not find a planted bug, it could also miss this
+    bug in the product.
+    """
     # Most bugs are planted in the store in memory, and show within minutes of
     # virtual time.
     given = {'sql': False, 'long': False, **planted.BUGS[bug].given}

@@ -12,8 +12,7 @@ from distperiodic.core.member import process_of
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Span
 
-# The store counts as unavailable to a process if a call takes longer than
-# this.
+# Microseconds. If a call takes longer, the store counts as not answering.
 _IN_TIME = SECOND // 50
 
 

@@ -125,26 +125,29 @@ class Process:
         self.clock = Clock(world, world.random.randrange(1, 10_000))
         self.alive = True
         self.frozen = False
-        #: Since when it cannot reach the coordination service. None means that
-        #: it can.
+        #: Time since which the process cannot reach the coordination service.
+        #: None means that it can.
         self.cut = None
-        #: Earlier times in which it could not reach that service.
+        #: Earlier times in which the process could not reach the coordination
+        #: service.
         self.cuts = []
-        #: Whether it cannot reach the store.
+        #: Whether the process cannot reach the store.
         self.cut_from_store = False
-        #: Whether it is being stopped.
+        #: Whether the process is being stopped.
         self.leaving = False
-        #: When it was killed or began to stop.
+        #: Time at which the process was killed or began to stop.
         self.left = FOREVER
-        #: When it first saw itself among the members. None means not yet.
+        #: Time at which the process first saw itself among the members. None
+        #: means not yet.
         self.entered = None
-        #: Times in which it was stalled, or its store did not answer it.
+        #: Times in which the process was stalled, or the store did not answer
+        #: it.
         self.unable = []
-        #: End of the last time in which it was frozen or cut off.
+        #: End of the last time in which the process was frozen or cut off.
         self.heard = 0
-        #: True time until which it can be certain of its session.
+        #: True time until which the process can be certain of its session.
         self.sure_until = float('inf')
-        #: Since when it knows that it is not in the ring.
+        #: Time since which the process knows that it is not in the ring.
         self._out = None
         self._pending = []
         self.runs = []
