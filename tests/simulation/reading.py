@@ -67,9 +67,10 @@ class Catalogues:
         return list(self._objects[job])
 
     def read(self, job, arcs, identity, instant):
-        """Return the answer of the catalogue method of *job*: the objects,
-        their own schedules, and whether these are only the objects in the
-        arcs.
+        """Return the answer of the catalogue method of *job*.
+
+        It contains the objects, their own schedules, and whether these are
+        only the objects in the arcs.
         """
         objects = list(self._objects[job])
         partial = job == 'parts'
