@@ -78,9 +78,10 @@ class Object:
                 yield Span(claim.at, ended)
 
     def passed(self, tick: int) -> tuple[int, Skip | None] | None:
-        """Return when *tick* was first settled without a claim of its own,
-        and the skip that settled it. The skip is None if the claim of a later
-        tick settled it.
+        """Return when *tick* was first settled without its own claim, and by
+        which skip.
+
+        The skip is None if the claim of a later tick settled *tick*.
         """
         at, by = FOREVER, None
         for skip in self.skips:
