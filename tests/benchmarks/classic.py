@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classic task dispenser on Redis, as articles describe it.
 
-A sorted set holds the pool, a sorted set for each worker its bucket, a hash
-the names of the buckets. A lock in Redis is taken around each call. Its
-mistake of releasing another key is corrected here, or nothing could be
-measured; a caller that finds the lock taken tries again, where the original
-raises an error. ``tasks_done`` clears the whole bucket, as in the original.
+A sorted set contains the pool, one sorted set per worker contains its bucket,
+and a hash contains the names of the buckets. Each call acquires a lock in
+Redis. The original releases another key than the one that it has locked. This
+is corrected here, because otherwise no measurement is possible. A caller that
+does not get the lock tries again, while the original raises an error.
+``tasks_done`` clears the whole bucket, as in the original.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ class ClassicDispenser:
     def __init__(self, url, pool):
         self._redis = redis.Redis.from_url(url, decode_responses=True)
         self._pool = pool
-        #: How often the lock was found taken.
+        #: Number of attempts that found the lock taken.
         self.blocked = 0
 
     @contextlib.contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command that does nothing, or says when it was entered."""
+"""Commands that do nothing, or record when they were entered."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from distperiodic import tasks
 
 
 def tell(path, n):
-    """Append to the file *path* that run *n* was entered now."""
+    """Append to the file *path* that run *n* is entered now."""
     entered = time.time()
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(handle, f'{n} {entered}\n'.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases that hold a table of a million in memory, each on its own."""
+"""Separate databases that can keep a table of a million rows in memory."""
 
 import pytest
 
@@ -10,7 +10,7 @@ KINDS = ['sqlite', 'postgresql', 'mariadb']
 
 @pytest.fixture(params=KINDS)
 def database(request, tmp_path):
-    """The kind of a database, and its URL."""
+    """Yield the kind of a database and its URL."""
     if request.param == 'sqlite':
         yield 'sqlite', f'sqlite:///{tmp_path}/benchmark.sqlite'
     elif request.param == 'postgresql':

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases full of claims, for the benchmarks of the store."""
+"""Databases that are full of claims, for the benchmarks of the store."""
 
 import contextlib
 import random
@@ -22,7 +22,7 @@ from distperiodic.core.claim import first_fence
 
 SPACE = 'benchmark'
 JOB = 'poll'
-#: The tick that all rows have ended: in 2001.
+#: The tick that all rows have completed. It is in 2001.
 LAST = 1_000_000_000 * 1_000_000
 
 _COLUMNS = ('object', 'job', 'position', 'tick', 'settled', 'state', 'fence',
@@ -30,7 +30,7 @@ _COLUMNS = ('object', 'job', 'position', 'tick', 'settled', 'state', 'fence',
 
 
 def object_ids(number: int) -> list[str]:
-    """UUIDs in the order of an index, the same at each call."""
+    """Return sorted UUIDs, the same ones at each call."""
     chance = random.Random(17)
     return sorted(str(uuid.UUID(int=chance.getrandbits(128)))
                   for _ in range(number))
@@ -41,8 +41,8 @@ def sql_store_of(url: str) -> SqlClaimStore:
 
 
 def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
-    """Have all *objects* in the database, as a job that has just ended its
-    tick; the number of the job.
+    """Insert all *objects* as claims of a job that has just completed its
+    tick. Return the number of the job.
     """
     schema.sync(url)
     store = sql_store_of(url)
@@ -73,7 +73,7 @@ def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
 
 def insert(connection: Any, url: str, table: str, columns: Sequence[str],
            rows: Iterator[Sequence[Any]]) -> None:
-    """Insert many rows as fast as the database takes them."""
+    """Insert many rows with the fastest method of the database."""
     cursor = connection.cursor()
     names = ', '.join(columns)
     if url.startswith('postgresql'):
@@ -87,7 +87,7 @@ def insert(connection: Any, url: str, table: str, columns: Sequence[str],
 
 
 def settle(connection: Any, url: str, table: str) -> None:
-    """Have the database do at once what it would do in the background."""
+    """Let the database do its background work now."""
     cursor = connection.cursor()
     if url.startswith('postgresql'):
         connection.autocommit = True
@@ -108,7 +108,7 @@ def marks(url: str, number: int) -> str:
 
 
 def texts(url: str, words: Sequence[str]) -> list[Any]:
-    """As columns hold them that compare byte for byte."""
+    """Return texts in the type of columns that compare byte for byte."""
     if url.startswith('mysql'):
         return [word.encode() for word in words]
     return list(words)
@@ -116,7 +116,7 @@ def texts(url: str, words: Sequence[str]) -> list[Any]:
 
 @contextlib.contextmanager
 def connected(url: str) -> Iterator[Any]:
-    """A connection of the plain driver, in transactions."""
+    """Yield a connection of the plain driver, in transactions."""
     at = sa.make_url(url)
     if url.startswith('postgresql'):
         connection: Any = psycopg.connect(url)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flows of three tasks that do nothing, on TaskFlow's worker-based engine.
 
-An engine of its own would spend a second or more on finding the worker for
-each flow. So all engines share one executor that knows the worker already,
-and ten threads run them side by side; nothing is persisted.
+An engine with its own executor would need a second or more to find the worker
+for each flow. So all engines share one executor that knows the worker already,
+and ten threads run the engines concurrently. Nothing is persisted.
 """
 
 import concurrent.futures
@@ -20,7 +20,8 @@ from tests.benchmarks import measuring
 
 STEPS = 3
 THREADS = 10
-# TaskFlow takes minutes for as many as the others run in seconds.
+# TaskFlow would need minutes for the number of tasks that the others run in
+# seconds.
 FLOWS = 300
 
 
@@ -31,7 +32,9 @@ class Nothing(task.Task):
 
 
 class _Shared(executor.WorkerTaskExecutor):
-    """Started once: each engine starts and stops the executor it is given."""
+    """An executor that stays started, although each engine starts and stops
+    it.
+    """
 
     _on = False
 
@@ -53,9 +56,9 @@ def serve(url, exchange, topic):
 
 
 def speeds(url, number):
-    """Flows/s of *number* rounds.
+    """Return the flows per second of *number* rounds.
 
-    :param url: URL of RabbitMQ, as oslo.messaging writes it.
+    :param url: URL of RabbitMQ, in the format of oslo.messaging.
     """
     url = url.replace('rabbit://', 'pyamqp://')
     exchange = f'taskflow-{uuid.uuid4().hex[:8]}'

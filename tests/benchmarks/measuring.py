@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the benchmarks measure, and how their tables look.
+"""Measurements and tables of the benchmarks.
 
-The cases of one table take turns, so that whatever else the machine does
-meets all of them alike; what counts is the ratio of two medians of one run,
-and a median without its least and most is not shown. Nothing here is a
-verdict: the figures of a busy machine say so in the first line, by its load.
+The cases of one table alternate, so that other load on the machine affects
+them equally. The result is the ratio of two medians of one run. A median is
+always shown with its least and greatest value. No benchmark fails because of
+its figures. The line below each table shows the load, which reveals the
+figures of a busy machine.
 """
 
 import contextlib
@@ -21,22 +22,23 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-# futurist imports eventlet where it is installed, and each process that does
-# would say so between the tables.
+# If eventlet is installed, futurist imports it, and each process prints a
+# warning between the tables.
 os.environ.setdefault('PYTHONWARNINGS', 'ignore')
 
-#: Processes that share nothing with the one that measures.
+#: Context of processes that share no state with the measuring process.
 SPAWN = multiprocessing.get_context('spawn')
 
 
 def rounds(usual: int = 5) -> int:
-    """How often each case runs: DISTPERIODIC_TEST_ROUNDS, or *usual*."""
+    """Return how often each case runs: DISTPERIODIC_TEST_ROUNDS, or *usual*.
+    """
     return int(os.environ.get('DISTPERIODIC_TEST_ROUNDS', usual))
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """What some rounds of one case gave."""
+    """The values of several rounds of one case."""
 
     median: float
     least: float
@@ -48,7 +50,7 @@ class Figure:
 
 
 def seconds_of(act: Callable[[], Any]) -> float:
-    """Wall seconds that *act* took, the collector kept out of it."""
+    """Return the wall seconds of *act*, without garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -61,10 +63,11 @@ def seconds_of(act: Callable[[], Any]) -> float:
 
 def in_turns(cases: Mapping[str, Callable[[], Callable[[], Any]]],
              number: int | None = None) -> dict[str, Figure]:
-    """Seconds of each case, in rounds in which all cases take their turn.
+    """Return the seconds of each case, from rounds in which all cases
+    alternate.
 
-    :param cases: name to a function that makes ready, untimed, and returns
-        what is timed.
+    :param cases: by name, a function that prepares a case without timing, and
+        returns the function to be timed.
     """
     taken: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(number or rounds()):
@@ -76,7 +79,7 @@ def in_turns(cases: Mapping[str, Callable[[], Callable[[], Any]]],
 
 
 def pinned(core: int) -> None:
-    """Keep this process on one core, if there is that one."""
+    """Pin this process to one core, if the platform supports this."""
     with contextlib.suppress(AttributeError, OSError):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[core % len(cores)]})
@@ -85,10 +88,10 @@ def pinned(core: int) -> None:
 @contextlib.contextmanager
 def table(title: str, *columns: str, file: str,
           versions: tuple[str, ...] = ()) -> Iterator[Callable[..., None]]:
-    """Print a table; yields what takes its rows.
+    """Print a table. Yield a function that adds a row.
 
-    :param file: the benchmark's, for the command that repeats the table.
-    :param versions: distributions whose versions matter.
+    :param file: file of the benchmark, for the command that repeats the table.
+    :param versions: distributions whose versions are shown.
     """
     rows: list[tuple[str, ...]] = []
     yield lambda *row: rows.append(tuple(map(str, row)))
@@ -116,13 +119,13 @@ def table(title: str, *columns: str, file: str,
 
 
 def ms(seconds: float) -> str:
-    """Seconds as milliseconds, with as many digits as mean something."""
+    """Return seconds as milliseconds, with the significant digits."""
     return f'{seconds * 1e3:,.{1 if seconds < 0.1 else 0}f}' if (
         seconds >= 0.001) else f'{seconds * 1e3:.4f}'
 
 
 def spread(figure: Figure) -> str:
-    """The least and most of a figure of seconds, in milliseconds."""
+    """Return the least and the greatest value of a figure, in milliseconds."""
     return f'{ms(figure.least)}-{ms(figure.most)}'
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service of two partitions, as a program of its own.
+"""Program that runs one service with two partitions.
 
     python -m tests.benchmarks.partitioned \
         scheduler|worker CONFIG RECORD FLAG [PARTITION]
 
-The job ``quick`` notes how late each of its runs begins, in RECORD: the tick,
-and the seconds. What the job ``bad`` does is in the file FLAG, at any time:
-nothing, or a word of :data:`BAD`.
+The job ``quick`` records in RECORD how late each of its runs begins: the due
+time, and the seconds. The file FLAG contains the behaviour of the job ``bad``:
+it is empty, or contains a word of :data:`BAD`, and may change at any time.
 """
 
 import os
@@ -26,13 +26,14 @@ from distperiodic.service import SchedulerService  # noqa: E402
 from distperiodic.service import WorkerService  # noqa: E402
 
 QUICK = 100
-#: Objects of the job ``bad``. They fill the threads of its partition, so that
-#: others of them wait; one is enough to end its process.
+#: Number of objects of the job ``bad``, by its behaviour. Slow and hanging
+#: objects fill the threads of the partition, so that other objects wait. One
+#: object is enough to end its process.
 BAD = {'slow': 15, 'hang': 15, 'crash': 1}
 
 
 class Tasks(periodic.PeriodicTasks):
-    """Built as Tasks(conf) in a process of a partition, too."""
+    """Processes of a partition create the tasks as Tasks(conf), too."""
 
     def __init__(self, conf):
         super().__init__(conf)
@@ -76,6 +77,6 @@ def main(kind, config, partition='default'):
 
 
 if __name__ == '__main__':
-    # By its importable name, for the processes of a partition.
+    # Use the importable name of the module, for the processes of a partition.
     from tests.benchmarks import partitioned
     partitioned.main(*sys.argv[1:])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due of a member's own objects, out of a table of a million.
+"""The due rows of one member's objects, in a table of a million rows.
 
-The table is a service's: an id, the position that ``position_of`` gave it,
-and the instant at which it is due, with an index on the positions and the
-instants. One member of a hundred reads its own by ``in_arcs``; beside it the
-way without: read all that is due, and keep what the ring says is ours.
+The table belongs to a service. It has an id, the position that ``position_of``
+returned, and the due time, with an index on position and due time. One member
+of a hundred reads its own rows with ``in_arcs``. The alternative reads all due
+rows, and then keeps the rows that the member owns by the ring.
 
     pytest -s -o timeout=0 tests/benchmarks/test_arcs.py
 """
@@ -23,7 +23,7 @@ from tests.benchmarks import measuring
 OBJECTS = 1_000_000
 MEMBERS = 100
 POINTS = 40
-#: Of how many objects one is due.
+#: A value of N means that one of N objects is due.
 DUE = [1, 10, 100]
 
 nodes = sa.Table(

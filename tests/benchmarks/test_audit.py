@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic audit`` of one job, by the number of its objects.
+"""``distperiodic audit`` of one job, for different numbers of objects.
 
 The command is measured as an operator runs it: a process that starts, loads
-the jobs, reads the catalogue, and computes what was due in the last 24 hours.
-No object has run since 2001, so each object has all ticks of the day missing.
+the jobs, reads the catalogue, and computes the due ticks of the last 24 hours.
+No object has run since 2001, so each object misses all ticks of the day.
 
     pytest -s -o timeout=0 tests/benchmarks/test_audit.py
 """
@@ -36,7 +36,8 @@ class Tasks(PeriodicTasks):
 
 
 def audited(url, folder, schedule, number):
-    """Seconds that the command takes on a database full of claims."""
+    """Return the seconds of the command on a database that is full of claims.
+    """
     job = f'poll-{number}'
     filled.fill(url, filled.object_ids(number), job)
     folder.mkdir()

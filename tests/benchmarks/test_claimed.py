@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No-op work through a database and a broker, against queues of both kinds.
+"""Work that does nothing, through a database and a broker, compared with
+queues of both kinds.
 
-Ours claims each object in PostgreSQL, sends it through RabbitMQ, and writes
-down its start and its end; one scheduler and one worker process. procrastinate
-keeps its jobs in the same PostgreSQL; Celery with acks_late sends through the
-same RabbitMQ and keeps no claim at all. From the tick, or the first deferred
-job, to the last run.
+distperiodic claims each object in PostgreSQL, sends it through RabbitMQ, and
+records its start and its end, with one scheduler and one worker process.
+procrastinate keeps its jobs in the same PostgreSQL. Celery with acks_late
+sends through the same RabbitMQ and keeps no claims. The measurement lasts from
+the tick, or from the first deferred job, to the last run.
 
     pytest -s -o timeout=0 tests/benchmarks/test_claimed.py
 """
@@ -21,10 +22,11 @@ from tests.benchmarks import measuring
 from tests.benchmarks import test_dispatch
 
 OBJECTS = test_dispatch.OBJECTS
-#: As many as it does in a few seconds.
+#: Number of jobs that procrastinate runs in a few seconds.
 FEWER = 3_000
 MILLION = 1_000_000
-#: Seconds between the ticks of a million. They are listed before the first.
+#: Seconds between the ticks of a million objects. The objects are listed
+#: before the first tick.
 LONG = 300
 THREADS = test_dispatch.THREADS
 
@@ -167,10 +169,11 @@ def test_claimed_objects_per_second(zookeeper, rabbitmq, postgresql):
 
 
 def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
-    """Their second tick; at the first one all rows lie as they were listed.
+    """Measure the second tick: at the first tick the rows are still in the
+    order of their insertion.
 
-    What counts on a disk is a server with fsync, as
-    DISTPERIODIC_TEST_POSTGRESQL_URL may name one.
+    For results that apply to a disk, use a server with fsync.
+    DISTPERIODIC_TEST_POSTGRESQL_URL may name such a server.
     """
     schema.sync(postgresql.url)
     memory = []
@@ -188,7 +191,8 @@ def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
         for objects, spacing in (OBJECTS, test_dispatch.SPACING), (
                 MILLION, LONG):
             memory.clear()
-            # Else a tick would come while they are listed.
+            # Wait for the first quarter of a period, so that no tick comes due
+            # while the objects are being listed.
             while spacing == LONG and time.time() % LONG > LONG / 4:
                 time.sleep(1.0)
             seconds, _ = test_dispatch.our_rounds(

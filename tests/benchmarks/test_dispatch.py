@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects a second from a tick to known done, against bare messaging.
+"""Objects per second from a tick until they are known to be done, compared
+with bare messaging.
 
-Ours is all of it: a SchedulerService and a WorkerService in two processes,
-members on a ZooKeeper, durable queues, each message confirmed. It begins with
-the tick, so the catalogue is read, compared, cut and claimed within the time,
-and ends when the scheduler knows that the last object was done. The peers
-send lists that lie ready, and end when the sender knows (oslo.messaging, see
-test_messaging.py) or when the last was received (kombu, which confirms
-nothing). The case without ids in the names: the first tick, when no worker's
-pace is known yet, so that it is given little at a time.
+The figures of distperiodic include all work: a SchedulerService and a
+WorkerService in two processes, members on a ZooKeeper, durable queues, and a
+confirmation of each message. The measurement begins with the tick. So it
+includes reading the catalogue, comparing it, dividing it and claiming the
+objects. It ends when the scheduler knows that the last object is done.
+
+The peers send lists that are prepared in advance. The measurement of
+oslo.messaging ends when the sender knows the result (see test_messaging.py).
+That of kombu, which confirms nothing, ends when the last message is received.
+In the case of the first tick no worker's pace is known yet, so the scheduler
+sends small batches.
 
     pytest -s -o timeout=0 tests/benchmarks/test_dispatch.py
 """
@@ -64,7 +68,7 @@ def make_tasks(conf, names, spacing, ticks, last_ran):
 
 
 def serve(kind, url, options, objects, spacing, answers, over):
-    """One of our services, in a process of its own."""
+    """Run one service of distperiodic in its own process."""
     from oslo_service import backend
 
     backend.init_backend(backend.BackendType.THREADING)
@@ -97,11 +101,13 @@ def serve(kind, url, options, objects, spacing, answers, over):
 
 def our_rounds(zookeeper_url, rabbit_url, rounds, objects=OBJECTS,
                spacing=SPACING, told=lambda pids: None, **more):
-    """(seconds from tick to ran, to known) of each round, the first one
-    included; then the CPU seconds of scheduler and worker a round.
+    """Measure *rounds* rounds after a first one.
 
-    :param told: called with the pids of both before they end.
-    :param more: options of the group [distperiodic].
+    :param told: called with the pids of scheduler and worker before they end.
+    :param more: options of the section [distperiodic].
+    :returns: (seconds from the tick to the last run, seconds to known done) of
+        each round, including the first; CPU seconds of the scheduler and of
+        the worker per round.
     """
     with tempfile.TemporaryDirectory() as place:
         options = {
@@ -165,7 +171,9 @@ def kombu_worker(url, name, size, answers):
 
 
 def kombu_rounds(url, size, rounds):
-    """Objects a second, in persistent JSON messages of *size* ids."""
+    """Yield the objects per second of each round, in persistent JSON messages
+    of *size* ids.
+    """
     url = url.replace('rabbit://', 'amqp://')
     name = f'kombu-{uuid.uuid4().hex[:8]}'
     answers = measuring.SPAWN.SimpleQueue()
@@ -192,7 +200,8 @@ def kombu_rounds(url, size, rounds):
 
 def test_objects_per_second(zookeeper, rabbitmq):
     number = measuring.rounds()
-    # The slow one runs less often; 20,000 of them are a mean by themselves.
+    # The slowest peer runs fewer rounds, because each round already averages
+    # over 20,000 messages.
     peers = {
         'oslo.messaging, one cast per object': test_messaging.bare_rounds(
             rabbitmq.url, OBJECTS, 1, min(number, 3)),

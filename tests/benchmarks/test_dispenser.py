@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignments of the task dispenser, in batches of ten.
 
-Four processes pull ten tasks and end them, again and again. Three programs
-take turns in each round: the dispenser; its statements on PostgreSQL with
-nothing around them but a commit each; the classic dispenser on Redis.
-
-A second table has one process, a pool of a thousand and one of a million.
+Four processes repeatedly pull ten tasks and complete them. Three programs
+alternate in each round: the dispenser; its bare statements on PostgreSQL, each
+with a commit; and the classic dispenser on Redis. A second table compares a
+pool of a thousand tasks with a pool of a million, with one process.
 """
 
 import statistics
@@ -39,7 +38,7 @@ _DONE = (
 
 
 class Bare:
-    """The two statements, each with its commit; no bucket expires."""
+    """The two statements, each with its commit. No bucket expires."""
 
     def __init__(self, url, pool):
         self._connection = psycopg.connect(url)
@@ -72,7 +71,8 @@ KINDS = {'distperiodic': dispensed.dispenser, 'bare statements': Bare,
 
 
 def pull(kind, url, pool, worker, ready, begin, numbers):
-    """Pull and end batches for some seconds; report the number of tasks."""
+    """Pull and complete batches for some seconds. Report the tasks per second.
+    """
     one = KINDS[kind](url, pool)
     one.tasks_done(worker, one.assign_tasks(BATCH, worker))
     ready.release()
@@ -87,7 +87,7 @@ def pull(kind, url, pool, worker, ready, begin, numbers):
 
 
 def rate(kind, url, pool):
-    """Assigned and ended tasks a second of all processes."""
+    """Return the assigned and completed tasks per second of all processes."""
     ready, begin = measuring.SPAWN.Semaphore(0), measuring.SPAWN.Event()
     numbers = measuring.SPAWN.Queue()
     processes = [measuring.SPAWN.Process(target=pull, args=(
@@ -105,7 +105,7 @@ def rate(kind, url, pool):
 
 
 def settle(url):
-    """Let PostgreSQL do at once what it would do during the measurement."""
+    """Let PostgreSQL do its background work before the measurement."""
     engine = make_engine(url, bounded=False)
     with engine.connect() as connection:
         connection.execution_options(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member that has nothing to do costs its store, by what is in it.
+"""Cost of an idle member for its store, for different numbers of claims.
 
-Every look that a scheduler takes by itself is here: for leases that ended,
-for jobs that are paused, at the store's clock, and the renewal of the leases
-that it holds. None of them may read a claim, so a table of a million costs
-what one of a thousand does.
+The benchmark covers every call that an idle scheduler makes: the search for
+expired leases, the check of paused jobs, the read of the store's clock, and
+the renewal of its leases. None of these calls may read a claim. So a call
+costs the same with a million claims as with a thousand.
 
     pytest -s -o timeout=0 tests/benchmarks/test_idle.py
 """
@@ -17,12 +17,12 @@ from tests.benchmarks import filled
 from tests.benchmarks import measuring
 
 FEW, MANY = 1_000, 1_000_000
-#: Looks that are measured together.
+#: Number of calls in one measurement.
 LOOKS = 200
 
 
 def looks(store):
-    """The looks of a member, by name."""
+    """Return the calls of a member, by name."""
     held, _ = uuid.uuid4().hex, store.now()
     store.claim(filled.JOB, store.now(), ['held'], lease=held, holder='api-1',
                 seconds=600.0, supersede=False)
@@ -39,7 +39,7 @@ def looks(store):
 
 
 def statements_of(look):
-    """How many statements one look sends."""
+    """Return how many statements one call sends."""
     sent = []
 
     def count(connection, cursor, statement, *rest):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How near to its max_in_flight a job with a backlog comes.
+"""Concurrent runs of a job with a backlog, compared with its max_in_flight.
 
-Two schedulers and two workers over ZooKeeper, RabbitMQ and PostgreSQL; the
-workers have many more slots than the job may use. From the first run of a
-tick to the last one.
+Two schedulers and two workers use ZooKeeper, RabbitMQ and PostgreSQL. The
+workers have many more slots than the job may use. The measurement lasts from
+the first run of a tick to the end of the last one.
 
     pytest -s -o timeout=0 tests/benchmarks/test_in_flight.py
 """
@@ -31,7 +31,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
 
 
 def at_once(starts, ends):
-    """The most runs that went on at once, and how many did on average."""
+    """Return the greatest and the average number of concurrent runs."""
     marks = sorted([(at, 1) for at in starts] + [(at, -1) for at in ends])
     most = going = 0
     for _, change in marks:

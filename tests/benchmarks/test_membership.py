@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred members of one group on a real ZooKeeper, and two hundred at once.
+"""A hundred members of one group on a real ZooKeeper, and two hundred that
+join at the same time.
 
-Ten processes hold ten members each, a client and a session per member. Beside
-ours, members that use tooz as its documentation says (a heartbeat thread, and
-``run_watchers()`` every 0.1 s), and such that are told by kazoo. Times are by
-the machine's monotonic clock, from the request to join until the last of the
-others knew.
+Ten processes contain ten members each, with one client and one session for
+each member. Two other kinds of members are measured as well. One kind uses
+tooz as its documentation describes: with a heartbeat thread, and
+``run_watchers()`` every 0.1 s. The other kind uses a watch of kazoo. Times are
+from the machine's monotonic clock, from the request to join until the last of
+the other members knows the new one.
 
     pytest -s -o timeout=0 tests/benchmarks/test_membership.py
 """
@@ -29,7 +31,7 @@ SESSION = 10.0
 
 
 class Ours:
-    """One member of ours, as the services make it."""
+    """One member of distperiodic, created as the services do."""
 
     def __init__(self, url, group, name, seen):
         from distperiodic.adapters.coordination.membership import Membership
@@ -62,11 +64,11 @@ class Ours:
         self.membership.stop()
 
     def end(self):
-        """It has ended by leaving."""
+        """Do nothing: a member ends when it leaves."""
 
 
 class Polling:
-    """One member that uses tooz alone."""
+    """One member that uses only tooz."""
 
     def __init__(self, url, group, name, seen):
         from tooz import coordination
@@ -104,7 +106,8 @@ class Polling:
             self.group, lambda event: self._note(event, True))
         self.coordinator.watch_leave_group(
             self.group, lambda event: self._note(event, False))
-        # It tells of changes from here on, and not who was there before.
+        # tooz reports changes from now on, but not the members that were
+        # present before.
         for name in self.coordinator.get_members(self.group).get():
             self._seen[self.name, name.decode(), True] = time.monotonic()
         while not self._over.wait(POLL):
@@ -122,8 +125,10 @@ class Polling:
 
 
 class Pushed(Polling):
-    """The same with kazoo's watch on the group: what a push costs by itself,
-    with no ring, no trust and no second look behind it.
+    """A member that uses tooz and kazoo's watch on the group.
+
+    It shows the cost of a push alone: without a ring, without trust in a view,
+    and without a second read.
     """
 
     def _poll(self):
@@ -148,7 +153,7 @@ OURS = 'distperiodic, pushed'
 
 
 def hold(kind, url, orders, answers):
-    """A process that holds members, until it is told to end."""
+    """Run a process that contains members, until the order to end."""
     from tooz import coordination
 
     members, seen = [], {}
@@ -157,8 +162,8 @@ def hold(kind, url, orders, answers):
         answer = None
         if order == 'gather':
             group, names = about
-            # To find a driver takes tooz a quarter of a second, once a
-            # process: that is no part of joining.
+            # tooz needs a quarter of a second to find a driver, once per
+            # process. This is not part of a join.
             coordination.get_coordinator(url, b'not-used')
             members = [KINDS[kind](url, group, name, seen) for name in names]
         elif order == 'start':
@@ -196,7 +201,7 @@ def in_threads(acts):
 
 
 class Crowd:
-    """Ten processes that hold members of one kind."""
+    """Ten processes that contain members of one kind."""
 
     def __init__(self, kind, url):
         self.kind = kind
@@ -213,7 +218,7 @@ class Crowd:
             self._ends.append((process, orders, answers))
 
     def gather(self, number):
-        """Make so many members of a new group, ready to join it."""
+        """Make this number of members of a new group. They do not join yet."""
         self.group = f'benchmark-{uuid.uuid4().hex[:8]}'
         self.names = [f'api-{n}' for n in range(number)]
         for n, (_, orders, _) in enumerate(self._ends):
@@ -221,7 +226,7 @@ class Crowd:
         self._answers()
 
     def ask(self, *order):
-        """Give an order to all processes; their answers."""
+        """Give an order to all processes. Return their answers."""
         for _, orders, _ in self._ends:
             orders.put(order)
         return self._answers()
@@ -230,7 +235,7 @@ class Crowd:
         return [answers.get() for _, _, answers in self._ends]
 
     def wait(self, *order, timeout=60.0):
-        """The times that all members give, once they all give one."""
+        """Return the times of all members when each member has one."""
         end = time.monotonic() + timeout
         while True:
             times = [t for answer in self.ask(*order) for t in answer]
@@ -249,7 +254,7 @@ class Crowd:
 
 
 def requests(url):
-    """How many packets the server has received so far."""
+    """Return how many packets the server has received so far."""
     address = urllib.parse.urlsplit(url)
     with socket.create_connection((address.hostname, address.port), 5) as end:
         end.sendall(b'mntr')
@@ -264,7 +269,9 @@ def requests(url):
 
 
 def stamped_join(crowd, number):
-    """One more member: (it, when it was started, when it asked to join)."""
+    """Start one more member. Return the member, its start time, and the time
+    of its request to join.
+    """
     asked = []
     name = f'late-{number}'
     one = KINDS[crowd.kind](crowd.url, crowd.group, name, None)
@@ -336,8 +343,8 @@ def test_members_come_and_go(zookeeper):
     try:
         for kind in KINDS:
             crowds[kind] = Crowd(kind, zookeeper.url)
-        # The server gets faster over its first minute, and the first kind
-        # would pay for it.
+        # The server becomes faster during its first minute. Without these
+        # rounds the first kind would have a disadvantage.
         for crowd in crowds.values():
             all_at_once(crowd)
         print_joins({k: joins_and_rest(c) for k, c in crowds.items()})

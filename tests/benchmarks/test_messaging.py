@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects per second through RabbitMQ and Redis, against bare oslo.messaging.
+"""Objects per second through RabbitMQ and Redis, compared with bare
+oslo.messaging.
 
-One process sends, another one receives and answers; durable queues, every
-message confirmed, an append-only file in Redis. An object counts when the
-sender knows that it was done.
+One process sends, and another process receives and answers. The queues are
+durable, every message is confirmed, and Redis has an append-only file. An
+object counts when the sender knows that it is done.
 
     pytest -s -o timeout=0 tests/benchmarks/test_messaging.py
 """
@@ -53,7 +54,7 @@ def our_worker(url, group, ready, over):
 
 
 class Counter:
-    """Counts up to a number, which somebody waits for."""
+    """A counter with a method that waits for a number."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -104,7 +105,7 @@ def our_rounds(url, objects, rounds, keys=()):
 
 
 class Endpoint:
-    """What bare oslo.messaging calls on each side."""
+    """The endpoint that bare oslo.messaging calls on each side."""
 
     def __init__(self, act):
         self.act = act
@@ -125,7 +126,7 @@ def bare_target(name):
 def bare_server(transport, name, act):
     server = oslo_messaging.get_rpc_server(
         transport, bare_target(name), [Endpoint(act)])
-    # 64 threads, the default, would take turns at one lock.
+    # The default of 64 threads would compete for one lock.
     server.start(override_pool_size=1)
     return server
 
@@ -138,8 +139,8 @@ def bare_worker(url, name, ready, over):
     cfg.CONF([])
     transport = bare_transport(url)
     back = bare_client(transport, name + '-back')
-    # An answer to each message would halve the peer's speed: it gets away
-    # with one for every 500 objects, as ours does.
+    # An answer to each message would halve the speed of bare messaging. So it
+    # sends one answer for 500 objects, as distperiodic does.
     waiting = 0
 
     def act(ids):

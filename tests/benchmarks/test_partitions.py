@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late the runs of a partition begin beside one that misbehaves.
+"""Delay of the runs of a partition beside another partition that misbehaves.
 
-100 objects a second of one partition, each at its own instant, alone and
-beside 15 objects of another one, which has 5 threads: slow (1 s each, every
-3 s), hanging (they do not return), or crashing (the process ends, every 3 s).
-All take turns within the same processes; the figure is the median over the
-rounds of the p99 of a window, and the ratio that of two medians.
+The measured partition has 100 objects per second, each with its own due time.
+It runs alone and beside 15 objects of another partition with 5 threads. These
+objects are slow (1 s each, every 3 s), hang (they do not return), or crash
+(the process ends, every 3 s). All cases alternate within the same processes. A
+figure is the median over the rounds of the p99 of a window. A ratio is the
+ratio of two medians.
 
-``local``: one scheduler with its embedded store. Where the other partition
-crashes, it has ``executor = process``. ``messaging``: ZooKeeper, RabbitMQ and
-PostgreSQL, one scheduler, and a worker of each partition, which is started
-again when it has ended.
+``local``: one scheduler with its embedded store. A partition that crashes has
+``executor = process``. ``messaging``: ZooKeeper, RabbitMQ and PostgreSQL, one
+scheduler, and one worker for each partition, which is started again when it
+has ended.
 
     pytest -s -o timeout=0 tests/benchmarks/test_partitions.py
 """
@@ -29,7 +30,7 @@ from tests import programs
 from tests import waiting
 from tests.benchmarks import measuring
 
-#: Seconds of a window, and of those the first ones that do not count.
+#: Seconds of a window, and seconds at its begin that do not count.
 WINDOW, SETTLING = 11.0, 3.0
 
 class Service:
@@ -60,15 +61,16 @@ class Service:
         return self.programs[-1]
 
     def late(self, begin, end):
-        """Seconds by which the runs due in a window began late, sorted."""
+        """Return the delays of the runs due in a window, in seconds, sorted.
+        """
         lines = self.record.read_text().splitlines()
         return sorted(float(late) for due, late in map(str.split, lines)
                       if begin <= float(due) < end)
 
     def window(self, case, keep):
-        """The p50 and p99 of one window.
+        """Return the p50, the p99 and the runs per second of one window.
 
-        :param keep: starts again what has ended.
+        :param keep: function that restarts processes that have ended.
         """
         self.flag.write_text('' if case == 'alone' else case)
         begin = math.ceil(time.time() + SETTLING)
@@ -87,7 +89,9 @@ class Service:
 
 @contextlib.contextmanager
 def running(place, dispatcher, request, executor):
-    """A service, and what starts again its processes that have ended."""
+    """Yield a service, and a function that restarts its processes that have
+    ended.
+    """
     if dispatcher == 'local':
         service = Service(place, executor)
         service.start('scheduler')
@@ -115,7 +119,8 @@ def running(place, dispatcher, request, executor):
 
 @pytest.mark.parametrize('dispatcher', ['local', 'messaging'])
 def test_neighbour(tmp_path, request, dispatcher):
-    # In the scheduler's own process, only a process of its own may crash.
+    # With a thread executor, a crash of the handler would end the scheduler
+    # itself.
     cases = {('thread', 'slow', 'hang'), ('process', 'crash')} if (
         dispatcher == 'local') else {('thread', 'slow', 'hang', 'crash')}
     for executor, *bad in sorted(cases, reverse=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of a thousand members: built, and with one member more or less.
+"""A view of a thousand members: its construction, and changes by one member.
 
-Beside it the ring of tooz, which is another placement: it builds with as
-many points, and answers one object at a time.
+The ring of tooz is measured as well. Its placement differs, but it has the
+same number of points, and it looks up one object at a time.
 
     pytest -s -o timeout=0 tests/benchmarks/test_ring.py
 """
@@ -23,25 +23,25 @@ LOOKUPS = 10_000
 
 
 def entries(number):
-    """What one read of a group gives."""
+    """Return the result of one read of a group: its entries."""
     return frozenset(
         member.Member(f'api-{n}', f'{n:016x}', 1, POINTS).entry
         for n in range(number))
 
 
 def used(one):
-    """The points of a ring are placed when it is first asked."""
+    """Return a ring after its first use, which places the points."""
     one.owner_at(0)
     return one
 
 
 def all_arcs(one):
-    """The arcs of all members: the whole placement."""
+    """Return the arcs of all members, which are the whole placement."""
     return {name: one.arcs(name) for name in one.members}
 
 
 def built(listed):
-    """From a read to a ring, as a member does it."""
+    """Compute the ring from the entries of a group, as a member does."""
     members, _ = member.resolve_entries(listed)
     return used(ring.Ring(member.ring_members(members)))
 
@@ -60,7 +60,7 @@ def test_ring_of_a_thousand():
     theirs = functools.partial(hashring.HashRing, partitions=POINTS)
     keys = [str(n) for n in range(LOOKUPS)]
     encoded = [k.encode() for k in keys]
-    # Of fresh rings: cached arcs would change the figures below.
+    # Use new rings: cached arcs would change the figures below.
     assert all_arcs(old.changed_to(grown)) == all_arcs(ring.Ring(grown))
     assert all_arcs(new.changed_to(points)) == all_arcs(ring.Ring(points))
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in a table of a million, against the bare statement.
+"""Claims in a table of a million rows, compared with the bare statement.
 
-The bare statement is a compare-and-set UPDATE of as many rows of the same
-table, by the driver alone, in a transaction of its own: no lease, no history,
-and nobody learns who won where the database has no RETURNING. It runs once on
-our table, where it moves no indexed column, and once on a copy that has an
-index on the tick, as a store has that looks for what is due.
+The bare statement is a compare-and-set UPDATE of the same number of rows of
+the same table. The driver executes it in its own transaction, without leases
+and without a history. If the database has no RETURNING, the caller does not
+learn which rows it won. The statement runs once on the table of distperiodic,
+where it changes no indexed column. It also runs on a copy with an index on the
+tick, as in a store that searches for due rows.
 
     pytest -s -o timeout=0 tests/benchmarks/test_store.py
 """
@@ -25,8 +26,9 @@ from tests.benchmarks import filled
 from tests.benchmarks import measuring
 
 OBJECTS = 1_000_000
-#: Objects in a batch, to how many batches: one of ours, one of the bare
-#: statement's, and so on, so that a busy machine meets all of them alike.
+#: Number of batches for each number of objects in a batch. Batches of
+#: distperiodic and of the bare statement alternate, so that other load affects
+#: them equally.
 BATCHES = {1: 200, 100: 100, 500: 40, 1000: 20}
 COPY = 'claims_by_tick'
 _DONE = tables.STATE_CODES[State.DONE]
@@ -36,7 +38,8 @@ _CLAIMED = tables.STATE_CODES[State.CLAIMED]
 @pytest.fixture(scope='module')
 def objects():
     found = filled.object_ids(OBJECTS)
-    # As "distperiodic scheduler" does: what pytest has loaded is no garbage.
+    # Exclude the objects that pytest has loaded from garbage collection, as
+    # "distperiodic scheduler" does.
     gc.collect()
     gc.freeze()
     yield found
@@ -44,7 +47,9 @@ def objects():
 
 
 def in_chance_order(objects):
-    """Each object once, so that none is claimed a second time."""
+    """Return an iterator over the objects in random order. So no object is
+    claimed twice.
+    """
     left = list(objects)
     random.Random(18).shuffle(left)
     return iter(left)
@@ -146,7 +151,7 @@ class Bare:
 
 
 def copied(connection, url):
-    """Another table like ours, with an index on the tick."""
+    """Create a copy of the table of claims, with an index on the tick."""
     cursor = connection.cursor()
     name = tables.claim.name
     if url.startswith('postgresql'):
@@ -166,7 +171,7 @@ def copied(connection, url):
 
 
 def measured(ours, bare=None, indexed=None):
-    """Objects per second of each case, by the size of a batch."""
+    """Return the objects per second of each case, by the size of a batch."""
     found = {}
     for size, number in BATCHES.items():
         cases = {'claim': functools.partial(ours.claim, size)}
@@ -208,7 +213,8 @@ def test_claims_per_second(database, objects):
         copied(connection, url)
         bare = Bare(connection, url, job, tables.claim.name, left)
         indexed = Bare(connection, url, job, COPY, in_chance_order(objects))
-        # Nobody is to be the first who changes a page.
+        # Change the pages of both tables before the measurement, because the
+        # first change of a page costs more.
         for warm in (bare, indexed):
             warm.claim(1000, 60)()
         found = measured(Ours(store, left), bare, indexed)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member's part of a million objects, against the classic code.
+"""One member's objects out of a million, compared with the classic code.
 
-The classic code is what services carry along today: the ring in a dict, an
-md5 hexdigest for each object, one bisection each, at every call. It is
-written down here as it stands there, but for asking the coordination
-service for the members; both sides are given them.
+The classic code is what many services contain today. At every call it builds
+the ring in a dict, and then computes an md5 hexdigest and one bisection for
+each object. It is copied here unchanged, except that it does not read the
+members from the coordination service: both sides get them as an argument.
 
     pytest -s -o timeout=0 tests/benchmarks/test_subset.py
 """
@@ -28,7 +28,7 @@ ME = 'api-17'
 
 
 class Node:
-    """An object as a service has it."""
+    """An object as a service represents it."""
 
     __slots__ = ('id',)
 
@@ -70,7 +70,7 @@ class Classic:
 
 
 class Known(coordinator.HashRing):
-    """A HashRing that is told its members."""
+    """A HashRing with given members."""
 
     def __init__(self, members):
         super().__init__('file:///not-used', 'benchmark', member_id=ME)
@@ -113,7 +113,8 @@ def test_subset_of_a_million():
 
 
 def cases_of(objects, classic):
-    """Seconds of each case, after a look that all agree."""
+    """Return the seconds of each case, after a check that all results agree.
+    """
     grown = [*MEMBERS, 'api-100']
     first, others = Known(MEMBERS), Known(MEMBERS)
     right = classic(objects)
@@ -133,7 +134,7 @@ def cases_of(objects, classic):
         return lambda: others.get_subset(objects)
 
     def ours_copied():
-        # A service reads its list anew from its database each time.
+        # A service reads a new copy of its list from its database each time.
         anew = [type(o)(o.id) for o in objects] if isinstance(
             objects[0], Node) else [''.join([o]) for o in objects]
         return lambda: others.get_subset(anew)
@@ -174,7 +175,7 @@ def cases_of(objects, classic):
 
 
 def resident():
-    """Bytes of this process in memory now."""
+    """Return the resident memory of this process in bytes."""
     with open('/proc/self/statm') as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
 

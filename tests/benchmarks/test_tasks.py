@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks through RabbitMQ and PostgreSQL, against chains of Celery and flows of
-TaskFlow.
+"""Tasks through RabbitMQ and PostgreSQL, compared with Celery and TaskFlow.
 
-Ours writes each task, claims each of its steps and records each end in
-PostgreSQL; one scheduler and one worker process. A chain of Celery with
-acks_late keeps no record of a task at all, and the flows of TaskFlow's
-worker-based engine are not persisted here. From the first submission to the
-last end that is known.
+distperiodic writes each task, each claim of a step and each end to PostgreSQL,
+with one scheduler and one worker process. A Celery chain with acks_late keeps
+no record of a task. The flows of TaskFlow's worker-based engine are not
+persisted here. The measurement lasts from the first submission until the last
+end is known.
 
     pytest -s -o timeout=0 tests/benchmarks/test_tasks.py
 """
@@ -44,7 +43,7 @@ MILLION = 1_000_000
 
 
 class Service:
-    """One scheduler and one worker process, and a client."""
+    """One scheduler process, one worker process, and a client."""
 
     def __init__(self, place, zookeeper, rabbitmq, postgresql):
         schema.sync(postgresql.url)
@@ -68,7 +67,7 @@ class Service:
             self.client.submit('one'), 60).status == 'succeeded'
 
     def wait_until_done(self):
-        """Wait until no task of the group is under way."""
+        """Wait until no task of the group is waiting or running."""
         engine = database.make_engine(self.url)
         with engine.connect() as connection:
             def left():
@@ -168,7 +167,7 @@ def test_tasks_of_three_steps(service, rabbitmq):
 
 
 def bare_inserts(url, number, batch):
-    """Tasks/s of nothing but INSERTs of the same two rows."""
+    """Return the tasks per second of bare INSERTs of the same two rows."""
     engine = database.make_engine(url)
     speeds = []
     with engine.connect() as connection:
@@ -229,14 +228,16 @@ def test_submissions(tmp_path, postgresql):
 
 
 def entered(path, began):
-    """Milliseconds from each submission to its handler, in order of size."""
+    """Return the milliseconds from each submission to its handler, sorted."""
     return sorted(
         1000 * (float(at) - began[int(n)]) for n, at in (
             line.split() for line in path.read_text().splitlines()))
 
 
 def one_at_a_time(path, submit):
-    """Milliseconds of submissions, each made when the last one has run."""
+    """Return the milliseconds of submissions, each made after the previous one
+    has run.
+    """
     path.touch()
     began = {}
     for n in range(LATENCIES):
@@ -294,7 +295,7 @@ async def _procrastinate(url, answers):
     app = procrastinate_app(url, procrastinate.PsycopgConnector)
     async with app.open_async():
         with contextlib.suppress(Exception):
-            # It exists if another benchmark came first.
+            # The schema exists if another benchmark has created it.
             await app.schema_manager.apply_schema_async()
         answers.put(None)
         await app.run_worker_async(
@@ -362,7 +363,7 @@ def test_an_ordered_queue(service):
 
 
 def fill(connection, client, number, group, count):
-    """Let *count* tasks wait, as if they had been submitted."""
+    """Insert *count* waiting tasks, as if they had been submitted."""
     first = client.submit('one')
     connection.execute(sa.text(
         'INSERT INTO distperiodic_task (id, space, type, status, cursor, '
@@ -377,14 +378,16 @@ def fill(connection, client, number, group, count):
         '0, 0, 1 FROM distperiodic_task WHERE id LIKE :like'),
         {'number': number, 'like': f'{group}%'})
     connection.commit()
-    # As the server does by itself within a minute.
+    # The server would do this by itself within a minute.
     connection.execute(sa.text('ANALYZE distperiodic_task'))
     connection.execute(sa.text('ANALYZE distperiodic_ready'))
     connection.commit()
 
 
 def costs(postgresql, place, count):
-    """Median seconds of each operation beside *count* tasks that wait."""
+    """Return the median seconds of each operation beside *count* waiting
+    tasks.
+    """
     group = f'w{uuid.uuid4().hex[:8]}'
     conf = cfg.ConfigOpts()
     conf(['--config-file', str(programs.write_config(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand jobs of 1 s spacing in one process, against other schedulers.
+"""A thousand jobs with a spacing of 1 s in one process, compared with other
+schedulers.
 
-Handlers do nothing but note the time. Two schedulers run at a time, each
-pinned to a core of its own, in the order of the table. A run's lateness is
-counted from its own tick: start + k s, or the k-th point of the grid where
-the scheduler keeps one. What it has not run within the time is missed.
+The handlers only record the time. Two schedulers run at the same time, each on
+its own core, in the order of the table. The lateness of a run counts from its
+own tick: start + k s, or the k-th point of the grid if the scheduler has one.
+A run that has not begun within the time is missed.
 
     pytest -s -o timeout=0 tests/benchmarks/test_ticks.py
 """
@@ -24,19 +25,19 @@ from tests.benchmarks import measuring
 JOBS = 1000
 SECONDS = 30
 THREADS = 10
-# A run that is later than this counts for the next tick.
+# Seconds. A run that is late by more than this counts for the next tick.
 END = 0.75
 
 
 class Runs:
-    """When each job ran, and what that says."""
+    """The times of the runs of each job, and their statistics."""
 
     def __init__(self, clock=time.time):
         self.clock = clock
         self.at = [[] for _ in range(JOBS)]
 
     def noting(self, number):
-        """A handler that notes when job *number* ran."""
+        """Return a handler that records when job *number* ran."""
         note, clock = self.at[number].append, self.clock
 
         def run(*args):
@@ -44,11 +45,14 @@ class Runs:
         return run
 
     def judge(self, first_ticks, cpu, wall):
-        """:param first_ticks: of each job, by the same clock."""
+        """Return the statistics of all runs.
+
+        :param first_ticks: first tick of each job, by the same clock.
+        """
         late, intervals, drifts = [], [], []
         runs = missed = 0
         for at, first in zip(self.at, first_ticks, strict=True):
-            # What ran before the first tick of the window is not counted.
+            # Do not count runs before the first tick of the window.
             at = [t for t in at if first - 0.001 <= t
                   < first + SECONDS - 1 + END][:SECONDS]
             runs += len(at)
@@ -76,17 +80,20 @@ def next_second(clock=time.time, ahead=1.0):
 
 
 def until(moment, clock=time.time):
-    """Sleep until *moment*; CPU and wall seconds from here to there."""
+    """Sleep until *moment*. Return the CPU seconds and the wall seconds until
+    then.
+    """
     cpu, began = time.process_time(), clock()
     time.sleep(max(0.0, moment - clock()))
     return time.process_time() - cpu, clock() - began
 
 
 def ours(conf_and_tasks, connection='none'):
-    """Run a SchedulerService with what *conf_and_tasks* gives.
+    """Run a SchedulerService with the tasks that *conf_and_tasks* returns.
 
-    :param connection: none: claims in memory, as the others have it; empty:
-        in a file, as it is where nothing is configured.
+    :param connection: 'none' keeps claims in memory, like the other
+        schedulers. Empty keeps claims in a file, which is the default of the
+        product.
     """
     from oslo_service import backend
 
@@ -172,7 +179,9 @@ def ours_spread_and_kept():
 
 
 def ours_driven():
-    """The door for services that drive their tasks themselves."""
+    """Measure the interface for services that call run_periodic_tasks
+    themselves.
+    """
     from oslo_service import backend
 
     backend.init_backend(backend.BackendType.THREADING)
@@ -231,7 +240,7 @@ def futurist_worker(strategy):
     import futurist
     from futurist import periodics
 
-    # futurist counts by the monotonic clock.
+    # futurist uses the monotonic clock.
     clock = time.monotonic
     runs = Runs(clock)
     callables = [
@@ -245,7 +254,8 @@ def futurist_worker(strategy):
     if strategy == 'last_started':
         first = began + 1
     else:
-        # Its first run is a second after the start, and then on the grid.
+        # The first run is a second after the start, and the next ones are on
+        # the grid.
         first = math.floor(began) + 2
     cpu, wall = until(first + SECONDS + END, clock)
     worker.stop()
@@ -280,7 +290,7 @@ def oslo_service():
     for number in range(JOBS):
         tasks.add_periodic_task(job(number))
     loop = loopingcall.DynamicLoopingCall(tasks.run_periodic_tasks, None)
-    # Its first runs are a second after the decorator.
+    # The first runs are a second after the decorator.
     first = time.time() + 1
     loop.start(initial_delay=0)
     cpu, wall = until(first + SECONDS + END)
@@ -302,7 +312,7 @@ CASES = {
 
 
 def run_pinned(name, core):
-    """In a process of its own."""
+    """Run a case on one core, in its own process."""
     measuring.pinned(core)
     try:
         return CASES[name]()
@@ -323,7 +333,7 @@ def test_a_thousand_jobs():
     with concurrent.futures.ThreadPoolExecutor(2) as pairs:
         for turn in range(measuring.rounds(1)):
             for start in range(0, len(names), 2):
-                # Each is on either core in turn.
+                # The two cases of a pair swap their cores in each turn.
                 pair = names[start:start + 2][::1 if turn % 2 else -1]
                 for name, answer in zip(pair, pairs.map(
                         in_a_process, pair, range(2)), strict=True):

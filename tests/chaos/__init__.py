@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real processes on real servers, and everything that befalls them.
+"""Faults in a cluster of real processes on real servers.
 
     plan ── faults ──► cluster: 3 schedulers, 3 workers, each with a proxy
                           │      to ZooKeeper, RabbitMQ and PostgreSQL
-                          ├─► ledger: what the handlers did, under what fence
-                          ├─► journal: each move of each claim, as committed
+                          ├─► ledger: records of the handlers, with fences
+                          ├─► journal: each committed transition of a claim
                           └─► gauges: requests, messages, threads, sockets
                                      │
                               checker, then the report

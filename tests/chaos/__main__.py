@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One life of a cluster: ``python -m tests.chaos --minutes 20 --seed 7``."""
+"""Run a cluster with faults: ``python -m tests.chaos --minutes 20 --seed 7``.
+"""
 
 import argparse
 import pathlib
@@ -13,7 +14,7 @@ from tests.chaos import report
 
 
 def replay(seed, minutes, only=(), dense=False):
-    """The command that lives through the faults of *seed* again."""
+    """Return the command that repeats the faults of *seed*."""
     return (f'python -m tests.chaos --seed {seed} --minutes {minutes:g}'
             + ' --dense' * dense
             + ''.join(f" --only '{kind}'" for kind in only))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes: three servers, three schedulers, three workers.
 
-Each scheduler and worker has a proxy of its own before each server, so one of
-them can be cut off as well as all.
+Each scheduler and worker has its own proxy before each server. So a test can
+cut off one process or all of them.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ GROUP = 'chaos'
 SERVERS = ('zookeeper', 'rabbitmq', 'postgresql')
 SCHEDULERS = ('s1', 's2', 's3')
 WORKERS = ('w1', 'w2', 'w3')
-#: Of a scheduler on the ring.
+#: Number of points of a scheduler on the ring.
 POINTS = 40
 
 SESSION = 3.0
 LEASE = 6.0
 LATE_AFTER = 2.0
 SWEEP = 0.5
-#: Seconds in which a process that is asked to end, ends.
+#: Seconds within which a process ends after a request to stop.
 GRACE = 20
-#: Megabytes of the file system of the database.
+#: Size of the database's file system in megabytes.
 DISK = 1500
 
 
 class Host:
-    """One scheduler or worker: its program, its configuration, its ways.
+    """One scheduler or worker: its program, its configuration and its proxies.
 
-    :param servers: name to the server that its proxy leads to.
+    :param servers: servers by name. The host gets a proxy to each of them.
     """
 
     def __init__(self, place, name, servers, ledger):
@@ -62,7 +62,9 @@ class Host:
 
     @property
     def queues(self):
-        """What the names of its queues begin with: a process has one each."""
+        """Prefix of the names of its queues. Each process of the host has a
+        queue.
+        """
         topic = ('reports' if self.kind == 'scheduler' else 'work.default')
         return f'distperiodic.{GROUP}.{topic}.{self.name}~'
 
@@ -72,7 +74,7 @@ class Host:
         return self._urls['postgresql']
 
     def configure(self, name='service.conf', **more):
-        """Write the configuration; returns the file."""
+        """Write the configuration. Return the path of the file."""
         ours = {
             'backend_url': self._urls['zookeeper'], 'group': GROUP,
             'connection': self.connection, 'member_id': self.name,
@@ -87,13 +89,15 @@ class Host:
             'graceful_shutdown_timeout': GRACE}, distperiodic=ours)
 
     def turn_clock(self, seconds):
-        """Set its wall clock wrong by *seconds*, from now on."""
+        """Set the host's wall clock ahead by *seconds*. A negative number sets
+        it back.
+        """
         wall_clock.set_ahead(self.clock, seconds)
 
     def start(self, log=None):
         """Start the program.
 
-        :param log: where its log goes in place of its file.
+        :param log: file for the log. None means the host's own file.
         """
         self.program = self.spawn(self.configure(), log)
 
@@ -111,16 +115,16 @@ class Host:
 
 
 def _through(url, port):
-    """*url* with another port, of loopback."""
+    """Return *url* with another port, on the loopback address."""
     parts = urllib.parse.urlsplit(url)
     netloc = re.sub(r':\d+$', f':{port}', parts.netloc)
     return urllib.parse.urlunsplit(parts._replace(netloc=netloc))
 
 
 class Cluster:
-    """All of them, and the times at which something befell them.
+    """All servers and hosts, with a ledger and a journal.
 
-    :param place: an empty directory, for logs and records.
+    :param place: an empty directory for logs and records.
     """
 
     def __init__(self, place):
@@ -144,7 +148,7 @@ class Cluster:
             its_own=True, within=self.disk))
         schema.sync(self.postgresql.url)
         journal.keep(self.postgresql.url)
-        # Addresses of such sockets are short, and ours need not be.
+        # The path of a Unix socket must be short, and *place* may be long.
         address = pathlib.Path(stack.enter_context(
             tempfile.TemporaryDirectory(prefix='ledger-'))) / 'socket'
         stack.enter_context(programs.Program(
@@ -158,8 +162,11 @@ class Cluster:
             stack.callback(host.close)
 
     def _small_disk(self, stack):
-        """A file system that can be filled; None: we may mount none."""
-        # Not in our place: the server's user has to get there.
+        """Mount a file system that a test can fill. Return None if this
+        process is not allowed to mount one.
+        """
+        # The disk is not in *place*, because the server's user has no access
+        # to it.
         disk = pathlib.Path(stack.enter_context(
             tempfile.TemporaryDirectory(prefix='disk-')))
         mounted = subprocess.run(
@@ -177,7 +184,7 @@ class Cluster:
         return [one for one in self.hosts.values() if one.kind == kind]
 
     def ways(self, server):
-        """The proxies of all before that server."""
+        """Return the proxies of all hosts to a server."""
         return [one.ways[server] for one in self.hosts.values()]
 
     def start(self):
@@ -185,7 +192,9 @@ class Cluster:
             host.start()
 
     def queues(self):
-        """Name of each host to the queue to which its process listens."""
+        """Return the queue to which the process of each host listens, by host
+        name.
+        """
         listed = self.rabbitmq.ctl('-q', 'list_queues', 'name', 'consumers')
         lines = [line.split('\t') for line in listed.splitlines()
                  if line.startswith('distperiodic.')]
@@ -194,5 +203,5 @@ class Cluster:
                 if queue.startswith(host.queues) and consumers != '0'}
 
     def told(self):
-        """What the ledger knows by now."""
+        """Return the records that the ledger has written so far."""
         return programs.records(self.book)

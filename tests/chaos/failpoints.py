@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of the pipeline, by name, at which a process can be made to die.
+"""Named steps of the pipeline at which a process can be killed or stopped.
 
-The product knows nothing of them: the program of the tests wraps its methods
-before it begins. A fault is armed by a file of the point's name; the first
-process to pass the point takes the file away, and then it kills or stops
-itself there. Every point that a process passes is told to the ledger once.
+The product does not know these points: the test program wraps the methods of
+the product before it starts. A file with the name of a point arms a fault. The
+first process that passes the point removes the file, and then kills or stops
+itself. Each process reports each point that it passes to the ledger once.
 """
 
 import functools
@@ -17,29 +17,31 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """A step: when *method* of *owner* begins, or when it has returned."""
+    """A step: the call of *method* of *owner*, or its return if *after* is
+    set.
+    """
 
     module: str
-    #: A class; empty: *method* is a function of the module.
+    #: Name of a class. Empty means that *method* is a function of the module.
     owner: str
     method: str
     after: bool = False
-    #: Only calls that have this among their arguments: an attribute or key
-    #: and its value.
+    #: Only calls with an argument that has this attribute or key, with this
+    #: value.
     only: tuple[str, str] | None = None
-    #: Only calls that came to something.
+    #: Only calls that return a true value.
     fruitful: bool = False
 
 
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
-#: Each process gets messages of one kind only: reports, or batches.
+#: Each process receives only one kind of messages: reports or batches.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
 _CAST = (
     'distperiodic.adapters.messaging.connection', 'BrokerConnection', 'cast')
 
-#: Of those who claim and send.
+#: Points of the processes that claim and send work.
 SCHEDULER = {
     'before claim': Point(*_STORE, 'claim'),
     'before claim commit': Point(*_MAKE, True, ('value', 'claimed')),
@@ -59,7 +61,7 @@ SCHEDULER = {
     'after skip': Point(*_STORE, 'skip', True),
     'after take of a step': Point(*_STEPS, 'take', True, fruitful=True),
 }
-#: Of those who run.
+#: Points of the processes that run work.
 WORKER = {
     'batch received': Point(*_DECODE),
     'before start': Point(*_STORE, 'start'),
@@ -76,7 +78,7 @@ WORKER = {
     'before report': Point(*_CAST, only=('kind', 'report')),
     'after report': Point(*_CAST, True, ('kind', 'report')),
 }
-#: Of all.
+#: Points of all processes.
 BOTH = {
     'in renew': Point(*_STORE, 'renew'),
 }
@@ -86,8 +88,8 @@ POINTS = SCHEDULER | WORKER | BOTH
 class Points:
     """The points of one process.
 
-    :param place: directory of the files by which faults are armed.
-    :param ledger: is told of the points that were passed.
+    :param place: directory of the files that arm faults.
+    :param ledger: receives the names of the points that were passed.
     """
 
     def __init__(self, place, ledger):
@@ -96,7 +98,7 @@ class Points:
         self._passed = set()
 
     def install(self, points):
-        """Wrap the methods of *points*, by name."""
+        """Wrap the methods of *points*, which is a mapping by name."""
         for name, point in points.items():
             owner = owner_of(point)
             setattr(owner, point.method, self._wrapped(
@@ -115,7 +117,9 @@ class Points:
         return wrapper
 
     def passed(self, name):
-        """A point was reached: do here what was armed, if anything."""
+        """Record that a point was passed, and execute its fault if one is
+        armed.
+        """
         if name not in self._passed:
             self._passed.add(name)
             self._ledger.tell('point', name=name)
@@ -126,7 +130,7 @@ class Points:
         try:
             armed.rename(taken)
         except FileNotFoundError:
-            # Somebody else was faster.
+            # Another process has taken the fault.
             return
         action = taken.read_text()
         self._ledger.tell('struck', name=name, action=action)
@@ -134,7 +138,7 @@ class Points:
 
 
 def owner_of(point: Point) -> Any:
-    """The class or the module that a point is in."""
+    """Return the class or the module that contains the method of a point."""
     module = importlib.import_module(point.module)
     return getattr(module, point.owner) if point.owner else module
 

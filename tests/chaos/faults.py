@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each fault is made to happen, and undone.
+"""Start and end of each fault.
 
-A fault is a generator: between its steps it yields the seconds to wait, so
-all run in one thread, and the servers are started by a thread that stays. It
-takes what it befalls for itself as long as it lasts; a fault that comes to
-somebody who is befallen already waits until that is over.
+A fault is a generator that yields the seconds to wait before its next step. So
+all faults run in one thread. This thread also starts the servers, which would
+end together with it. A fault reserves the hosts and servers that it affects
+until it ends. Another fault that affects one of them waits for this.
 """
 
 import contextlib
@@ -28,23 +28,24 @@ _SOON = 0.1
 
 
 class Driver:
-    """Has the faults of a plan happen to a cluster."""
+    """Applies the faults of a plan to a cluster."""
 
     def __init__(self, cluster, tell=lambda text: None):
         self._cluster = cluster
         self._tell = tell
         self._befallen = set()
         self._order = itertools.count()
-        #: When what happened, for the checker: microseconds.
+        #: Time windows of the faults, for the checker, in microseconds.
         self.windows = []
         self.stalls = []
-        #: (kind, what was noticed) that is wrong of itself.
+        #: Findings that are errors by themselves, without the judgement of a
+        #: record.
         self.findings = []
         #: Processes that must not run anything.
         self.strangers = set()
 
     def live(self, plan, every=lambda: None):
-        """Let all of *plan* happen; returns when the last fault is over."""
+        """Apply all faults of *plan*. Return when the last one is over."""
         began = time.monotonic()
         heap = [(began + fault.at, next(self._order), fault, None)
                 for fault in plan]
@@ -64,7 +65,7 @@ class Driver:
             except StopIteration:
                 continue
             except (Exception, pytest.fail.Exception) as exc:
-                # The others go on: what they show is worth having.
+                # The other faults continue, because their results are useful.
                 self._tell(traceback.format_exc())
                 self.findings.append(checker.Finding(
                     'broken test', f'{fault.kind}: {exc!r}'))
@@ -91,7 +92,7 @@ class Driver:
 
 
 class Happening:
-    """One fault, as it happens."""
+    """One fault that is in progress."""
 
     def __init__(self, driver, cluster, fault, random_):
         self.driver = driver
@@ -101,12 +102,14 @@ class Happening:
         self.seconds = fault.seconds
         self.began = 0
         self.happened = False
-        #: Names of hosts and servers, and pids.
+        #: Names of the affected hosts and servers, and pids of affected
+        #: processes.
         self.befell = set()
         self._taken = []
 
     def take(self, *names):
-        """Have for itself what it befalls; waits until it is free."""
+        """Reserve hosts and servers for this fault. Wait until they are free.
+        """
         while not self.driver._befallen.isdisjoint(names):
             yield _SOON
         self.driver._befallen.update(names)
@@ -116,7 +119,7 @@ class Happening:
         self.happened = True
 
     def take_host(self, kind=None):
-        """The same for one host of that kind; returns it."""
+        """Reserve one host of *kind* and return it. None means any kind."""
         hosts = list(self.cluster.hosts.values()) if kind is None else (
             self.cluster.of_kind(kind))
         self.random.shuffle(hosts)
@@ -129,13 +132,13 @@ class Happening:
             yield _SOON
 
     def release(self, *names):
-        """Give it back; without names: all of it."""
+        """Release reserved hosts and servers; without names, all of them."""
         for name in names or list(self._taken):
             self._taken.remove(name)
             self.driver._befallen.discard(name)
 
     def apart(self, call):
-        """Do in a thread what takes long; waits until it is done."""
+        """Execute a slow call in a thread, and wait until it returns."""
         failed = []
 
         def run():
@@ -151,7 +154,7 @@ class Happening:
             raise failed[0]
 
     def until(self, condition, timeout=60.0):
-        """Wait for a condition; returns whether it came true."""
+        """Wait for a condition. Return whether it became true."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
@@ -161,7 +164,7 @@ class Happening:
         return False
 
     def stall(self, pid, begin):
-        """Process *pid* was stopped since *begin*, until now."""
+        """Record that process *pid* was stopped from *begin* until now."""
         self.driver.stalls.append(checker.Stall(
             str(pid), begin, time.time_ns() // 1000, 'stopped'))
 
@@ -169,7 +172,7 @@ class Happening:
         self.driver.findings.append(checker.Finding(self.fault.kind, text))
 
 
-#: Kind to what makes it happen, and with what.
+#: Function and arguments for each kind of fault.
 MAKERS = {
     'scheduler killed': (processes.kill, 'scheduler'),
     'worker killed': (processes.kill, 'worker'),

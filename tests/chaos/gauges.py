@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much is asked of the servers, and how much is held, over time.
+"""The load on the servers and the resources in use, over time.
 
-Requests are counted by the proxies: they see those of all members, whatever
-becomes of a server. Sizes are looked up where they are.
+The proxies count requests. So the counts include all members, and they survive
+the restart of a server.
 """
 
 import collections
@@ -16,20 +16,20 @@ import sqlalchemy as sa
 from tests import proxy
 from tests.chaos.cluster import SERVERS
 
-#: What is counted, by the server that is asked.
+#: Counted units of each server.
 UNITS = {'zookeeper': 'requests to ZooKeeper', 'rabbitmq': 'AMQP frames',
          'postgresql': 'statements'}
-#: Seconds over which a rate is taken.
+#: Seconds over which a rate is measured.
 WINDOW = 10
-#: How much more may be asked than in calm times.
+#: Greatest allowed ratio of a rate to the rate in calm times.
 STORM = 3.0
-# Looks at what is held, and the seconds between two of them: over a second
-# of time between the ticks, whatever their grid.
+# Number of measurements of the resources, and seconds between two of them. At
+# least one measurement falls between two ticks.
 _LOOKS, _BETWEEN = 20, 0.3
 
 
 class Rates:
-    """Requests per second, from the proxies' counts."""
+    """Requests per second, from the counts of the proxies."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -38,7 +38,7 @@ class Rates:
         self.samples = []
 
     def look(self):
-        """Take a sample, if a second is over."""
+        """Take a sample if the last one is a second old."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + 1.0
@@ -48,7 +48,9 @@ class Rates:
                 for server in SERVERS}))
 
     def between(self, begin, end):
-        """Server to its rates over every window of that time."""
+        """Return the rates of each server, over every window between two
+        times.
+        """
         some = [one for one in self.samples if begin <= one[0] <= end]
         rates = collections.defaultdict(list)
         for i, (at, counts) in enumerate(some):
@@ -62,8 +64,10 @@ class Rates:
 
 
 def sizes(cluster, engine):
-    """What is held, by name: the least of several looks, since what a tick
-    needs for a moment is no leak.
+    """Return the size of each resource by name: the least of several
+    measurements.
+
+    A resource that a tick needs only for a moment is no leak.
     """
     least = {}
     for _ in range(_LOOKS):
@@ -93,7 +97,7 @@ def _look(cluster, engine):
             found[name.removeprefix('zk_').replace('_count', '')] = int(
                 value)
     with engine.connect() as connection:
-        # Those of tasks are as many as were submitted.
+        # The rows of tasks grow with the submissions, so leave them out.
         ours = "SELECT id FROM distperiodic_job WHERE kind = 'job'"
         for table, column in ('lease', 'job'), ('claim', 'job'), ('job', 'id'):
             found[f'rows of {table}'] = connection.scalar(sa.text(
@@ -103,7 +107,9 @@ def _look(cluster, engine):
 
 
 def _queues(cluster):
-    """What waits in the queues of the members."""
+    """Return the number of messages in the queues of the members, and of
+    missing queues.
+    """
     names = cluster.queues()
     found = {'messages in queues': 0,
              'queues missing': len(cluster.hosts) - len(names)}
@@ -120,14 +126,14 @@ def _queues(cluster):
     return found
 
 
-#: How much more of it there may be at the end, by how its name begins. What
-#: is not here must not have grown.
+#: Allowed growth of each resource, by a prefix of its name. A resource that is
+#: not listed must not grow.
 ROOM = {'threads': 4, 'descriptors': 8, 'connections': 6, 'rows of lease': 15,
         'messages': 20, 'znode': 2}
 
 
 def leaks(before, after):
-    """What there is more of than there was."""
+    """Return the resources that have grown by more than the allowed amount."""
     return [
         f'{name}: {before.get(name, 0)}, and {number} at the end'
         for name, number in after.items()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each move of each claim, written down by the database itself.
+"""The journal of claims, written by the database itself.
 
-A trigger of the tests' own adds a row for every row of the claims that is
-inserted or changed, in the same transaction: what was committed is there, and
-what was rolled back is not, whatever the one that asked for it believes.
+A trigger of the tests adds one row to the journal for each inserted or changed
+row of the claims, in the same transaction. So the journal contains exactly the
+committed changes, even if the caller of a transaction did not learn its
+outcome.
 """
 
 import sqlalchemy as sa
@@ -54,13 +55,13 @@ CREATE TABLE chaos_effect (
 
 
 def connect(url):
-    """An engine of the tests' own, past all proxies."""
+    """Return an engine of the tests, which bypasses all proxies."""
     return sa.create_engine(sa.make_url(url).set(
         drivername='postgresql+psycopg2'), pool_pre_ping=True)
 
 
 def keep(url):
-    """Have the database keep a journal from now on."""
+    """Create the tables and the triggers of the journal."""
     engine = connect(url)
     with engine.begin() as connection:
         connection.execute(sa.text(_WATCH))
@@ -68,11 +69,13 @@ def keep(url):
 
 
 def read(connection, since=0, kind=KIND):
-    """All rows after number *since*, in the order in which each claim went
-    through them; jobs by their names. A move is made ``at`` one instant, and
-    others see it from when it was ``committed``.
+    """Return all rows after number *since*, with the names of their jobs.
 
-    :param kind: of periodic jobs, or of commands.
+    The rows of one claim are in the order of its transitions. ``at`` is the
+    time of a transition. Other transactions see the transition from the time
+    ``committed``.
+
+    :param kind: kind of the jobs: periodic jobs or commands.
     """
     return connection.execute(sa.text(
         'SELECT n, at, name AS job, object, tick, settled, state, fence, '
@@ -85,7 +88,7 @@ def read(connection, since=0, kind=KIND):
 
 
 def tasks(connection):
-    """Each committed version of each task."""
+    """Return each committed version of each task."""
     return connection.execute(sa.text(
         'SELECT chaos_task.*, '
         'CAST(extract(epoch FROM pg_xact_commit_timestamp(by)) * 1000000 '
@@ -93,12 +96,15 @@ def tasks(connection):
 
 
 def effects(connection):
-    """What was committed with the end of its run: (object, tick, fence)."""
+    """Return the effects that were committed with the end of their run, as
+    (object, tick, fence).
+    """
     return connection.execute(sa.text(
         'SELECT object, tick, fence FROM chaos_effect')).all()
 
 
 STATES = {code: state.value for state, code in STATE_CODES.items()}
 SKIPPED_BY = {code: by.value for by, code in SKIPPED_CODES.items()}
-# What its handler has ended ran to its end, whenever that is counted.
+# A run whose handler committed its end is done, even before the store has
+# counted it.
 STATES[STATE_CODES[State.COMMITTED]] = State.DONE.value

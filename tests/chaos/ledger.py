@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outside world of the handlers: it compares fences and forgets nothing.
+"""Model of the outside world for the handlers. It compares fences and keeps
+all records.
 
     python -m tests.chaos.ledger SOCKET FILE
 
-One process that no fault touches. Each line it is told gets the time of its
-own clock and is kept in FILE; who told it waits for the answer, so what is
-written down has happened before whatever the handler did next. An effect with
-a lower fence than one that was accepted is refused. A connection that ends
-tells when its process died: that is written down, too.
+The ledger is one process that no fault affects. It appends each record to
+FILE, with the time of its own clock. A handler waits for the answer, so its
+record is written before its next action. The ledger rejects an effect whose
+fence is lower than the fence of an accepted effect. When a connection ends,
+the ledger records that the process has died.
 
-It is neither a file that all append to, for that compares no fences, nor a
-database: a process that is stopped in a transaction would stop all others.
+Two simpler designs do not work. A file that all processes append to compares
+no fences. In a database, a process that is stopped in a transaction would
+block all others.
 """
 
 import contextlib
@@ -23,15 +25,15 @@ import sys
 import threading
 import time
 
-# What a handler waits for an answer, in seconds: nothing here ever takes
-# long, so a test that fails is better than one that hangs.
+# Seconds that a handler waits for an answer. The ledger always answers
+# quickly. So after a longer wait the test fails, and does not hang.
 _PATIENCE = 20.0
 
 
 class Ledger:
-    """A handler's way to the ledger: one connection for each process.
+    """A handler's connection to the ledger: one connection for each process.
 
-    :param name: of the host that tells.
+    :param name: name of the host.
     """
 
     def __init__(self, address, name):
@@ -42,12 +44,13 @@ class Ledger:
         self._pid = 0
 
     def tell(self, what, **about):
-        """Write it down; returns whether it was accepted."""
+        """Record an event. Return whether the ledger accepted it."""
         line = json.dumps({'what': what, 'pid': os.getpid(),
                            'host': self._name, **about}) + '\n'
         with self._lock:
             if self._pid != os.getpid():
-                # A forked child's parent keeps its own.
+                # A forked child opens its own connection, and the parent keeps
+                # the old one.
                 self._channel = socket.socket(socket.AF_UNIX)
                 self._channel.settimeout(_PATIENCE)
                 self._channel.connect(self._address)
@@ -60,7 +63,7 @@ class Ledger:
 
 
 class _Teller:
-    """One connection, and whose it is."""
+    """One connection, and the process at its other end."""
 
     def __init__(self, channel):
         self.channel = channel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler or a worker of the cluster, as a program of its own.
+"""Program that runs one scheduler or worker of the cluster.
 
     python -m tests.chaos.member scheduler|worker CONFIG LEDGER POINTS CLOCK
 """

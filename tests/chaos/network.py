@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls connections and messages; see :mod:`tests.chaos.faults`."""
+"""Faults of connections and messages; see :mod:`tests.chaos.faults`."""
 
 import json
 import time
@@ -9,14 +9,14 @@ import amqp
 from distperiodic.adapters.messaging.connection import EXCHANGE
 from tests import proxy
 
-# The seconds by which each byte is late that comes late.
+# Seconds by which a slow connection delays each byte.
 _LATE = 0.3
-# How long to wait for a message where nobody sends any, in seconds.
+# Seconds to wait for a message if no process sends any.
 _SILENCE = 15.0
 
 
 def worsen(fault, server, mode):
-    """The ways of all to a server are bad."""
+    """Disturb the connections of all hosts to a server."""
     yield from fault.take(server)
     for way in fault.cluster.ways(server):
         way.set(mode, _LATE)
@@ -26,7 +26,7 @@ def worsen(fault, server, mode):
 
 
 def cut_off(fault, server):
-    """One of them, alive, reaches a server no more."""
+    """Cut one running host off from a server."""
     host = yield from fault.take_host()
     yield from fault.take(server)
     # No other fault affects the server meanwhile, but the others reach it.
@@ -37,7 +37,7 @@ def cut_off(fault, server):
 
 
 def lose_commits(fault):
-    """What was committed, and those who asked for it do not hear of it."""
+    """Lose the answers to commits, although the transactions are committed."""
     yield from fault.take('postgresql')
     ways = fault.cluster.ways('postgresql')
     lost = 0
@@ -46,17 +46,17 @@ def lose_commits(fault):
         way = fault.random.choice(ways)
         happened = way.lose_answer(b'COMMIT')
         lost += yield from fault.until(happened.is_set, 1.0)
-        # What it was told is done by then.
+        # By then the database has executed the commit.
         yield 0.1
         way.set('pass')
     fault.happened = lost > 0
 
 
 class _Tap:
-    """A queue of our own that gets a copy of all messages, for a while.
+    """A queue of the tests that receives a copy of all messages, for a while.
 
-    Not for long: with it no message is without a receiver, and the broker
-    tells nobody any more that a worker's queue is gone.
+    Keep it only for a short time. While it exists, every message has a
+    receiver. So the broker does not report that a worker's queue is gone.
     """
 
     def __init__(self, broker):
@@ -71,7 +71,7 @@ class _Tap:
         self.channel.queue_bind(self._queue, EXCHANGE, '#')
 
     def messages(self):
-        """All that came since the last time."""
+        """Yield all messages since the last call."""
         while True:
             found = self.channel.basic_get(self._queue, no_ack=True)
             if found is None:
@@ -83,7 +83,7 @@ class _Tap:
             amqp.Message(body, **properties), EXCHANGE, to)
 
     def again(self, found, body=None):
-        """Send a message once more, to whom it was sent."""
+        """Send a message once more, to its original receiver."""
         self.send(found.body if body is None else body,
                   found.delivery_info['routing_key'], **found.properties)
 
@@ -95,8 +95,9 @@ class _Tap:
 
 
 def _tapped(fault, each):
-    """Call *each* with every message for a while; where another fault keeps
-    all from sending, until there was one.
+    """Call *each* with every message for a while.
+
+    If another fault prevents all sending, wait longer for the first message.
     """
     yield from fault.take('rabbitmq')
     tap = _Tap(fault.cluster.rabbitmq)
@@ -113,7 +114,7 @@ def _tapped(fault, each):
 
 
 def _genuine(found):
-    """Whether it is from a member, and one of the two kinds."""
+    """Return whether a message is from a member, and is of a known form."""
     if found.properties.get('application_headers', {}).get('ours'):
         return False
     try:
@@ -132,10 +133,11 @@ def _marked(found):
 
 
 def _anew(random, body, change=lambda message: None):
-    """A message under an id of its own: each id is taken only once.
+    """Return a message with a new id, because a receiver accepts each id only
+    once.
 
-    :param change: is given what we sent, within what oslo.messaging made of
-        it.
+    :param change: called with the message of the product, without the envelope
+        of oslo.messaging.
     """
     envelope = json.loads(body)
     inner = json.loads(envelope['oslo.message'])
@@ -146,7 +148,7 @@ def _anew(random, body, change=lambda message: None):
 
 
 def double(fault):
-    """Every message arrives twice, and once more under another id."""
+    """Deliver every message twice, and once more under another id."""
     def again(tap, found):
         found = _marked(found)
         tap.again(found)
@@ -155,7 +157,7 @@ def double(fault):
 
 
 def replay(fault):
-    """Genuine messages come again when their time is over."""
+    """Deliver genuine messages again after they have become obsolete."""
     kept = []
     yield from _tapped(fault, lambda tap, found: kept.append(found))
     yield 3.0
@@ -168,7 +170,7 @@ def replay(fault):
 
 
 def forge(fault):
-    """Messages come that nobody sent: with other ids, fences and leases."""
+    """Send forged messages with other ids, fences and leases."""
     random = fault.random
 
     def change(message):
@@ -206,7 +208,7 @@ _GARBAGE = (
 
 
 def send_garbage(fault):
-    """What is no message of ours at all."""
+    """Send bytes that are no message of the product."""
     yield from fault.take('rabbitmq')
     tap = _Tap(fault.cluster.rabbitmq)
     tap.deaf()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls schedulers and workers; see :mod:`tests.chaos.faults`."""
+"""Faults of schedulers and workers; see :mod:`tests.chaos.faults`."""
 
 import contextlib
 import os
 import signal
 import time
 
-# Seconds that an armed step may take to be passed by somebody.
+# Seconds within which some process is expected to pass an armed step.
 _PATIENCE = 15.0
 
 
 def kill(fault, kind):
-    """A whole program is killed, and started again later."""
+    """Kill a whole program, and start it again later."""
     host = yield from fault.take_host(kind)
     host.program.kill()
     yield fault.seconds
@@ -19,7 +19,7 @@ def kill(fault, kind):
 
 
 def freeze(fault, kind):
-    """The process that does the work is stopped, and goes on later."""
+    """Stop the processes that do the work, and continue them later."""
     host = yield from fault.take_host(kind)
     for pid in host.program.children:
         yield from _stop(fault, pid)
@@ -34,7 +34,8 @@ def _stop(fault, pid):
 
 
 def _go_on(fault, pid, begin):
-    # What was due meanwhile is judged by when it could run again.
+    # Include 0.3 s after the stop in the recorded stall. In this time the
+    # process starts its overdue work.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     yield 0.3
@@ -42,7 +43,7 @@ def _go_on(fault, pid, begin):
 
 
 def strike(fault, number):
-    """Whoever passes a step of the pipeline next is killed or stopped."""
+    """Kill or stop the next process that passes a step of the pipeline."""
     name = fault.fault.point
     armed = fault.cluster.place / 'points' / name
     armed.write_text(number.name)
@@ -60,7 +61,7 @@ def strike(fault, number):
 
 
 def roll(fault):
-    """All are restarted, one after the other."""
+    """Restart all hosts, one after another."""
     for host in fault.cluster.hosts.values():
         yield from fault.take(host.name)
         began = time.monotonic()
@@ -77,7 +78,7 @@ def roll(fault):
 
 
 def change_points(fault):
-    """One has other points on the ring than the others, by SIGHUP."""
+    """Give one scheduler another number of points, by SIGHUP."""
     host = yield from fault.take_host('scheduler')
     for points in fault.random.choice([8, 80, 200]), 40:
         host.points = points
@@ -114,7 +115,7 @@ def _told_by(cluster, host, what):
 
 
 def step_clock(fault):
-    """The wall clock of one process goes wrong, ahead or behind."""
+    """Set the wall clock of one process ahead or back for a while."""
     host = yield from fault.take_host()
     host.turn_clock(fault.random.choice([-20.0, -3.0, -1.0, 1.0, 3.0, 20.0]))
     yield fault.seconds
@@ -122,7 +123,7 @@ def step_clock(fault):
 
 
 def fill_log(fault):
-    """One is started with a log on a device that is full."""
+    """Start one host with a log on a device that is full."""
     host = yield from fault.take_host()
     host.program.kill()
     host.start(log='/dev/full')

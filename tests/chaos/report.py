@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one life showed, to be read by somebody."""
+"""The report of one run, as text for a reader."""
 
 import collections
 
@@ -8,12 +8,12 @@ from tests.chaos import gauges
 from tests.chaos import times
 
 SECOND = checker.SECOND
-# Findings of one kind that are shown in full.
+# Number of findings of one kind that are shown in full.
 _SHOWN = 10
 
 
 def report(lived):
-    """The whole report, as text."""
+    """Return the whole report as text."""
     record = lived.record
     lines = [
         f'seed {lived.seed}: {len(lived.plan)} faults of '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls the servers; see :mod:`tests.chaos.faults`."""
+"""Faults of the servers; see :mod:`tests.chaos.faults`."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from tests.chaos import journal
 
-# Seconds that the tests wait for a database that is in trouble.
+# Seconds that the tests wait for a lock in the database.
 _PATIENCE = 3
 
 
 def kill(fault, *names):
-    """They are killed, and come back with the data they had."""
+    """Kill servers, and start them again with their data."""
     yield from fault.take(*names)
     found = [getattr(fault.cluster, name) for name in names]
     for server in found:
@@ -27,7 +27,8 @@ def kill(fault, *names):
 
 
 def _kill(server):
-    # PostgreSQL's own processes end only when they see that it is gone.
+    # PostgreSQL's child processes end only when they detect that the server is
+    # gone. So kill them too.
     left = psutil.Process(server.pid).children(recursive=True)
     server.kill()
     for one in left:
@@ -39,7 +40,7 @@ def _start(fault, server):
     server.start(wait=False)
     while True:
         if not server.running:
-            # It found something of its former self that was not gone yet.
+            # The start failed because a part of the old server still existed.
             yield 0.5
             server.start(wait=False)
         if (yield from fault.until(
@@ -49,7 +50,7 @@ def _start(fault, server):
 
 
 def wipe(fault, name):
-    """It is killed, and comes back without any data."""
+    """Kill a server, and start it again without any data."""
     yield from fault.take(name)
     server = getattr(fault.cluster, name)
     server.kill()
@@ -59,7 +60,7 @@ def wipe(fault, name):
 
 
 def freeze(fault, name):
-    """All of its processes are stopped, and go on later."""
+    """Stop all processes of a server, and continue them later."""
     yield from fault.take(name)
     server = getattr(fault.cluster, name)
     first = psutil.Process(server.pid)
@@ -72,7 +73,7 @@ def freeze(fault, name):
 
 
 def alarm(fault, on, off):
-    """The broker runs out of something, and accepts nothing."""
+    """Let the broker run out of a resource, so that it accepts no messages."""
     yield from fault.take('rabbitmq')
     yield from fault.apart(lambda: fault.cluster.rabbitmq.ctl(*on))
     yield fault.seconds
@@ -80,12 +81,13 @@ def alarm(fault, on, off):
 
 
 def delete_queue(fault):
-    """The queue of a member is deleted, with what is in it."""
+    """Delete the queue of a member, with its messages."""
     yield from fault.take('rabbitmq')
     fault.happened = False
 
     def delete():
-        # After another fault of the broker they are made anew one by one.
+        # After another fault of the broker the members create their queues
+        # again, one by one.
         for _ in range(10):
             found = sorted(fault.cluster.queues().values())
             if found:
@@ -93,7 +95,7 @@ def delete_queue(fault):
                     'delete_queue', fault.random.choice(found))
                 fault.happened = True
                 return
-    # It may go just then.
+    # The queue may be deleted at the same moment. Then the command fails.
     with contextlib.suppress(pytest.fail.Exception):
         yield from fault.apart(delete)
 
@@ -106,7 +108,7 @@ def close_connections(fault):
 
 
 def end_connections(fault):
-    """The database ends all connections but ours."""
+    """Let the database end all connections but the one of this test."""
     yield from fault.take('postgresql')
     with _asking(fault.cluster) as connection:
         connection.execute(sa.text(
@@ -115,7 +117,7 @@ def end_connections(fault):
 
 
 def lock(fault):
-    """Somebody locks the claims for a while."""
+    """Lock the table of claims for a while."""
     yield from fault.take('postgresql')
     with _asking(fault.cluster) as connection:
         connection.execute(sa.text(
@@ -124,7 +126,7 @@ def lock(fault):
 
 
 def fill_disk(fault):
-    """The file system of the database is full for a while."""
+    """Fill the file system of the database for a while."""
     yield from fault.take('postgresql')
     big = fault.cluster.disk / 'big'
     _fill(big)
@@ -137,11 +139,11 @@ def fill_disk(fault):
 
 
 def _fill(path):
-    """Make a file that takes all that is free."""
+    """Create a file that takes all free space."""
     found = os.statvfs(path.parent)
     size, piece = 0, found.f_bavail * found.f_frsize
     with path.open('wb') as file:
-        # Others write there as well.
+        # Other processes write to this file system, too.
         while piece >= 4096:
             try:
                 os.posix_fallocate(file.fileno(), size, piece)

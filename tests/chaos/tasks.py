@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of the cluster: a client that submits them, and what came of them.
+"""Tasks of the cluster: a client that submits them, and a judge of their
+records.
 
-The client is no part of the cluster. It goes to the servers directly, and
-submits each task with a key until it has an answer. Every second task is in
-one ordered queue.
+The client is not part of the cluster. It connects to the servers directly. It
+submits each task with a key, and repeats the submission until it receives an
+answer. Every second task is in one ordered queue.
 """
 
 import collections
@@ -26,7 +27,7 @@ from tests.chaos import journal
 from tests.chaos.cluster import GROUP
 from tests.oracle import tasks as oracle
 
-#: The partition of all workers; and the commands of their steps.
+#: The partition of all workers, and the commands of the steps.
 MODULE = 'default'
 COMMANDS = 'do', 'act'
 ROLLBACKS = 'undo', 'revert'
@@ -35,7 +36,7 @@ QUEUE = 'line'
 PAUSE = 1.0
 # Seconds until a submission is repeated.
 _AGAIN = 0.3
-# How long the client tries to submit the last ones, in seconds.
+# Seconds for which the client repeats a submission after it was stopped.
 _LAST = 60.0
 
 
@@ -74,13 +75,13 @@ class Client:
                     'dispatcher': 'messaging'}))])
         self._client = tasks.Client(conf, workflows=WORKFLOWS)
         self._stopped = threading.Event()
-        #: Monotonic seconds from which it tries no more.
+        #: Monotonic time in seconds after which it does not try again.
         self._over = float('inf')
         self._thread = threading.Thread(target=self._run, daemon=True)
-        #: By task.
+        #: Submissions by task.
         self.submissions = {}
         self.requests = []
-        #: Keys that were never answered.
+        #: Keys of submissions that received no answer.
         self.unanswered = []
 
     def start(self):
@@ -89,7 +90,9 @@ class Client:
         self._thread.start()
 
     def stop(self):
-        """Submit nothing more; returns when all submissions are answered."""
+        """Submit no more tasks. Return when each submission is answered or
+        abandoned.
+        """
         self._over = time.monotonic() + _LAST
         self._stopped.set()
         self._thread.join()
@@ -125,14 +128,16 @@ class Client:
 
 
 def rules(step):
-    """What the oracle needs to know of a step."""
+    """Return the oracle's description of a step."""
     return oracle.Step(*(half and oracle.Act(
         half.get('retry', 0), 'delivery' in half)
         for half in (step['normal'], step.get('rollback'))))
 
 
 def runs(told):
-    """What commands said of themselves; the dead have ended, too."""
+    """Return the runs of commands, from the records of the commands. A run of
+    a process that died has ended, too.
+    """
     made = []
     going = collections.defaultdict(dict)
     for line in told:
@@ -156,9 +161,11 @@ def runs(told):
 
 
 def excuse(all_runs, stalls):
-    """Take out the runs that a process began when it went on after it had
-    been stopped, a step before its command: by then their step may have
-    moved on, and they find out at their next look.
+    """Remove runs with an old fence that a stopped process began when it
+    continued.
+
+    Such a process was stopped just before it began a command. Meanwhile the
+    step may have got a new fence. The process detects this at its next check.
     """
     newest = {}
     for run in sorted(all_runs, key=lambda run: run.start):
@@ -172,11 +179,12 @@ def excuse(all_runs, stalls):
 
 
 def judge(client, told, rows, moves, stalls, begin, end, patience):
-    """The facts of the oracle, and what it finds.
+    """Return the facts of the oracle and its findings.
 
     :param rows: see :func:`tests.chaos.journal.tasks`.
-    :param moves: of claims of commands; see :func:`tests.chaos.journal.read`.
-    :param patience: microseconds.
+    :param moves: transitions of claims of commands; see
+        :func:`tests.chaos.journal.read`.
+    :param patience: microseconds within which a task must make progress.
     """
     all_runs = runs(told)
     excuse(all_runs, stalls)
@@ -204,7 +212,8 @@ def _row(row):
 
 
 def _grants(moves):
-    """Task, instant and fence of each run that was granted."""
+    """Yield the task, the instant and the fence of each run that was granted.
+    """
     last = {}
     running = journal.STATES[STATE_CODES[State.RUNNING]]
     for row in moves:
@@ -216,7 +225,7 @@ def _grants(moves):
 
 
 def _recoveries(moves):
-    """Task and instant of each claim that was claimed anew."""
+    """Yield the task and the instant of each claim that was acquired again."""
     last = {}
     claimed, *others = (journal.STATES[STATE_CODES[state]] for state in (
         State.CLAIMED, State.RUNNING, State.RETRY))

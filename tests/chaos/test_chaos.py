@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of real processes keeps its promises, whatever befalls it.
+"""A cluster of real processes keeps its guarantees during faults.
 
-Longer, and with other faults: ``tox -e chaos -- --minutes 20 --seed 7``.
+For a longer run with other faults: ``tox -e chaos -- --minutes 20 --seed 7``.
 """
 
 import pytest

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was written down of tasks is read as it was meant.
+"""The records of tasks are read correctly.
 
-What is wrong with a history is tested with the oracle, in the simulation.
+Errors in a history are covered by the tests of the oracle in
+:mod:`tests.simulation`.
 """
 
 import json
@@ -19,7 +20,9 @@ SECOND = checker.SECOND
 
 
 class Books:
-    """What ledger, journal and client have of one task of three steps."""
+    """Records of the ledger, the journal and the client for one task of three
+    steps.
+    """
 
     def __init__(self):
         self.now = 0

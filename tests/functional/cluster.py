@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of real processes, and what its handlers recorded."""
+"""A cluster of real processes, and the record of its handlers."""
 
 import collections
 import uuid
@@ -16,7 +16,7 @@ _OWN = {option.name for option in served.OPTS}
 class Run(collections.namedtuple(
         'Run', 'event job object tick pid at fence attempt '
         'mine accepted finished progress')):
-    """One line of the record; what it does not tell is None."""
+    """One line of the record. Values that the line does not have are None."""
 
     @property
     def key(self):
@@ -28,7 +28,7 @@ class Run(collections.namedtuple(
 
 
 class Program(programs.Program):
-    """One launched service; see :mod:`tests.functional.served`."""
+    """One program that runs a service; see :mod:`tests.functional.served`."""
 
     def __init__(self, kind, config, record, workers, log, *more):
         super().__init__(
@@ -40,7 +40,7 @@ class Program(programs.Program):
 class Cluster:
     """Schedulers and workers of one group.
 
-    :param options: of the group [distperiodic] and, by name, of
+    :param options: options of the section [distperiodic] and, by name, of
         :data:`tests.functional.served.OPTS`.
     """
 
@@ -59,7 +59,7 @@ class Cluster:
         self.default = {'graceful_shutdown_timeout': 20}
         if transport_url:
             self.default['transport_url'] = transport_url
-        #: Sections of their own, by name.
+        #: Additional sections of the configuration, by name.
         self.sections = {}
         self.set(**options)
         self.programs = []
@@ -79,7 +79,8 @@ class Cluster:
 
     @property
     def connection(self):
-        """The URL of the store, also of one that the service makes."""
+        """The URL of the store, which may be a file that the service creates.
+        """
         return self.options.get('connection') or (
             f'sqlite:///{self.options["state_path"]}/{self.group}.sqlite')
 
@@ -91,7 +92,9 @@ class Cluster:
         return program
 
     def observe(self, partition=None):
-        """A coordinator that looks at the schedulers, or at the workers."""
+        """Return an observer of the schedulers, or of the workers of a
+        partition.
+        """
         group = self.group if partition is None else (
             f'{self.group}.workers.{partition}')
         return Observer(self.backend_url, group)
@@ -102,7 +105,7 @@ class Cluster:
                 if values['event'] == event and values['job'] == job]
 
     def complete_ticks(self, job='ping'):
-        """Ticks for which every object has started, in order."""
+        """Return the ticks for which every object has started, in order."""
         started = collections.defaultdict(set)
         for run in self.runs(job=job):
             started[run.tick].add(run.object)
@@ -110,7 +113,7 @@ class Cluster:
                       if len(objects) == self.default.get('objects', 60))
 
     def wait_complete(self, ticks=1, after=0.0, timeout=30.0):
-        """Wait for so many complete ticks later than *after*."""
+        """Wait for this number of complete ticks later than *after*."""
         return waiting.wait_until(
             lambda: (lambda found: len(found) >= ticks and found)(
                 [t for t in self.complete_ticks() if t > after]),
@@ -128,7 +131,8 @@ class Cluster:
         return ''.join(p.said() for p in self.programs)
 
     def logged(self, event=None):
-        """The lines of *event* of all programs; None: all."""
+        """Return the lines of *event* of all programs. None means all lines.
+        """
         return written(self.logs(), event)
 
     def close(self):
@@ -137,7 +141,7 @@ class Cluster:
 
 
 class Observer(coordinator.Coordinator):
-    """Looks at a group without being in it."""
+    """Observes a group without being a member."""
 
     def __init__(self, url, group):
         super().__init__(url, session_timeout=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``distperiodic`` as others start it."""
+"""Runs of the program ``distperiodic`` in separate processes."""
 
 import os
 import re
@@ -14,22 +14,23 @@ ENVIRONMENT = {
     **os.environ,
     'PYTHONPATH': os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])}
-#: What starts a program as a terminal does: a script that runs the tests in
-#: the background, or under nohup, has SIGINT ignored in all that they start.
+#: Command that starts a program with the default action for SIGINT. Otherwise
+#: a program would ignore SIGINT if the tests run in the background.
 HEARS_CTRL_C = ['env', '--default-signal=INT']
 PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
 
 
 def numbers(text):
-    """Whole numbers that stand alone in *text*, in order: no part of an
-    instant, a name, a fraction, or a length such as 5m.
+    """Return the separate whole numbers in *text*, in order.
+
+    Parts of instants, names, fractions and durations such as 5m are ignored.
     """
     return [int(found.replace(',', '')) for found in re.findall(
         r'(?<![\w.:+-])[0-9][0-9,]*(?![\w.:-]|,[0-9])', text)]
 
 
 def run(*argv, cwd=ROOT, timeout=150, **environment):
-    """Run a command to its end."""
+    """Run a command until it ends."""
     return subprocess.run(
         [*PROGRAM, *map(str, argv)], cwd=cwd,
         env={**ENVIRONMENT, **environment},
@@ -38,11 +39,11 @@ def run(*argv, cwd=ROOT, timeout=150, **environment):
 
 
 class Running(programs.Program):
-    """A command that goes on.
+    """A command that runs until it is stopped.
 
-    It leads a process group of its own, as what is started in a terminal.
+    It leads its own process group, like a command in a terminal.
 
-    :param before: a program that runs it, such as ``unshare``.
+    :param before: a program that runs the command, such as ``unshare``.
     """
 
     def __init__(self, log, *argv, cwd=ROOT, before=(), **environment):
@@ -51,5 +52,5 @@ class Running(programs.Program):
             env={**ENVIRONMENT, **environment}, process_group=0)
 
     def press_ctrl_c(self):
-        """What a terminal does: SIGINT to all of them."""
+        """Send SIGINT to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional tests wait for real sessions to expire, so they have longer."""
+"""A longer timeout for functional tests, which wait for real sessions to
+expire.
+"""
 
 import pathlib
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Effects of handlers in a database, in both ways that hold against repeats.
+"""Effects of handlers in a database, with two protections against repeats.
 
-``effect`` takes any number of rows for one (object, tick), so that it shows
-what was done twice; ``newest`` keeps the highest fence of each object and
-refuses a lower one.
+The table ``effect`` accepts any number of rows for one (object, tick), so it
+shows repeated effects. The table ``newest`` keeps the highest fence of each
+object, and an effect with a lower fence is rejected.
 """
 
 import sqlalchemy as sa
@@ -26,22 +26,22 @@ _newest = sa.Table(
 
 
 class Ledger:
-    """The way of one process to the tables."""
+    """The access to the tables from one process."""
 
     def __init__(self, url: str):
         self._engine = database.make_engine(url)
 
     def make(self) -> None:
-        """Create the tables, empty."""
+        """Create the tables, without rows."""
         _metadata.drop_all(self._engine)
         _metadata.create_all(self._engine)
 
     def write(self, context) -> dict[str, bool]:
-        """Leave both effects of a run.
+        """Write both effects of a run.
 
-        :returns: whether the run was sure of its claim before; whether the
-            comparing store took its fence; whether the effect was committed
-            together with the end of the run.
+        :returns: whether the claim was current before the effects; whether the
+            table ``newest`` accepted the fence; whether the effect was
+            committed together with the end of the run.
         """
         mine = context.is_current()
         accepted = self._compare(context.object, context.fence)
@@ -57,10 +57,10 @@ class Ledger:
         return {'mine': mine, 'accepted': accepted, 'finished': finished}
 
     def finish(self, context, result, before_commit) -> None:
-        """Leave an effect of a step, and end its run in the same transaction.
+        """Write an effect of a step, and end its run in the same transaction.
 
-        :param result: what the step returns.
-        :param before_commit: called between both and their commit.
+        :param result: result of the step.
+        :param before_commit: called after both writes and before the commit.
         """
         with self._engine.begin() as connection:
             connection.execute(_effect.insert().values(
@@ -84,7 +84,7 @@ class Ledger:
             return known is None
 
     def effects(self) -> list[tuple[str, float, int]]:
-        """(object, tick, fence) of each effect that was committed."""
+        """Return (object, tick, fence) of each committed effect."""
         with self._engine.begin() as connection:
             return [tuple(row) for row in connection.execute(
                 sa.select(

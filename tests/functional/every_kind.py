@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler with a job of each kind, all of which are due each minute:
-``python -m tests.functional.every_kind CONFIG RECORD``.
+"""A scheduler with a job of each kind, all due every minute.
+
+Usage: ``python -m tests.functional.every_kind CONFIG RECORD``.
 """
 
 import sys
@@ -17,7 +18,7 @@ JOBS = ('grid', 'spread', 'own', 'cron', 'group', 'immediate')
 
 
 def early():
-    """An object that is due in the first seconds of its period."""
+    """Return an object whose phase is in the first second of its period."""
     return next(key for key in map(str, range(999)) if schedule.phase_us(
         ring.position_of(key), SPACING * schedule.SECOND) < schedule.SECOND)
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster of real processes did, before the checker of the tests.
+"""Judges the runs of a cluster of real processes with the checker of the
+tests.
 
-Runs come from the handlers' own record. Of what each left behind a store that
-compares fences keeps the first one of the newest fence, in the order in which
-the lines were written: that is what counted. The rest comes from the store's
-own account, the history, which must come to the same.
+The handlers record their runs. If a (job, object, tick) has several recorded
+ends, only the first end with the newest fence counts. A store that compares
+fences would keep the same end. The history of the store must have the same
+totals.
 """
 
 import collections
@@ -25,7 +26,7 @@ def us(seconds):
 
 
 def killed(pids, at):
-    """The processes that were ended then."""
+    """Return the stalls of processes that were killed at *at*."""
     return [checker.Stall(str(pid), us(at), _FOREVER, 'killed')
             for pid in pids]
 
@@ -36,15 +37,16 @@ def frozen(pid, begin, end):
 
 def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
            committed=()):
-    """The life of *cluster*'s job ``ping`` between two ticks.
+    """Return the record of the job ``ping`` of *cluster* between two ticks.
 
-    :param repeats: whether a run may be followed by another one of its tick
-        though it came to its end: it could not say so. Default: it was in a
-        process of *stalls*.
-    :param windows: (begin, end) in seconds of faults that account for ticks
-        which nobody claimed.
-    :param committed: (object, tick, fence) of runs that ended together with
-        their effect, and may not have lived to record it.
+    :param repeats: returns whether a run may be repeated although it ended,
+        because its process could not report the end. None allows this for the
+        processes in *stalls*.
+    :param windows: (begin, end) of each fault that explains unclaimed ticks,
+        in seconds.
+    :param committed: (object, tick, fence) of runs that committed their effect
+        and their end together. Their process may have died before it recorded
+        the end.
     """
     stopped = {stall.process for stall in stalls}
     if repeats is None:
@@ -91,20 +93,22 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
 
 
 def assert_kept(cluster, first, last, **about):
-    """Nothing lost, nothing doubled, no overlap, and the account is right."""
+    """Assert that no run is lost, doubled or overlapping, and that the history
+    has the right totals.
+    """
     found = record(cluster, first, last, **about)
     assert found.runs
     findings = [str(finding) for finding in excused.check(found)]
     assert not findings, '\n'.join(findings[:20])
     due = len(found.expected)
-    # The last results may be on their way.
+    # The last results may not have arrived yet.
     waiting.wait_until(
         lambda: _totals(cluster, first, last) == (due, due), 15,
         f'the history does not come to {due} due and ended', interval=0.2)
 
 
 def _totals(cluster, first, last):
-    """How many were due in these ticks, and how many came to an end."""
+    """Return how many objects were due in these ticks, and how many ended."""
     told = [of for tick, of in account(cluster).items()
             if us(first) <= tick <= us(last)]
     return (sum(of['due'] for of in told),
@@ -113,7 +117,7 @@ def _totals(cluster, first, last):
 
 
 def account(cluster, job='ping'):
-    """Tick to what the history says of all its objects."""
+    """Return the history of a job, summed over its members, by tick."""
     engine = database.make_engine(cluster.connection)
     history = tables.history
     columns = [history.c[name] for name in (

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands under test, for ``--tasks tests.functional.modules:Modules``.
 
-Each run appends lines to the file that ``RECORD`` names. The lines are the
-handlers' own side effect, so they tell what happened and not what the library
-believes. The parameter ``behaves`` says what a command does, by step: ``'1'``
-is the second step, ``'1r'`` its rollback. Any other step returns its index as
-``done-INDEX``.
+Each run appends lines to the file that ``RECORD`` names. The handlers write
+these lines themselves. So the lines show what happened, even if the library's
+state is wrong. The parameter ``behaves`` maps a step to a behaviour: ``'1'``
+is the second step, and ``'1r'`` is its rollback. Any other step returns the
+result ``done-INDEX``.
 """
 
 import os
@@ -55,13 +55,13 @@ def _hoard(context, parameters):
 
 
 def _until(context, parameters):
-    """Go on until the file that *parameters* name exists."""
+    """Run until the file that *parameters* name exists."""
     while not pathlib.Path(parameters['gate']).exists():
         time.sleep(0.01)
 
 
 def _late(context, parameters):
-    """Go on for some seconds after the timeout, in the first attempt."""
+    """In the first attempt, continue for some seconds after the timeout."""
     if context.attempt == 1:
         time.sleep(parameters['late'])
         return {'late': True}
@@ -83,7 +83,7 @@ def _continue_after_timeout(context, parameters):
 
 
 def _watch(context, parameters):
-    """Record when the run is not current, and go on."""
+    """Record when the run is no longer current, and then hang."""
     gate = pathlib.Path(parameters['gate'])
     if context.attempt == 1:
         while context.is_current():
@@ -93,15 +93,17 @@ def _watch(context, parameters):
 
 
 def _tick(context, parameters):
-    """Record that the first attempt goes on, for ever."""
+    """Record repeatedly that the first attempt still runs."""
     while context.attempt == 1:
         pathlib.Path(parameters['gate']).write_text(str(time.time()))
         time.sleep(0.02)
 
 
 def _finish(context, parameters):
-    """Leave an effect and end the run in one transaction. The first attempt
-    is killed before or after the commit, if *parameters* say so.
+    """Write an effect and end the run in one transaction.
+
+    The first attempt is killed before or after the commit, if *parameters*
+    require this.
     """
     dies = parameters.get('dies') if context.attempt == 1 else None
 
@@ -159,7 +161,7 @@ class Modules(PeriodicTasks):
 
 
 def step(module, rollback=True, **options):
-    """A step of a workflow."""
+    """Return a step of a workflow."""
     found = {'normal': {'module': module, 'command': 'run', **options}}
     if rollback:
         found['rollback'] = {'module': module, 'command': 'run'}

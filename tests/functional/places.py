@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that the commands of an operator look at."""
+"""Stores for the tests of operator commands."""
 
 import importlib.util
 import json
@@ -37,42 +37,45 @@ class Place:
         self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
     def make_store(self, late_after=30 * DAY / SECOND):
-        """What tests claim is of ticks that are long over."""
+        """Open the store. By default it accepts claims of ticks that are long
+        past.
+        """
         self.store = SqlClaimStore(
             self.url, namespace=self.group, late_after=late_after)
 
     def show(self, *argv):
-        """Run a command that tells people of findings."""
+        """Run a command that may report findings. Return its output."""
         told = commands.run(*argv, '--config-file', self.config,
                             cwd=self.config.parent)
         assert (told.returncode in (0, 1), told.stderr) == (True, '')
         return told.stdout
 
     def ask(self, *argv):
-        """Run a command that does what it is asked."""
+        """Run a command that must succeed. Return its output."""
         told = commands.run(*argv, '--config-file', self.config,
                             cwd=self.config.parent)
         assert (told.returncode, told.stderr) == (0, '')
         return told.stdout
 
     def above(self, *argv):
-        """The sentences above the table of a command, as one line."""
+        """Return the sentences above the table of a command, as one line."""
         return ' '.join(line for line in self.show(*argv).splitlines()
                         if not line.startswith(('+', '|'))).strip()
 
     def tell(self, *argv):
-        """Run a command; its exit code, and what it tells as JSON."""
+        """Run a command. Return its exit code and its JSON output."""
         told = commands.run(*argv, '-f', 'json', '--config-file', self.config,
                             cwd=self.config.parent)
         assert told.stdout, told.stderr
         return told.returncode, json.loads(told.stdout)
 
     def write_tasks(self, text):
-        """The tasks that a command finds as tasks:Tasks; the decorated
-        methods follow.
+        """Write the file tasks.py with a class ``Tasks``, for the option
+        ``--tasks`` of commands. *text* contains the decorated methods.
         """
         path = self.config.parent / 'tasks.py'
-        # Python knows a changed file by its second and its size.
+        # Python detects a change of a file only by its modification time in
+        # seconds and its size.
         pathlib.Path(importlib.util.cache_from_source(str(path))).unlink(
             missing_ok=True)
         path.write_text(
@@ -82,7 +85,7 @@ class Place:
             + textwrap.indent(textwrap.dedent(text), '    '))
 
     def refuse(self, *argv):
-        """Run a command that does not; its one line."""
+        """Run a command that must be rejected. Return its one-line error."""
         told = commands.run(*argv, '--config-file', self.config,
                             cwd=self.config.parent)
         assert (told.returncode, told.stdout) == (2, '')
@@ -90,7 +93,7 @@ class Place:
         return told.stderr
 
     def run(self, job, tick, *objects, dead=()):
-        """Have objects run to their ends."""
+        """Run objects until they end."""
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
         won = self.store.claim(
             job, tick, objects, lease=lease, holder='api-1', seconds=60.0,
@@ -105,7 +108,7 @@ class Place:
             into=None)
 
     def rows(self, table):
-        """How many rows the group has of a table."""
+        """Return how many rows of a table belong to the group."""
         engine = database.make_engine(self.url)
         with engine.connect() as connection:
             number = connection.scalar(

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of a task pool that make random calls, and the judge of them.
+"""Workers of a task pool that make random calls, and a judge of these calls.
 
-A worker is a process that runs this file. It writes a line before and after
-each call, so a killed one leaves a call without an end. What that call names
-is certain no more: the database may still be at it::
+A worker is a process that runs this file::
 
     python -m tests.functional.pulling URL POOL WORKER SEED FILE
 
-The judge knows only these lines. All processes read one clock, which never
-goes back.
+It writes a line before and after each call, so a killed worker leaves a call
+without an end. The state of the tasks in such a call is uncertain, because the
+database may still execute the call.
+
+The judge reads only these lines. All processes read the same clock, which
+never goes back. A worker certainly has a task in this interval::
 
     call        |---------|
     certain               |================|
@@ -32,12 +34,14 @@ from tests import dispensed
 
 #: Seconds until the bucket of a silent worker expires.
 TIMEOUT = 1.0
-#: Tasks that the first recreation names, and how many more each second.
+#: Number of tasks in the first recreation of the pool, and their growth per
+#: second.
 FIRST, MORE = 1500, 100
-#: Calls in a hundred, by kind.
+#: Share of each kind of call, in percent.
 _KINDS = {'assign': 40, 'done': 30, 'back': 10, 'check': 14, 'recreate': 5,
           'silent': 1}
-#: Seconds by which the judge mistrusts the rate of two clocks.
+#: Seconds by which the judge shortens an interval, because two clocks may
+#: differ in rate.
 _MARGIN = 0.01
 
 
@@ -53,23 +57,27 @@ class Journal:
 
 
 def task_of(number):
-    """Every other task is an int; a str may look like one."""
+    """Return the task with this number. Every second task is an int. The other
+    tasks are strings that look like an int.
+    """
     return number if number % 2 else str(number - 1)
 
 
 def named(seconds):
-    """The tasks that a recreation names *seconds* after the begin."""
+    """Return the tasks that a recreation names, *seconds* after the start of
+    the test.
+    """
     return {task_of(number): number * 7919 % 1000
             for number in range(FIRST + int(MORE * seconds))}
 
 
 def work(url, pool, worker, seed, path):
-    """Make random calls until somebody kills this process."""
+    """Make random calls until this process is killed."""
     draws = random.Random(seed)
     journal = Journal(path)
     one = dispensed.dispenser(url, pool, bucket_timeout=TIMEOUT)
     held, begin = [], float(os.environ['BEGIN'])
-    # Tasks that this worker no longer has; others may have them.
+    # Tasks that this worker no longer has. Other workers may have them.
     former = collections.deque(maxlen=10)
     for number in itertools.count():
         [kind] = draws.choices(list(_KINDS), list(_KINDS.values()))
@@ -108,14 +116,14 @@ class Call(NamedTuple):
     limit: int
     tasks: list
     start: float
-    #: None: the worker was killed, or the store did not answer.
+    #: None if the worker was killed or the store did not answer.
     end: float | None
     answer: object
     error: str | None
 
 
 class Certain(NamedTuple):
-    """An interval in which a worker surely had a task."""
+    """An interval in which a worker certainly had a task."""
 
     start: float
     end: float
@@ -123,7 +131,8 @@ class Certain(NamedTuple):
 
 
 def read(paths):
-    """The calls of all workers, in the order of each."""
+    """Return the calls of all workers. The calls of one worker are in order.
+    """
     calls = []
     for path in map(pathlib.Path, paths):
         lines = [json.loads(line) for line in path.read_bytes().split(b'\n')
@@ -142,11 +151,11 @@ def read(paths):
 
 
 def judge(calls, left, total):
-    """What is wrong with a history; an empty list if nothing is.
+    """Return the errors in a history.
 
-    :param calls: all calls; those of one worker in their order.
-    :param left: the tasks that could be assigned when all had ended.
-    :param total: how many tasks were named in all.
+    :param calls: all calls; the calls of one worker are in order.
+    :param left: tasks that could be assigned after all workers had ended.
+    :param total: number of all tasks that recreations named.
     """
     certain = collections.defaultdict(list)
     for _, own in itertools.groupby(
@@ -158,7 +167,7 @@ def judge(calls, left, total):
 
 
 def _possessions(calls, certain):
-    """Add the intervals in which one worker surely had tasks."""
+    """Add the intervals in which one worker certainly had tasks."""
     had, until, doubtful = {}, 0.0, set()
     for call in calls:
         expired = (call.end or call.start) > until
@@ -186,7 +195,7 @@ def _possessions(calls, certain):
 
 
 def _kept(call, had):
-    """The tasks that surely stay in the bucket over a call."""
+    """Return the tasks that certainly stay in the bucket during a call."""
     if call.kind == 'assign' and call.end is None:
         return set() if call.limit < len(had) else set(had)
     if call.kind == 'assign':
@@ -205,7 +214,9 @@ def _in_two_buckets(certain):
 
 
 def _taken_from_another(calls, certain):
-    """A worker has, ends or gives back what another one surely has."""
+    """Find calls in which a worker receives, completes or returns a task that
+    another worker certainly has.
+    """
     for call in calls:
         if call.end is None or not call.answer:
             continue

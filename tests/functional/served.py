@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service under test, as a program of its own.
+"""Program that runs one service under test.
 
     python -m tests.functional.served \
         scheduler|worker CONFIG RECORD WORKERS [AHEAD]
 
-AHEAD is the file of :mod:`tests.wall_clock` that the product goes by.
-Every run appends one line to RECORD: what ran, where and when. The lines are
-the handlers' own side effect, so they tell what happened and not what the
-library believes.
+AHEAD is a file of :mod:`tests.wall_clock`, which sets the wall clock of the
+product. Every run appends lines to RECORD, with its job, object, process and
+time. The handlers write these lines themselves. So the lines show what
+happened, even if the library's state is wrong.
 """
 
 import json
@@ -51,7 +51,8 @@ def fail(context):
 
 
 def shout(context):
-    # Of errors of one kind only the first is a warning.
+    # Only the first error of each exception class is logged as a warning. So
+    # raise another class than the other handlers.
     raise ValueError('\0\ud800' + 5_000_000 * 'x')
 
 
@@ -80,7 +81,7 @@ def return_junk(context):
 
 
 class Junk:
-    """Not to be written, compared or even looked at."""
+    """An object that cannot be printed, compared or read."""
 
     def __getattribute__(self, name):
         raise RuntimeError('junk')
@@ -90,7 +91,9 @@ class Junk:
 
 
 def keep(url, idle):
-    """End the run in a session that stays open for 25 s."""
+    """Return a handler that ends the run in a session that stays open for 25
+    s.
+    """
     def run(context):
         with database.make_engine(url, bounded=False).begin() as connection:
             context.finish(connection)
@@ -108,7 +111,9 @@ BEHAVIOURS = {
 
 
 class Recorder:
-    """Appends lines; one write each, so processes may share the file."""
+    """Appends lines to a file. Each line is one write, so processes may share
+    the file.
+    """
 
     def __init__(self, path):
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -119,7 +124,8 @@ class Recorder:
 
 
 def make_tasks(conf, record):
-    """The tasks; the options decide how often and how long they run."""
+    """Return the tasks. The options set their objects, spacing and duration.
+    """
 
     ledger = effects.Ledger(conf.effects) if conf.effects else None
     behaviours = BEHAVIOURS | {
@@ -179,7 +185,7 @@ def log():
 
 
 def serve(kind, conf, tasks, workers=1):
-    """Run a service until it is stopped; returns the exit code."""
+    """Run a service until it is stopped. Return the exit code."""
     made = {'scheduler': SchedulerService, 'worker': WorkerService}[kind]
     launcher = service.launch(conf, made(conf, tasks), workers=workers,
                               restart_method='mutate')
@@ -189,7 +195,8 @@ def serve(kind, conf, tasks, workers=1):
 def main(kind, config, path, workers, ahead=None):
     log()
     if ahead is not None:
-        # The records go by the clock of the host: time.time() is not set.
+        # The records use the clock of the host, so time.time() is not
+        # replaced.
         wall_clock.follow(pathlib.Path(ahead))
     conf = cfg.ConfigOpts()
     conf.register_opts(OPTS)

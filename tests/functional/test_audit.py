@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic audit`` tells of rows in real databases whether all that was
-due was done.
+"""``distperiodic audit`` reports from the rows of real databases whether all
+due ticks were run.
 """
 
 import collections
@@ -27,7 +27,7 @@ from tests.functional.places import SECOND
 from tests.pruned import pruned
 
 MINUTE = 60 * SECOND
-#: Of a job whose schedule the store does not have.
+#: Expected values for a job whose schedule the store does not have.
 UNKNOWN = {'passed_over': None, 'lost': None, 'not_listed': None}
 HOSTS = """
     def hosts(self, context):
@@ -44,7 +44,9 @@ CLASSES = ('due', 'on_time', 'late', 'dead', 'superseded', 'cancelled',
 
 @pytest.fixture
 def tick(place):
-    """A tick of each minute, ten minutes ago: all since are over."""
+    """Return a tick on a full minute, ten minutes ago. So the next ticks are
+    due, too.
+    """
     place.write_tasks(HOSTS)
     return place.now - place.now % MINUTE - 10 * MINUTE
 
@@ -56,7 +58,8 @@ def tick_of_sqlite(place_of_sqlite):
 
 
 def audit(place, *argv, tasks=True):
-    """The exit code, and the numbers that are not 0 by job (and tick)."""
+    """Return the exit code and the nonzero numbers, by job or by (job, tick).
+    """
     code, rows = place.tell(
         'audit', *argv, *(['--tasks', 'tasks:Tasks'] if tasks else []))
     found = {}
@@ -77,7 +80,9 @@ def change(place, table, which, **values):
 
 
 def attended(place, since):
-    """Have the jobs attended without a gap from *since* until now."""
+    """Record that schedulers served the jobs without a gap from *since* until
+    now.
+    """
     engine = database.make_engine(place.url)
     with engine.begin() as connection:
         connection.execute(sa.update(tables.job).where(
@@ -87,8 +92,10 @@ def attended(place, since):
 
 
 def run_up_to_now(place, tick, *objects):
-    """Have objects run for all ticks from *tick* to the newest, which stays
-    that for a while.
+    """Run objects for all ticks from *tick* to the newest one.
+
+    Begin in the first half of a minute, so that no newer tick comes due during
+    the test.
     """
     waiting.wait_until(lambda: place.store.now() % MINUTE < 30 * SECOND, 40,
                        interval=0.1)
@@ -101,7 +108,7 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     store = place.store
     place.run('poll', tick, 'a', 'b', 'c', dead=['c'])
     place.run('poll', tick + MINUTE, 'a', 'b', 'c')
-    # Three ticks of all, which are counted in the last of them.
+    # Skip three ticks of each object. The last of them counts all three.
     store.skip('poll', tick + 4 * MINUTE, ['a', 'b', 'c'], holder='api-1',
                by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)
     store.claim('poll', tick + 5 * MINUTE, ['a', 'b', 'c'], lease='first',
@@ -118,8 +125,8 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     code, found = audit(place, '--since', '2h')
 
     assert code == 0
-    # From the last tick on nobody has claimed anything yet. The claims of 'a'
-    # and 'c' are open, so that only 'b' has ticks that are given up.
+    # After the last tick there are no claims yet. The claims of 'a' and 'c'
+    # are open, so only ticks of 'b' are given up.
     assert found in [{'poll': {
         'due': 21 + 3 * behind, 'on_time': 5, 'dead': 1, 'superseded': 1,
         'cancelled': 1, 'skipped': 2, 'passed_over': 9 + behind - 1,
@@ -142,7 +149,7 @@ def test_a_watermark_that_moved_without_a_record_is_lost(place, tick):
             if 'lost' in numbers}
     assert lost == {('poll', at.replace('+00:00', 'Z')): {
         'due': 3, 'on_time': 2, 'lost': 1}}
-    # Once above the table, with the tick, the job and the number.
+    # One line above the table names the tick, the job and the number.
     [line] = [line for line in place.show(
         'audit', '--tasks', 'tasks:Tasks').splitlines()
         if f'{at[:19]}Z' in line and not line.startswith('|')]
@@ -162,7 +169,8 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
     code, found = audit(place)
 
     assert code == 1
-    # The last minutes are left to those who may be about to claim it.
+    # The newest ticks do not count as lost, because a scheduler may still
+    # claim them.
     assert found['poll']['lost'] >= 6
     assert set(found['poll']) <= {
         'due', 'on_time', 'lost', 'passed_over', 'pending'}
@@ -287,7 +295,7 @@ def test_a_catalogue_that_cannot_be_read_is_told(
 
     told = place.above('audit', '--tasks', 'tasks:Tasks')
 
-    # The job, its method and the error.
+    # The output names the job, its catalogue method and the error.
     assert re.search(rf'\bpoll: .*\bhosts\b.* {said}', told)
     assert place.tell('audit', '--tasks', 'tasks:Tasks')[0] == 1
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server away at a time: what goes on, what waits, what is lost (nothing).
+"""Clusters in which one server at a time is down. No work is lost.
 
-The servers are real and are killed; what was run is told by the handlers'
-own record, and judged by the checker of the tests.
+The servers are real and are killed. The handlers record their runs, and the
+checker of the tests judges this record.
 """
 
 import time
@@ -21,7 +21,9 @@ AWAY = 10.0
 
 @pytest.fixture
 def started(tmp_path):
-    """Makes a cluster of two schedulers and two workers, with work done."""
+    """Return a function that starts a cluster of two schedulers and two
+    workers, and waits for its first work.
+    """
     made = []
 
     def start(zookeeper, rabbitmq, connection, **options):
@@ -47,7 +49,9 @@ def workers(cluster):
 
 
 def wait_whole(cluster):
-    """All is as before: two of each in their groups, and both work."""
+    """Wait until two schedulers and two workers are in their groups, and both
+    workers run work.
+    """
     for partition in (None, 'default'):
         with cluster.observe(partition) as group:
             group.wait_members(2, timeout=40)
@@ -59,7 +63,9 @@ def wait_whole(cluster):
 
 def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
         started, zookeeper_server, rabbitmq, postgresql):
-    """Three times as long as a session; the store tells who may."""
+    """ZooKeeper is down for three session timeouts. In this time the store
+    decides which scheduler may claim.
+    """
     cluster, first = started(zookeeper_server, rabbitmq, postgresql.url)
     at = time.time()
 
@@ -95,7 +101,9 @@ def test_claims_wait_while_the_broker_is_away_and_are_sent_when_it_is_back(
 @pytest.mark.parametrize('misfire', ['all', 'latest', 'skip'])
 def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
         started, zookeeper, rabbitmq, postgresql_server, misfire):
-    """What runs goes on, and its results are written when it is back."""
+    """Current runs continue, and their results are written when the store is
+    back.
+    """
     cluster, first = started(zookeeper, rabbitmq, postgresql_server.url,
                              misfire=misfire)
 
@@ -109,8 +117,8 @@ def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
 
     judged.assert_kept(
         cluster, first, last, windows=[(at, time.time())],
-        # What came to its end meanwhile may be judged lost before it was
-        # written, since its lease had ended as well.
+        # A run that ended during the outage may count as lost, because its
+        # lease had expired before its result was written.
         repeats=lambda run: at - 1 < run.at < back + 5)
     missed = [tick for tick in cluster.complete_ticks() if at < tick < back]
     spacing = cluster.default['spacing']
@@ -121,8 +129,8 @@ def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
 
 def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
         started, zookeeper, rabbitmq, postgresql):
-    """What was committed is found again by its own mark, and does not come
-    back by the end of its lease.
+    """A repeated call finds by the name of its lease that its first attempt
+    was committed. So the claim does not wait for the end of the lease.
     """
     url = sa.make_url(postgresql.url)
     with proxy.Proxy((url.host, url.port)) as way:
@@ -133,8 +141,9 @@ def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
 
         for _ in range(6):
             cluster.wait_complete(1, after=time.time())
-            # Of a claim or a start: they alone send a list of objects, for the
-            # lease. The statement itself is prepared, and not sent again.
+            # Lose the answer to a claim or to a start: only these statements
+            # have a list of objects as a parameter. The text of a prepared
+            # statement is not sent again, so it cannot be searched for.
             assert way.lose_answer(b'COMMIT', after=b'["192.168.').wait(10)
             time.sleep(0.5)
             way.set('pass')

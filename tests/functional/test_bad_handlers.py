@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers that raise, hang, return junk or end their process: what it costs
-them, and that it costs nobody else anything.
+"""Handlers that raise, hang, return junk or end their process.
+
+The tests check the outcome of these runs, and that other runs are not
+affected.
 """
 
 import collections
@@ -29,7 +31,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
 
 
 def wait_account(cluster, tick, **expected):
-    """Wait until the history says so of *tick*."""
+    """Wait until the history of *tick* has the expected numbers. Return it."""
     return waiting.wait_until(
         lambda: (lambda told: told and all(
             told[name] == number for name, number in expected.items())
@@ -58,7 +60,7 @@ def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
         assert starts(cluster, tick) == {
             f'192.168.10.{n}': 2 if n in (1, 2, 4, 6, 7) else 1
             for n in range(12)}
-    # Threads that hang were replaced, and the process is the same.
+    # Threads that hung were replaced, in the same process.
     assert len({run.pid for run in cluster.runs()}) == 1
     assert worker.process.poll() is None
     assert any(line.has(job='ping', object=repr(HANGS), timeout=1.0)
@@ -67,7 +69,7 @@ def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
         worker.logged('run failed'))}
     assert failed[repr(FAILS)].has(
         job='ping', attempt=1, error=f'RuntimeError: {FAILS} always fails')
-    # The length of its progress as JSON.
+    # The error contains the length of the progress as JSON.
     assert ' 100002 ' in failed[repr(HOARDS)]['error']
     assert repr(LEAVES) in failed
     assert repr(JUNK) not in failed
@@ -77,7 +79,7 @@ def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
 
 def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
         cluster):
-    """After six workers that were lost with it."""
+    """The object is dead after its handler has ended six workers."""
     cluster.set(spacing=40, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')
     for _ in range(2):
@@ -93,7 +95,7 @@ def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
 
 def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
         cluster):
-    """Also where a tick is too short for so many of them to be lost in."""
+    """This holds even if a tick is too short for six losses of a worker."""
     cluster.set(spacing=10, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')
     for _ in range(2):
@@ -105,7 +107,7 @@ def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
     waiting.wait_until(given_up, 90, 'it is not given up', interval=0.2)
     assert len([run for run in cluster.runs() if run.object == EXITS]) <= 6
 
-    # A tick that was due before it was given up is skipped.
+    # A tick that was due before the object was given up is skipped.
     first, *later = waiting.wait_until(
         lambda: (ticks := sorted(given_up())) and len(ticks) > 2 and ticks,
         60, 'its later ticks do not end', interval=0.2)

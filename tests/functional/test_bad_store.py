@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that cannot be used: said in one line, by the program itself.
+"""A program reports a store that it cannot use in one line.
 
-What can never work is refused before anything is forked; what may be mended
-while the service runs is said, waited for, and costs nothing.
+If the fault is permanent, the program ends before it forks. If the fault may
+be repaired, the program logs it and waits, and no tick is lost.
 """
 
 import os
@@ -73,7 +73,7 @@ class Service:
                 '--config-file', self.config)
 
     def refused(self, **environment):
-        """What it says instead of starting: one line."""
+        """Return the one line that the program prints in place of starting."""
         told = commands.run(*self.argv, cwd=self.place, **environment)
         assert told.returncode == 2, told.stderr
         lines = [line for line in told.stderr.splitlines()
@@ -87,7 +87,9 @@ class Service:
             self.place / 'log', *self.argv, cwd=self.place, before=before)
 
     def ran(self):
-        """(job, object, tick, attempt), as the handlers wrote them."""
+        """Return (job, object, tick, attempt) of each run, as the handlers
+        wrote them.
+        """
         path = self.place / 'ran'
         if not path.exists():
             return []
@@ -95,7 +97,7 @@ class Service:
                 in (line.split() for line in path.read_text().splitlines())]
 
     def wait_ran(self, after=0, timeout=30):
-        """Wait for two ticks later than *after*; the newest tick of all."""
+        """Wait for two ticks later than *after*. Return the newest tick."""
         return waiting.wait_until(
             lambda: len({run[2] for run in self.ran() if run[2] > after}) > 1
             and max(run[2] for run in self.ran()), timeout,
@@ -104,7 +106,7 @@ class Service:
 
 @pytest.fixture
 def postgresql_url(postgresql):
-    """An empty database of its own."""
+    """Return the URL of a new, empty database."""
     url = sa.make_url(postgresql.url)
     name = f'tests_{uuid.uuid4().hex[:8]}'
     execute(postgresql.url, f'CREATE DATABASE {name}')
@@ -120,7 +122,7 @@ def execute(url, statement):
     engine.dispose()
 
 
-# What can never work.
+# -- permanent faults
 
 @pytest.mark.parametrize(('connection', 'said'), [
     ('localhost/claims', "'localhost/claims' .*; .*postgresql://USER:"),
@@ -139,7 +141,7 @@ def test_a_connection_that_cannot_work_is_refused_at_start(
 @pytest.mark.parametrize('kind', [
     SchedulerService, WorkerService])
 def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
-    """Where the launcher hears of it, and not in a thread."""
+    """The error is raised where the launcher receives it, not in a thread."""
     conf = configuration(connection='oracle://host/db',
                          backend_url=f'file://{tmp_path}')
 
@@ -200,17 +202,19 @@ def test_a_table_that_is_gone_is_refused_at_start(tmp_path, postgresql_url):
                      Service(tmp_path, postgresql_url).refused())
 
 
-# What may be mended while the service runs.
+# -- faults that may be repaired while the service runs
 
 def away(running, error):
-    """Lines about a store that is away with that *error* of its database."""
+    """Return the log lines about an unavailable store with this error of the
+    database.
+    """
     return [line for line in running.logged('store away')
             if error in line['reason']]
 
 
 def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
         tmp_path):
-    """SQLite on a file system of 1 MB that somebody else fills."""
+    """The SQLite file is on a file system of 1 MB, which the test fills."""
     place = tmp_path / 'small'
     place.mkdir()
     service = Service(tmp_path, f'sqlite:///{place}/claims.sqlite')
@@ -240,7 +244,9 @@ def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
 
 def test_a_server_that_turns_read_only_is_waited_for(
         tmp_path, postgresql_url):
-    """As one does that has become the standby of another."""
+    """PostgreSQL becomes read-only when the server becomes the standby of
+    another server.
+    """
     schema.sync(postgresql_url)
     name = sa.make_url(postgresql_url).database
     writable = (f'{postgresql_url}?options='
@@ -273,7 +279,7 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
     service = Service(tmp_path, url)
     for path in tmp_path.glob('claims.sqlite*'):
         path.chmod(0o444)
-    # Modes are nothing to root, unless it has given that up.
+    # File modes do not restrict root, unless it has dropped this capability.
     plain = ['setpriv', '--bounding-set', '-dac_override'] * (
         os.geteuid() == 0)
     with service.running(plain) as running:
@@ -291,7 +297,8 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
 @pytest.mark.parametrize('kind', ['scheduler', 'worker'])
 def test_a_service_whose_store_is_away_stops_at_once(
         tmp_path, zookeeper, rabbitmq, kind):
-    """And not at the end of ``graceful_shutdown_timeout``, 20 s here."""
+    """It does not wait for ``graceful_shutdown_timeout``, which is 20 s here.
+    """
     cluster = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url,
         connection='postgresql://me@127.0.0.1:1/db')
@@ -321,14 +328,14 @@ def test_a_renamed_job_is_said_once_and_its_claims_are_left_alone(
         [line] = running.logged('claims of unknown jobs')
 
     assert line.has(jobs="'ping'", open=2)
-    # The remedy: its old name.
+    # The remedy is to keep the old name.
     assert 'name=' in line.text
     assert [run for run in service.ran() if run[0] == 'ping'] == (
         service.ran()[:2])
 
 
 def assert_each_once(service, first, last):
-    """No tick is missing between the two, and none came twice."""
+    """Check that each tick between the two ran exactly once."""
     ran = sorted(run[1:3] for run in service.ran() if first <= run[2] <= last)
 
     assert ran == sorted((key, tick) for key in 'ab'

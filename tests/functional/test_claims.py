@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store behind the claims: nothing lost, nothing doubled, whatever dies.
+"""With claims in a store, no tick is lost or doubled when processes die.
 
-ZooKeeper, RabbitMQ and PostgreSQL are real, and so are the signals. What ran
-is told by the handlers' own records.
+ZooKeeper, RabbitMQ, PostgreSQL and the signals are real. The handlers record
+their runs.
 """
 
 import collections
@@ -23,7 +23,8 @@ from tests.functional.cluster import Cluster
 
 @pytest.fixture(params=['local', 'messaging'])
 def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
-    """A cluster whose job runs every tick, however late, in order."""
+    """Return a cluster whose job runs every tick in order, even if it is late.
+    """
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, zookeeper.url,
@@ -35,7 +36,7 @@ def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
 
 
 def started(cluster):
-    """Two schedulers, and two workers where work is sent."""
+    """Start two schedulers, and two workers if the dispatcher is messaging."""
     schedulers = [cluster.start('scheduler') for _ in range(2)]
     workers = []
     if cluster.options['dispatcher'] == 'messaging':
@@ -45,9 +46,12 @@ def started(cluster):
 
 
 def assert_nothing_lost_or_doubled(cluster, first, last, dead=()):
-    """Each object ran for each tick; it was repeated only where the process
-    that ran it first had died, under a higher fence; and no two runs of an
-    object overlap, but for what the dead never ended.
+    """Check the runs of the ticks from *first* to *last*.
+
+    Each object ran for each tick. A run was repeated only if the process of
+    the earlier run had died, and only with a higher fence. The runs of an
+    object do not overlap, except for runs of dead processes, which have no
+    end.
     """
     runs = [r for r in cluster.runs() if first <= r.tick <= last]
     spacing = cluster.default['spacing']
@@ -81,7 +85,7 @@ def newest(cluster):
 
 
 def unfinished(cluster, pids):
-    """How many runs go on in these processes."""
+    """Return the number of current runs in these processes."""
     return sum(r.pid in pids for r in cluster.runs()) - sum(
         r.pid in pids for r in cluster.runs('end'))
 
@@ -99,7 +103,7 @@ def test_a_killed_scheduler_loses_no_tick(claimed):
     schedulers, _ = started(claimed)
     first = claimed.complete_ticks()[0]
     dead = schedulers[0].children
-    # While it has begun a tick and not ended it.
+    # Kill the scheduler after it has begun a tick and before it has ended it.
     tick = newest(claimed)
     waiting.wait_until(lambda: newest(claimed) > tick, 10)
 
@@ -110,7 +114,9 @@ def test_a_killed_scheduler_loses_no_tick(claimed):
 
 
 def test_a_frozen_process_loses_and_doubles_nothing(claimed):
-    """Longer than its session and its leases; its results do not count."""
+    """The freeze is longer than the session and the leases, so the results of
+    the frozen process do not count.
+    """
     schedulers, workers = started(claimed)
     first = claimed.complete_ticks()[0]
     victim = (workers or schedulers)[0]
@@ -130,7 +136,9 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
 @pytest.mark.parametrize('claimed', ['local'], indirect=True)
 def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
         claimed):
-    """Its entry goes with its session, and its runs are known by it."""
+    """When the session of a killed process expires, its entry disappears. Then
+    other members find its runs and repeat them.
+    """
     claimed.set(takes=0.5, lease=60)
     schedulers, _ = started(claimed)
     dead = schedulers[0].children
@@ -140,7 +148,7 @@ def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
 
     schedulers[0].kill()
 
-    # The session is of 2 s, and the lease of a minute.
+    # The session timeout is 2 s, and the lease is a minute.
     claimed.wait_complete(2, after=tick, timeout=40)
 
 
@@ -167,7 +175,7 @@ def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
     _, workers = started(claimed)
     dead = workers[0].children
     waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 30)
-    # Saved once a second.
+    # The progress is saved once a second.
     time.sleep(2.5)
 
     workers[0].kill()
@@ -180,7 +188,9 @@ def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
 
 
 def service_of(tasks, tmp_path, url):
-    """A scheduler service alone in this process, over a store."""
+    """Return a scheduler service in this process, with its own group and a
+    store.
+    """
     conf = configuration(
         connection=url, state_path=str(tmp_path),
         group=f'test-{uuid.uuid4().hex[:8]}')
@@ -214,8 +224,8 @@ def test_a_member_whose_store_is_away_says_so(tmp_path, postgresql_server):
 
 def test_an_effect_and_the_end_of_its_run_are_committed_together(
         tmp_path, postgresql):
-    """A run that was replaced can commit nothing; one that failed after its
-    effect leaves none.
+    """A run that was replaced cannot commit its effect. A run that fails after
+    its effect leaves no effect.
     """
     schema.sync(postgresql.url)
     engine = sa.create_engine(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole services on MariaDB: a minute with two deaths in it."""
+"""Services on MariaDB, with two killed processes within a minute."""
 
 import time
 

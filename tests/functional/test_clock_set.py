@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real scheduler with the default store while its wall clock is set."""
+"""A real scheduler with the default store, while its wall clock is set."""
 
 import collections
 
@@ -12,7 +12,8 @@ from tests.logged import written
 
 HOUR = 3600
 SPACING = 2
-#: Each takes most of a period, so there always is one that runs.
+#: Seconds of a run. It takes most of a period, so some run is always in
+#: progress.
 TAKES = 1.4
 
 
@@ -32,7 +33,9 @@ class Host:
         wall_clock.set_ahead(self._ahead, seconds)
 
     def more(self, ticks, timeout):
-        """Wait for so many complete ticks later than all that were."""
+        """Wait for this number of complete ticks, all later than the present
+        ticks.
+        """
         newest = max((run.tick for run in self.cluster.runs()), default=0)
         return self.cluster.wait_complete(
             ticks, after=newest, timeout=timeout)
@@ -51,7 +54,8 @@ def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
     host.set(HOUR)
     forward = host.more(3, timeout=6 * SPACING)
     host.set(0)
-    # At half speed, until an hour was made up.
+    # The store's clock runs at half speed until the wall clock has caught up
+    # with it.
     back = host.more(4, timeout=12 * SPACING)
 
     assert back == sorted(back)

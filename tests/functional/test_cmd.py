@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands against real servers and real processes."""
+"""The commands, with real servers and real processes."""
 
 import json
 import re
@@ -34,12 +34,13 @@ class Nodes(PeriodicTasks):
 '''
 
 
-#: A row of status for a process that is gone, in a table or as a block.
+#: Regular expression for the row of a missing process in the output of
+#: ``status``, as a table or as a block.
 GONE = re.compile(r'^(\| |Role +)gone\b', re.MULTILINE)
 
 
 class Service:
-    """A service of somebody, in a directory of its own."""
+    """A service in its own directory."""
 
     def __init__(self, place, backend_url, transport_url=None, **options):
         self.place = place
@@ -97,7 +98,7 @@ def test_status_and_ring_see_the_schedulers_and_their_work_is_done(embedded):
         scheduler.terminate()
         assert scheduler.wait(20) == 0
 
-    assert told.returncode in (0, 1)  # by chance the shares are uneven
+    assert told.returncode in (0, 1)  # 1: the shares may be uneven
     assert '2 members' in told.stdout
     assert sum(row['share'] for row in shown) == pytest.approx(1, abs=1e-6)
     assert owner in [row['member'] for row in shown]
@@ -106,7 +107,7 @@ def test_status_and_ring_see_the_schedulers_and_their_work_is_done(embedded):
 
 
 def test_ctrl_c_ends_schedulers_cleanly(embedded):
-    """Nothing that was begun is cut off, and no worker starts anew."""
+    """Every run ends normally, and the launcher starts no new process."""
     with embedded.start('scheduler', '--workers', '2') as scheduler:
         embedded.wait_members(2)
         count = len(embedded.lines('began'))
@@ -143,7 +144,7 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
                 '--config-file', embedded.config) as watch:
             waiting.wait_until(lambda: '2 members' in watch.said(), 20,
                                'nobody was there')
-            # Frozen out: neither it nor the launcher does anything.
+            # Freeze the first process. The launcher does not react to this.
             for process in scheduler.family()[:1]:
                 process.suspend()
             waiting.wait_until(
@@ -155,12 +156,14 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
     assert few.returncode == 1
     [verdict, *_] = json.loads(few.stdout)
     assert (verdict['role'], verdict['result']) == ('group', 'warn')
-    # There are 2 of 3, so 1 is missing.
+    # Two of three members are present, so one is missing.
     assert commands.numbers(verdict['finding']) == [2, 3, 1]
 
 
 def test_status_tells_what_the_store_remembers(tmp_path):
-    """Who worked a minute ago, and what has failed since it was done last."""
+    """Status names members that worked a minute ago, and objects that have
+    failed since their last success.
+    """
     service = Service(tmp_path, f'file://{tmp_path}/coordination',
                       connection=f'sqlite:///{tmp_path}/claims.sqlite',
                       late_claim_after=1)
@@ -244,7 +247,7 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
                for row in told if row['role'] != 'group')
     bad = {n: r for n, r in found.items() if r['result'] != (
         'skip' if r['area'] in ('store', 'tasks') else 'ok')}
-    # By chance the shares of two members are uneven.
+    # The shares of two members may be uneven by chance.
     bad.pop('ring_shares', None)
     assert not bad
     assert commands.numbers(found['broker_queues']['finding'])[0] == 4
@@ -289,7 +292,7 @@ def test_doctor_finds_a_broker_that_refuses_the_password(
     user = re.search('//([^:]*):', url)[1]
     assert repr(user) in broken['finding']
     assert 'transport_url' in broken['remedy']
-    # The text for people contains the same.
+    # The text for people contains the same information.
     text = ' '.join(told.stdout.split())
     assert broken['finding'] in text
     assert broken['remedy'] in text
@@ -298,7 +301,8 @@ def test_doctor_finds_a_broker_that_refuses_the_password(
 
 def test_doctor_finds_a_process_that_left_its_queue(
         tmp_path, zookeeper, rabbitmq):
-    """A worker that says it is there, on another broker or none."""
+    """The worker is in the group, but it listens on another broker or on none.
+    """
     from distperiodic.adapters.coordination.membership import Membership
     from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.service import worker_group

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators steer running members: real servers, processes and signals.
+"""Operators control running members, with real servers, processes and signals.
 
-What ran, and where, is told by the handlers' own records.
+The handlers record which object ran in which process.
 """
 
 import getpass
@@ -22,14 +22,16 @@ from tests.functional.cluster import Cluster
 
 ON_SERVERS = [('local', 'postgresql'), ('messaging', 'postgresql'),
               ('messaging', 'mariadb')]
-# A process that is frozen amid a write keeps a file of SQLite locked.
+# A process that is frozen during a write keeps a SQLite file locked.
 without_sqlite = pytest.mark.parametrize(
     'steered', ON_SERVERS, ids='-'.join, indirect=True)
 
 
 @pytest.fixture(params=[*ON_SERVERS, ('local', 'sqlite')], ids='-'.join)
 def steered(tmp_path, zookeeper, request):
-    """Two schedulers, and two workers where work is sent."""
+    """Return a cluster of two schedulers, and of two workers if the dispatcher
+    is messaging.
+    """
     dispatcher, store = request.param
     url = f'sqlite:///{tmp_path}/claims.sqlite' if store == 'sqlite' else (
         request.getfixturevalue(store).url)
@@ -56,7 +58,7 @@ def run(cluster, *argv):
 
 
 def ask(cluster, *argv):
-    """What a command tells that does what it is asked."""
+    """Return the output of a command that succeeds."""
     told = run(cluster, *argv)
     assert (told.returncode, told.stderr) == (0, ''), told
     return told.stdout
@@ -72,7 +74,7 @@ def names(cluster, role='scheduler'):
 
 
 def owners(cluster):
-    """The owner of each object, as the ring has it now."""
+    """Return the owner of each object by the current ring."""
     with cluster.observe() as seen:
         ring = seen.now.ring
         return {f'192.168.10.{n}': ring.owner_of(f'192.168.10.{n}')
@@ -91,7 +93,7 @@ def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
 
     assert said.startswith(f'{first} (scheduler): drained')
     assert set(after.values()) == {second}
-    # All of its processes claim, and none is lost.
+    # All ticks are claimed, and none is lost.
     tick = cluster.complete_ticks()[-1]
     cluster.wait_complete(3, after=tick)
     [event] = rows(cluster, 'events')
@@ -153,12 +155,12 @@ def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
     [event] = rows(cluster, 'events')
     assert event['outcome'] == '1 done, 0 refused, 1 without an answer'
     assert event['arguments'] == {'pool_size': 3}
-    # It does what was asked when it is back.
+    # The member executes the request when it is thawed.
     waiting.wait_until(
         lambda: frozen.logged('pool size set'), 60, 'it was not set')
 
 
-# With dispatcher = local there are no workers.
+# There are no workers with dispatcher = local.
 @pytest.mark.parametrize(
     'steered', [('messaging', 'postgresql'), ('messaging', 'mariadb')],
     ids='-'.join, indirect=True)
@@ -316,7 +318,9 @@ def test_a_submission_is_on_record_without_its_parameters(place_of_sqlite):
 
 def test_a_trigger_that_reads_the_catalogue_is_on_record_before_it_writes(
         place_of_sqlite):
-    """An action that was interrupted is on record, without an outcome."""
+    """An action that was interrupted is on record, without a successful
+    outcome.
+    """
     place = place_of_sqlite
     place.write_tasks('''
         def all_of_them(self, context):
@@ -344,7 +348,7 @@ def test_a_trigger_that_reads_the_catalogue_is_on_record_before_it_writes(
 
 
 def report(place, part, name, *, stopped=False):
-    """Report a member as a process of its own does."""
+    """Report a member as its own process does."""
     connection = group_reader.connect(place.url)
     members.report(
         connection, Me(place.group, part, name),

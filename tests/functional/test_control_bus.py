@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators steer members over the broker: with a store it makes their
-commands fast, and without one it carries them.
+"""Commands of operators over the broker.
+
+With a store, the broker makes members execute a command sooner. Without a
+store, it carries the command itself.
 """
 
 import contextlib
@@ -33,7 +35,7 @@ class Clusters:
         self._made = []
 
     def stored(self, broker, connection, kinds=('scheduler',) * 2, **options):
-        """A group whose members look at their rows every 30 s."""
+        """Start a group whose members read the store every 30 s."""
         schema.sync(connection)
         return self._start(
             broker.url, kinds, connection=connection, sweep_interval=SWEEP,
@@ -42,7 +44,7 @@ class Clusters:
 
     def of_ring(self, broker, kinds=('scheduler', 'scheduler', 'worker'),
                 sections=None, **options):
-        """A group without a store."""
+        """Start a group without a store."""
         return self._start(broker.url, kinds, sections, connection='none',
                            **options)
 
@@ -83,7 +85,9 @@ def took_at_most(seconds):
 
 
 def seconds_until_the_answer(cluster):
-    """By the store's clock, from the newest action to its last answer."""
+    """Return the seconds from the newest action to each of its answers, by the
+    store's clock.
+    """
     connection = cluster.options['connection']
     with contextlib.closing(auditing.Events(
             connection, namespace=cluster.group)) as events:
@@ -94,7 +98,7 @@ def seconds_until_the_answer(cluster):
                 for one in queries.answers(event.id)]
 
 
-# With a store.
+# -- with a store
 
 def test_a_command_is_followed_at_once_and_not_only_at_the_next_sweep(
         clusters, rabbitmq, postgresql):
@@ -150,12 +154,15 @@ def test_a_job_is_paused_resumed_and_triggered_at_once(
 
 def test_a_forged_command_only_makes_members_look_at_the_store(
         clusters, rabbitmq, postgresql):
-    """It says "drain", and the store does not."""
+    """The forged message demands a drain, but the store contains no such
+    command.
+    """
     cluster = clusters.stored(rabbitmq, postgresql.url)
     first, second = names(cluster)
     file = cluster.config
 
-    # The command of someone who can write to the broker, not to the store.
+    # Use the configuration of a person who can write to the broker but not to
+    # the store.
     forged = file.with_name('forged.conf')
     forged.write_text(file.read_text().replace(
         postgresql.url, 'none'))
@@ -170,7 +177,7 @@ def test_a_forged_command_only_makes_members_look_at_the_store(
     assert set(owners(cluster).values()) == {first, second}
 
 
-# Without a store.
+# -- without a store
 
 def test_members_without_a_store_are_drained_and_put_back(
         clusters, rabbitmq):
@@ -271,7 +278,7 @@ def test_a_command_without_the_key_is_refused_counted_and_logged(
         assert 'wrong signature' in line['reason']
         assert not program.logged('member drained')
     assert owners(cluster) == before
-    # With the key.
+    # With the right key the command succeeds.
     assert ask(cluster, 'member', 'drain', '--all').count('): drained; ') == 3
 
 

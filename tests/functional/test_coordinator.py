@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership and ring on a real ZooKeeper, and what they survive.
+"""Membership and ring on a real ZooKeeper, also during faults.
 
-What was measured (a join seen by all, a re-join after a freeze) is printed
-and kept as a property of the test. A deadline here says that it happens at
-all, on whatever loaded machine; how fast it is, the figures say.
+Measured durations, such as the time until all members see a join, are printed
+and recorded as properties of the test. A deadline in a test only ensures that
+something happens at all, on a machine with any load. The printed figures show
+how fast it happens.
 """
 
 import contextlib
@@ -31,12 +32,14 @@ from tests.logged import lines
 from tests.services import ports
 from tests.waiting import wait_until
 
-#: Seconds, asked for and granted; the servers here grant one at the least.
+#: Session timeout in seconds. The servers here grant 1 s or more, so they
+#: grant it as requested.
 SESSION = 2
-#: Seconds within which all is well again after the last fault.
+#: Seconds within which a group must recover after the last fault.
 SOON = 20.0
 OBJECTS = members.OBJECTS
-#: Of the two clocks of this host, to compare the server's with ours.
+#: Difference between the wall clock and the monotonic clock of this host, for
+#: the conversion of the server's times.
 EPOCH = time.time() - time.monotonic()
 
 
@@ -47,7 +50,7 @@ def group():
 
 @pytest.fixture(scope='module')
 def mortal():
-    """A ZooKeeper that the tests of this file may break, and mend again."""
+    """Return a ZooKeeper that the tests of this file may break and repair."""
     with services.zookeeper(its_own=True) as server:
         yield server
 
@@ -62,7 +65,9 @@ def fragile(mortal):
 
 @pytest.fixture
 def way(mortal):
-    """A bad network before a server that is well."""
+    """Return a proxy before a healthy server. The test can disturb the
+    connections through it.
+    """
     with proxy.Proxy((ports.HOST, mortal.port)) as way:
         way.url = f'zookeeper://{ports.HOST}:{way.port}'
         yield way
@@ -76,7 +81,8 @@ def closing():
 
 @pytest.fixture
 def join(group, closing):
-    """Make a member of the group in this process, and let it join."""
+    """Return a function that makes a member in this process and lets it join.
+    """
     def join(url, identity, start=True, **options):
         options.setdefault('session_timeout', SESSION)
         one = coordinator.HashRing(url, group, member_id=identity, **options)
@@ -89,7 +95,9 @@ def join(group, closing):
 
 @pytest.fixture
 def spawn(group, closing):
-    """Make a member of the group in another process, and let it join."""
+    """Return a function that makes a member in another process and lets it
+    join.
+    """
     def spawn(url, identity, start=True, **options):
         options.setdefault('session_timeout', SESSION)
         one = closing.enter_context(
@@ -102,7 +110,9 @@ def spawn(group, closing):
 
 @pytest.fixture
 def observe(group, closing):
-    """Look at the group from outside, or as a member, and note each view."""
+    """Return a function that makes an observer or a member, which records each
+    view.
+    """
     def observe(url, identity='observer', **options):
         one = Noted(url, group, identity, **options)
         closing.callback(one.stop, 1.0)
@@ -114,7 +124,7 @@ def observe(group, closing):
 
 @pytest.fixture
 def raw(closing):
-    """A client with which a stranger, or an operator, does what he likes."""
+    """Return a client with which the test changes the group directly."""
     def raw(server):
         client = kazoo.client.KazooClient(
             server.url.removeprefix('zookeeper://'))
@@ -127,7 +137,7 @@ def raw(closing):
 
 @pytest.fixture
 def figure(record_property, capsys):
-    """Keep and show what was measured."""
+    """Return a function that prints and records a measured duration."""
     def figure(name, seconds):
         record_property(name, round(seconds, 4))
         with capsys.disabled():
@@ -136,7 +146,7 @@ def figure(record_property, capsys):
 
 
 class Noted(Membership):
-    """A membership that notes when it saw whom."""
+    """A membership that records the time of each of its views."""
 
     def __init__(self, url, group, identity, points=0, **options):
         options.setdefault('session_timeout', SESSION)
@@ -155,7 +165,9 @@ class Noted(Membership):
         return names(self.view(self.group))
 
     def when(self, *identities, after=0.0):
-        """When it first saw just these after an instant; None: not yet."""
+        """Return when it first saw exactly these members after an instant.
+        None means not yet.
+        """
         return next((at for at, view in list(self.seen)
                      if at >= after and names(view) == list(identities)),
                     None)
@@ -175,7 +187,9 @@ def names(view):
 
 
 def knows(one, *identities):
-    """Whether that HashRing is sure that just these are in the group."""
+    """Return whether a HashRing is certain that exactly these members are in
+    the group.
+    """
     try:
         return names(one.ring_view()) == list(identities)
     except exceptions.DistperiodicError:
@@ -183,7 +197,7 @@ def knows(one, *identities):
 
 
 def all_know(rings, timeout=SOON):
-    """Wait until all of *rings* are sure of each other."""
+    """Wait until all of *rings* are certain of each other."""
     everybody = sorted(one.member_id for one in rings)
     for one in rings:
         wait_until(lambda one=one: knows(one, *everybody), timeout,
@@ -191,23 +205,25 @@ def all_know(rings, timeout=SOON):
 
 
 def me(one):
-    """The entry of that HashRing in its view; None: it has lost its term."""
+    """Return the entry of a HashRing in its view. None means that it has lost
+    its term.
+    """
     return one.view(one.group_id).me
 
 
 def tenures(rings):
-    """Number of terms of each; 0: it has lost its term."""
+    """Return the tenure of each. 0 means that it has lost its term."""
     return [mine.tenure if mine else 0 for mine in map(me, rings)]
 
 
 def shared(rings):
-    """Whether each object is exactly one member's."""
+    """Return whether each object belongs to exactly one member."""
     found = [o for one in rings for o in one.get_subset(OBJECTS)]
     return sorted(found) == sorted(OBJECTS)
 
 
 def holds(condition, seconds, message):
-    """Assert that something is true, and stays so for that long."""
+    """Assert that a condition is true, and stays true for this time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         assert condition(), message
@@ -221,11 +237,11 @@ def path_of(client, group, identity):
 
 
 def created(client, path):
-    """When an entry was made, in our monotonic seconds."""
+    """Return when an entry was created, on this host's monotonic clock."""
     return client.exists(path).ctime / 1000 - EPOCH
 
 
-# Changes are pushed.
+# -- changes are pushed
 
 def test_a_join_and_a_clean_leave_are_pushed_to_every_member(
         zookeeper, group, observe, raw, figure):
@@ -252,7 +268,8 @@ def test_a_join_and_a_clean_leave_are_pushed_to_every_member(
 
     figure('a join is in every view after', sorted(joins)[2])
     figure('a leave is in every view after', sorted(leaves)[2])
-    # Polled, it would be a probe of a quarter of the session: 5 s.
+    # By polling, a member would detect a change only after up to a quarter of
+    # the session: 5 s.
     assert min(joins) < 1.0
     assert min(leaves) < 1.0
 
@@ -305,7 +322,7 @@ def test_a_crowd_that_joins_is_seen_in_a_few_views(
 
     figure('300 entries made in a row are all seen after', seen - began)
     rebuilt = watcher.view(group).version - before
-    # A look every 25 ms at the most.
+    # The member reads the group at most once every 25 ms.
     assert rebuilt <= (seen - began) / 0.025 + 2
 
 
@@ -320,7 +337,7 @@ def test_members_of_different_points_agree(zookeeper, join):
         assert len({one.get_owner(o) for one in rings}) == 1
 
 
-# A process that stands still.
+# -- frozen processes
 
 def test_a_frozen_member_comes_back_by_itself_and_starts_nothing_before(
         zookeeper, group, join, spawn, observe, raw, figure):
@@ -358,7 +375,7 @@ def test_a_frozen_member_comes_back_by_itself_and_starts_nothing_before(
         OBJECTS)
 
 
-# A connection that is half open.
+# -- half-open connections
 
 @pytest.mark.parametrize('fault', ['drop', 'drop_s2c', 'reset'])
 def test_a_member_cut_off_stops_before_the_others_take_over(
@@ -378,10 +395,12 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
     last = max(one.told for one in asked if one.known)
     figure('cut off, it stops before the others begin by', taken_over - last)
     assert [one for one in asked if one.known and one.at > taken_over] == []
-    # Whatever the others do, and however late this machine is.
+    # This bound holds for any behaviour of the other members, and for any load
+    # of this machine.
     sure = max(one.at for one in asked if one.known) - began
     assert sure < SESSION * 2 / 3 + 0.1
-    # It had been sure a while ago, so it does not take fright at once.
+    # The member stays certain for a while after the cut, because it was
+    # certain shortly before.
     assert last > began
 
     way.set('pass')
@@ -397,7 +416,9 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
 @pytest.mark.parametrize('session', [4, 10])
 def test_a_member_whose_server_is_cut_off_stops_before_the_others_take_over(
         join, spawn, observe, figure, session):
-    """Its server answers it for as long as it takes it to notice."""
+    """The member's server answers until it detects that it is cut off from the
+    other servers.
+    """
     with services.zookeeper_divided(
             leads=False, notices_after=2 * session) as ensemble:
         near, _, far = ensemble.servers
@@ -431,7 +452,9 @@ def test_a_member_whose_server_is_cut_off_stops_before_the_others_take_over(
 
 def test_a_member_that_may_go_to_another_server_is_never_one_of_two_owners(
         join, spawn, observe, figure):
-    """Its own server is cut off, and the URL names the others, too."""
+    """The member's own server is cut off, but the URL also names the other
+    servers.
+    """
     with services.zookeeper_divided(leads=False) as ensemble:
         near, _, far = ensemble.servers
         other = join(near.url, 'b', session_timeout=4)
@@ -439,7 +462,7 @@ def test_a_member_that_may_go_to_another_server_is_never_one_of_two_owners(
         cut = spawn('zookeeper://' + ','.join(
             f'{ports.HOST}:{one.port}' for one in ensemble.servers), 'a',
             session_timeout=4)
-        # Which of them it goes to is drawn.
+        # The member chooses one of the servers at random.
         while far.connections() == before:
             cut.do('stop', 5)
             cut.do('start')
@@ -468,7 +491,8 @@ def test_a_member_that_may_go_to_another_server_is_never_one_of_two_owners(
 
 def test_a_member_whose_server_leads_nobody_any_more_is_not_sure(
         spawn, figure):
-    """It answers as the leader until it notices that it has no quorum."""
+    """The server answers as the leader until it detects that it has no quorum.
+    """
     with services.zookeeper_divided(leads=True) as ensemble:
         far = ensemble.servers[2]
         assert far.mode() == 'leader'
@@ -522,7 +546,7 @@ def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
     assert len(watcher.seen) == 1
 
 
-# A server that breaks.
+# -- faults of servers
 
 def test_a_server_restarted_within_the_session_is_no_leave(
         fragile, join, observe):
@@ -587,7 +611,7 @@ def test_a_server_away_for_a_while_is_found_soon_after_it_is_back(
 
 def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
         mortal, way, join):
-    """A server that has just begun to listen loses one now and then."""
+    """A server that has just begun to listen sometimes loses a handshake."""
     join(way.url, 'a', session_timeout=9)
     way.set('reset')
     way.set('drop')
@@ -598,7 +622,9 @@ def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
 
 
 def test_a_server_that_lost_its_data(fragile, join, figure):
-    """It refuses the clients that it had, for ever, so they are replaced."""
+    """Such a server rejects its old clients for ever, so the members replace
+    their clients.
+    """
     rings = [join(fragile.url, name) for name in 'abc']
     all_know(rings)
 
@@ -666,7 +692,7 @@ def test_an_ensemble_that_loses_one_and_then_its_quorum(
 
 def test_a_rolling_restart_of_the_ensemble_is_no_leave(
         zookeeper_ensemble, spawn, observe, figure):
-    """One server after the other, the leader last."""
+    """The servers restart one after another, the leader last."""
     servers = zookeeper_ensemble
     members_ = [spawn(servers.url, name, session_timeout=10) for name in 'ab']
     watcher = observe(servers.url, session_timeout=10)
@@ -692,7 +718,7 @@ def test_a_rolling_restart_of_the_ensemble_is_no_leave(
         figure('restarted one by one, a member was not sure for', longest)
 
 
-# Forks.
+# -- forks
 
 def test_a_fork_before_the_first_use_gives_two_members(
         zookeeper, spawn, observe):
@@ -722,7 +748,8 @@ def test_a_fork_of_a_started_member_connects_anew_and_disturbs_nobody(
     both = sorted([mine, told['identity']])
     assert told['members'] == both
     assert 0 < len(told['subset']) < len(OBJECTS)
-    # It has left at once: the others may not even have seen it.
+    # The child has left at once, and the other members may not even have seen
+    # it.
     wait_until(lambda: parent.do('members') == [mine])
     assert parent.do('entry') == entry
     assert [one for one in parent.asked() if not one.known] == []
@@ -754,7 +781,7 @@ def test_a_fork_under_a_given_name_is_refused_while_its_parent_lives(
     assert parent.do('subset') == OBJECTS
 
 
-# One identity for two.
+# -- two processes with one identity
 
 def test_a_second_member_of_the_same_name_is_refused(
         zookeeper, join, observe):
@@ -814,7 +841,7 @@ def test_a_name_is_free_again_when_its_member_has_left_or_died(
     assert third.get_subset(OBJECTS) == OBJECTS
 
 
-# Names.
+# -- names
 
 @pytest.mark.parametrize('bad', ['a/b', 'h\xf4te', 'x' * 300],
                          ids=['slash', 'not ascii', '300 characters'])
@@ -830,7 +857,7 @@ def test_a_bad_name_is_refused_before_anything_reaches_the_server(way, bad):
     assert way.accepted == 0
 
 
-# What others do to the group.
+# -- changes of the group by others
 
 STRANGE = ['h\xf4te', 'leader', 'api-9~00c0ffee00c0ffee~1~f1.r999999',
            'api-9~00c0ffee00c0ffee~1~nonsense', 'name with blanks']
@@ -891,7 +918,7 @@ def test_a_group_that_was_deleted_comes_back(
     wait_until(lambda: shared(rings))
 
 
-# Points that change.
+# -- changes of points
 
 def test_changed_points_move_only_what_they_must_and_leave_no_gap(
         zookeeper, observe):
@@ -951,10 +978,10 @@ def test_who_changes_its_points_does_not_say_that_it_joins(
 
 def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
-    """What the thread has just read shows the old entry."""
+    """The points change just after the thread has read the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
-    # Only a private step comes between a read and its use. A process reads
-    # the group through Term.read to join as well, and there a change of points
+    # Only a private step is between a read and the use of its result. A
+    # process also calls Term.read when it joins, but then a change of points
     # only makes it join again.
     keep = a._read
     points = iter(range(42, 52))
@@ -990,7 +1017,7 @@ def test_many_changes_of_points_end_in_the_last(zookeeper, observe):
     assert a.me.tenure == 1
 
 
-# Several groups.
+# -- several groups
 
 def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
         zookeeper, group, observe):
@@ -1004,9 +1031,10 @@ def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
     try:
         worker.start()
 
-        # Probed, it would take a quarter of the session, for each group.
+        # By polling, a member would notice the worker only after a quarter of
+        # the session, for each group.
         wait_until(lambda: ['w'] in seen, 5.0, f'it saw {seen}')
-        # The one who looks on may well know before the one who joined.
+        # The observer may see the worker before the worker sees itself.
         worker.wait_joined(SOON)
     finally:
         worker.stop()
@@ -1049,7 +1077,7 @@ def test_a_coordinator_may_join_more_groups_as_it_goes(
         other.stop()
 
 
-# Ends.
+# -- stops and failed starts
 
 @pytest.mark.parametrize('fault', ['killed', 'frozen'])
 def test_stopping_while_the_server_is_away_is_bounded(fragile, join, fault):
@@ -1120,7 +1148,9 @@ def test_a_start_that_failed_can_be_tried_again(way, join):
 
 def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
         zookeeper, group, raw, way, join):
-    """The refusal comes at once, and so would the next one."""
+    """ZooKeeper rejects the client at once. So retries without a pause would
+    overload it.
+    """
     secret = kazoo.client.KazooClient(
         way.url.removeprefix('zookeeper://'))
     secret.start(20)
@@ -1163,7 +1193,7 @@ def test_a_member_at_rest_asks_little(mortal, way, join, record_property):
     seconds = time.monotonic() - began
     record_property('bytes a second', round(sent / seconds))
 
-    # A read of the group is less than 100 bytes, a ping 12.
+    # A read of the group is less than 100 bytes, and a ping is 12 bytes.
     assert sent / seconds < 200
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database: its tables, its commands, and what it says when it is gone.
+"""The database: its tables, its commands, and the errors while it is
+unavailable.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ def sqlite_url(tmp_path):
 
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
 def empty(request):
-    """The URL of a database without tables."""
+    """Return the URL of a database without tables."""
     if request.param == 'sqlite':
         yield request.getfixturevalue('sqlite_url')
         return
@@ -57,7 +58,7 @@ def empty(request):
         yield url.set(database=name).render_as_string(hide_password=False)
         _administer(url, f'DROP DATABASE {name}')
         return
-    # Its user has no right to make databases.
+    # The MariaDB user is not allowed to create databases.
     shown = url.render_as_string(hide_password=False)
     _drop_tables(shown)
     yield shown
@@ -89,7 +90,7 @@ def claim(store, *objects, job='poll', tick=1):
         seconds=60.0, supersede=False)
 
 
-# The tables.
+# -- tables
 
 def test_the_migrations_make_the_tables_that_the_store_uses(empty):
     schema.sync(empty)
@@ -115,7 +116,9 @@ def test_the_migrations_make_the_tables_that_the_store_uses(empty):
 
 
 def test_a_table_made_by_a_migration_is_declared_alike(empty):
-    """What autogenerate does not compare: engines, fill factors, room."""
+    """Check properties that autogenerate does not compare: engines, fill
+    factors and column lengths.
+    """
     schema.sync(empty)
     engine = database.make_engine(empty)
     with engine.begin() as connection:
@@ -174,7 +177,7 @@ def test_the_version_is_that_of_the_last_migration(sqlite_url):
 
 
 def _at_version(url, version):
-    """Make the tables as they were in *version*."""
+    """Create the tables of *version*."""
     engine = database.make_engine(url)
     with engine.begin() as connection:
         command.upgrade(schema.configuration(connection), version)
@@ -212,7 +215,9 @@ def test_rows_of_the_release_before_go_on(empty):
 
 
 def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
-    """It said so by the name of the lease."""
+    """The earlier release marked a committed end by a suffix of the lease's
+    name.
+    """
     _at_version(empty, '0003')
     engine = database.make_engine(empty)
     rows = [{'object': key, 'job': 7, 'position': 1, 'tick': 50,
@@ -247,7 +252,7 @@ def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
 
 
 def test_a_migration_that_was_cut_short_is_made_again(empty):
-    """MySQL commits each of its steps by itself."""
+    """MySQL commits each statement of a migration separately."""
     _at_version(empty, '0001')
     engine = database.make_engine(empty)
     with engine.begin() as connection:
@@ -318,7 +323,7 @@ def test_a_database_without_tables_says_what_makes_them(empty):
     store.close()
 
 
-# What cannot work.
+# -- URLs that cannot work
 
 @pytest.mark.parametrize(('url', 'told'), [
     ('', "'' .*; .*postgresql://USER:"),
@@ -370,7 +375,7 @@ def test_a_url_without_a_driver_takes_the_one_that_is_there(
     assert url.drivername == f'postgresql+{driver}'
 
 
-# A database that is gone.
+# -- unavailable databases
 
 def unavailable(store):
     with pytest.raises(exceptions.StoreUnavailable) as raised:
@@ -395,7 +400,7 @@ def test_a_server_that_is_not_there_is_one_line(scheme):
 
 @pytest.fixture
 def psycopg2(postgresql):
-    """The same server, by the other driver."""
+    """Return the same server with the URL of the other driver."""
     url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
     return types.SimpleNamespace(
         url=url.render_as_string(hide_password=False))
@@ -457,7 +462,7 @@ def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
 
 @pytest.mark.parametrize('empty', ['postgresql'], indirect=True)
 def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
-    """What the server has prepared by then, it refuses."""
+    """After the change the server rejects its prepared statements."""
     schema.sync(empty)
     store = SqlClaimStore(empty, namespace='tests')
     for tick in range(1, 10):
@@ -527,8 +532,8 @@ def test_a_statement_that_takes_too_long_is_one_line(postgresql):
 
 def test_who_has_waited_long_for_others_is_not_made_to_wait_again(
         sqlite_url, monkeypatch):
-    """Nine waits of half a minute each would be a store that is away and
-    nobody knows.
+    """Nine waits of half a minute each would make the store unavailable for
+    minutes, without a log line.
     """
     schema.sync(sqlite_url)
     seconds = [0.0]
@@ -592,14 +597,16 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
     engine.dispose()
     store.close()
 
-    # A lock is waited for longer than that.
+    # An ordinary wait for a lock would take longer than this.
     assert took < 8
     assert [one.claims[0].object for one in over] == ['a']
 
 
 def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         postgresql):
-    """Nor does a host that lost its power between the two."""
+    """The store also handles a host that loses power between the end of a run
+    and its commit.
+    """
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex
     runs = f'runs-{job}'
@@ -662,7 +669,7 @@ def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
     schema.sync(sqlite_url)
     store = SqlClaimStore(sqlite_url, namespace='tests')
     store.now()
-    # SQLite keeps the pages that the file has.
+    # SQLite does not reduce the file below its present number of pages.
     store.database.write(lambda connection: connection.exec_driver_sql(
         'PRAGMA max_page_count = 1').scalar())
 
@@ -769,7 +776,7 @@ def test_the_dead_are_kept_with_what_they_said(empty):
     store.close()
 
 
-# The commands.
+# -- commands
 
 def configuration(tmp_path, url):
     path = tmp_path / 'service.conf'
@@ -783,7 +790,7 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
 
     def ask(*argv):
         return commands.run(*argv, '--config-file', config)
-    # A file without tables.
+    # Create a file without tables.
     sqlite3.connect(sqlite_url.removeprefix('sqlite:///')).close()
     missing = ask('db', 'version', '-f', 'value')
     first, again = ask('db', 'sync'), ask('db', 'sync')
@@ -819,14 +826,17 @@ def test_looking_for_a_file_does_not_make_it(tmp_path, sqlite_url):
 
 
 def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
-    """It would log a traceback for each attempt to connect."""
+    """If the service accepted such a file, it would log a traceback for each
+    attempt to connect.
+    """
     path = tmp_path / 'claims.sqlite'
     path.write_text('no more than a text\n' * 99)
 
     with pytest.raises(exceptions.SchemaError, match=(
             rf'{sqlite_url}: .*; .*\bpath\b')) as raised:
         schema.check(sqlite_url)
-    # To create tables would not help.
+    # The error must not recommend this command, because creating tables would
+    # not help.
     assert 'distperiodic db sync' not in str(raised.value)
 
     # An empty file is a database without tables.
@@ -836,8 +846,11 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
 
 
 def test_a_check_keeps_the_locks_of_this_process(sqlite_url, tmp_path):
-    """Without them, another process that closes the database takes itself for
-    the last one and removes the log that this process goes on writing to.
+    """A check must not release the file locks of this process.
+
+    Without these locks, another process that closes the database believes that
+    it is the last user. It then removes the log to which this process still
+    writes.
     """
     schema.sync(sqlite_url)
     path = tmp_path / 'claims.sqlite'
@@ -873,14 +886,14 @@ def test_a_file_that_is_no_database_is_one_line(
                         configuration(tmp_path, sqlite_url))
 
     assert (told.returncode, told.stdout) == (1, '')
-    # SQLite's own words.
+    # This text is from SQLite itself.
     assert re.match(f'distperiodic: .*{sqlite_url}: file is not a database; ',
                     told.stderr)
     assert told.stderr.count('\n') == 1
 
 
 def test_tables_that_were_made_by_half_are_refused_in_one_line(empty):
-    """On MySQL a sync that is killed leaves the tables that it had made."""
+    """On MySQL a sync that is killed leaves the tables that it has created."""
     schema.sync(empty)
     engine = database.make_engine(empty)
     with engine.begin() as connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo, played to its end, and broken off."""
+"""Runs of the demo, to the end and interrupted."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from tests.functional import commands
 
 
 class Stage:
-    """Where demos are played: they put all they need into one directory."""
+    """Runs demos whose files are all in one directory."""
 
     def __init__(self, place):
         self.place = place
@@ -26,7 +26,7 @@ class Stage:
                                 TMPDIR=str(self.place))
 
     def members(self):
-        """The processes of demos that were played here."""
+        """Return the processes of the demos that were started here."""
         return [p.pid for p in psutil.process_iter(['cmdline'])
                 if 'distperiodic.demo.member' in (p.info['cmdline'] or [])
                 and str(self.place) in ' '.join(p.info['cmdline'])]
@@ -37,16 +37,17 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path):
-    """A stage that has to be left empty."""
+    """Return a stage. After the test, no process and no file may be left."""
     made = Stage(tmp_path)
     yield made
-    # The kernel takes a moment to end them.
+    # The kernel needs a moment to end the processes.
     waiting.wait_until(lambda: not made.members(), 5,
                        'the demo left processes behind')
     assert not made.directories()
 
 
-#: The first line with what each member owns: all of them have joined.
+#: Regular expression for the first line with a number of objects for each
+#: member. When this line appears, all members have joined.
 ALL_JOINED = re.compile(r'member-1\D+\d+.*member-2\D+\d+.*member-3\D+\d+')
 
 
@@ -57,7 +58,9 @@ def number(text, name):
 
 
 def check_account(told, hosts):
-    """What any account has to say, whatever the machine did meanwhile."""
+    """Check the facts that every summary must contain, however fast the
+    machine is.
+    """
     assert told.returncode == 0, told.stdout + told.stderr
     text = told.stdout
     ticks, due = re.search(
@@ -68,7 +71,7 @@ def check_account(told, hosts):
     assert due == sum(number(text, name) for name in (
         'served once', 'served twice', 'missed'))
     assert number(text, 'missed') == 0
-    # What a killed or frozen member had served and not ended yet is repeated.
+    # Runs that a killed or frozen member had not ended are repeated.
     assert number(text, 'served twice') <= hosts / 10
     for line in ('member-4 joins', 'member-2 is killed',
                  'member-3 is frozen', 'member-3 wakes'):
@@ -78,7 +81,7 @@ def check_account(told, hosts):
         _, moved, least, others = row.groups()
         assert moved == least
         assert others == '0'
-    # The exit code proves that a member came back by itself.
+    # The exit code proves that a member rejoined by itself.
     assert 'Guarantee: ' in text
 
 
@@ -86,7 +89,7 @@ def test_the_demo_needs_no_server_and_ends_by_itself(stage):
     told = stage.play('--seconds', '32')
 
     check_account(told, 200)
-    # Lines, one a tick, where nobody looks.
+    # Without a terminal the demo prints one line per tick.
     assert len(re.findall(r'^[0-9:.]+  tick ', told.stdout, re.M)) >= 12
     assert '\x1b' not in told.stdout
 
@@ -141,7 +144,7 @@ def test_members_die_with_a_demo_that_is_killed(stage):
         demo.process.wait(10)
         waiting.wait_until(lambda: not stage.members(), 5,
                            'the members went on')
-    # Nobody was left to remove it.
+    # The killed process could not remove its directory.
     directory, = stage.directories()
     shutil.rmtree(directory)
 
@@ -159,7 +162,7 @@ def test_members_die_with_a_demo_that_is_killed(stage):
 def test_what_it_cannot_use_is_one_line(argv, stage):
     told = stage.play(*argv)
 
-    # A server that does not answer is no mistake of the command.
+    # A server that does not answer is not an error of the command line.
     assert told.returncode == (1 if '127.0.0.1:1' in argv[1] else 2)
     assert told.stdout == ''
     assert told.stderr.count('\n') == 1

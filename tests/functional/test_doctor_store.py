@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic doctor`` finds what is wrong with a real store, and names a
+"""``distperiodic doctor`` finds the faults of a real store, and names a
 remedy.
 """
 
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.usefixtures('logging_as_it_was')
 
 @pytest.fixture
 def examine(capsys):
-    """What doctor finds of a store, by check."""
+    """Return a function that runs doctor and returns its rows about the store,
+    by check.
+    """
     def ask(place, *argv):
         code = shell.main(['doctor', '--config-file', str(place.config),
                            '-f', 'json', *argv])
@@ -53,7 +55,7 @@ def execute(place, *statements):
 
 
 def wrong(found):
-    """The checks that are neither fine nor skipped."""
+    """Return the checks with a warning or a failure."""
     return {name: row['result'] for name, row in found.items()
             if row['result'] in ('warn', 'fail')}
 
@@ -94,7 +96,7 @@ def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
 
 
 def test_a_store_that_is_away_is_asked_once(tmp_path, examine):
-    """One that hangs takes ten seconds to be given up."""
+    """A store that hangs takes ten seconds per attempt."""
     asked = []
 
     class HangUp(socketserver.BaseRequestHandler):
@@ -170,7 +172,7 @@ def test_a_key_that_was_dropped_is_found_on_a_server(
 
 @pytest.fixture
 def reader(postgresql, tmp_path):
-    """A place of a user who has no rights but those a test gives."""
+    """Return a place whose user has only the rights that a test grants."""
     url = sa.make_url(postgresql.url)
     name = f'reader_{uuid.uuid4().hex[:8]}'
     place = Place(postgresql.url, tmp_path)
@@ -244,7 +246,7 @@ def test_a_clock_that_is_off_is_found(
         assert float(off) == pytest.approx(5, abs=0.5)
         words.append(of_it)
     place.store.close()
-    # The finding distinguishes ahead from behind.
+    # The texts for a clock that is ahead and for one that is behind differ.
     assert words[0] != words[1]
 
 
@@ -268,7 +270,7 @@ def test_large_tables_are_found_if_no_scheduler_deletes_old_rows(
     place = place_of_sqlite
     monkeypatch.setattr(store_checks, '_MANY', 2)
     place.run('poll', place.now, 'a')
-    # A large history is no problem while it is as recent as it should be.
+    # A large history is no fault while its rows are recent.
     assert wrong(examine(place)) == {}
 
     place.run('poll', place.now - 40 * DAY, 'b')

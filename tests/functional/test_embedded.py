@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service for which nothing is configured keeps its claims in a file."""
+"""A service without configuration keeps its claims in a file."""
 
 import gc
 import json
@@ -28,7 +28,8 @@ from tests.logged import lines
 
 @pytest.fixture
 def alone(tmp_path):
-    """One scheduler without coordination service, broker and database."""
+    """Return one scheduler without coordination service, broker and database.
+    """
     made = Cluster(tmp_path, '', objects=6, spacing=1, pool_size=8,
                    misfire='all', overlap='wait')
     yield made
@@ -49,8 +50,11 @@ def under_way(cluster):
 
 
 def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
-    """What it ran runs again within the same tick, long before its lease
-    ends; what came due meanwhile runs, too.
+    """Runs of a killed process are repeated within the same tick, long before
+    their leases end.
+
+    The next process also runs the ticks that came due between the two
+    processes.
     """
     alone.set(takes=1.5, spacing=3)
     first = alone.start('scheduler')
@@ -73,7 +77,8 @@ def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
     judged.assert_kept(alone, begin, end,
                        stalls=judged.killed(pids, killed))
     repeated = {r.key for r in alone.runs() if r.attempt > 1}
-    # The store had started some whose handlers it was killed before calling.
+    # The store had granted some runs whose handlers were not called before the
+    # kill.
     assert lost <= repeated
     assert not repeated & done
     assert {tick for _, _, tick in repeated} == {begin}
@@ -99,7 +104,7 @@ def test_its_account_can_be_looked_at_like_any_other(alone):
     assert {row['job'] for row in told} == {'ping', 'once'}
     told = json.loads(ask(alone, 'ring', 'explain', 'ping', '192.168.10.1',
                           '-f', 'json').stdout)
-    # There is one process only.
+    # There is only one process.
     assert 'backend_url' in told['owner']
     assert told['last_served'].endswith('Z')
     assert ask(alone, 'doctor', '--offline').returncode == 0
@@ -161,7 +166,7 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
 
 
 class Tasks(periodic.PeriodicTasks):
-    """One job a second; what ran is in ``ran``."""
+    """A job that runs once a second. ``ran`` contains its ticks."""
 
     def __init__(self, conf):
         super().__init__(conf)
@@ -174,20 +179,22 @@ class Tasks(periodic.PeriodicTasks):
 
 @pytest.fixture
 def tasks(tmp_path):
-    """The tasks of one service in this process."""
+    """Return the tasks of one service in this process."""
     return Tasks(configuration(state_path=str(tmp_path)))
 
 
 @pytest.fixture
 def scheduler(tasks):
-    """One in this process, which the test starts."""
+    """Return a scheduler in this process, which the test starts."""
     made = service.SchedulerService(tasks.conf, tasks)
     yield made
     made.stop()
 
 
 def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
-    """A full collection would stop all threads in the middle of a tick."""
+    """The objects of a started service are excluded from garbage collection,
+    because a full collection would stop all threads in the middle of a tick.
+    """
     scheduler.start()
     waiting.wait_until(gc.get_freeze_count, 20)
 
@@ -271,7 +278,9 @@ except exceptions.ConfigError as exc:
 
 
 def test_eventlet_without_its_patches_is_refused_at_once():
-    """Its threads would never run, and nothing would say so."""
+    """Without the patches its threads would never run, and no message would
+    report this.
+    """
     told = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,
         capture_output=True, text=True, timeout=60)
@@ -282,7 +291,9 @@ def test_eventlet_without_its_patches_is_refused_at_once():
 
 @pytest.fixture
 def host(tmp_path):
-    """The options of a service that has a database of its own."""
+    """Return a function that makes the options of a service with its own
+    database.
+    """
     path = tmp_path / 'host.conf'
 
     def host(more=''):
@@ -297,7 +308,9 @@ def host(tmp_path):
 
 def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
         host, tmp_path, caplog):
-    """It would end again and again, and the service around it with it."""
+    """If the scheduler ended because tables are missing, the service that
+    embeds it would end, too.
+    """
     tasks = Tasks(conf := host())
     scheduler = service.SchedulerService(conf, tasks)
     scheduler.start()
@@ -343,7 +356,7 @@ def test_what_is_right_or_merely_away_is_no_mistake(host):
 
 
 class Hanging(Tasks):
-    """Beside its job there is one of another partition, which hangs."""
+    """Tasks with an additional job in another partition, which hangs."""
 
     def __init__(self, conf):
         super().__init__(conf)

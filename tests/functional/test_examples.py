@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples run as a reader would run them, in several processes.
 
-Each program logs what it has done, and with what it logs it is judged.
+The tests judge each program by its log.
 """
 
 import collections
@@ -33,10 +33,10 @@ SERVICE = ROOT / 'examples' / 'openstack_service'
 
 HOSTS = {f'192.168.10.{number}' for number in range(20)}
 NODES = {f'node-{number:02d}' for number in range(20)}
-# Those with a schedule of their own.
+# Nodes with their own schedule.
 OWN = {'node-18', 'node-19'}
 
-# A machine that is busy may take ten seconds to import all of it.
+# A busy machine may take ten seconds for the imports.
 PATIENCE = 60.0
 
 _LINE = re.compile(
@@ -45,7 +45,7 @@ _LINE = re.compile(
 
 
 class Event:
-    """One line that an example has logged."""
+    """One line of the log of an example."""
 
     def __init__(self, match):
         values = dict(word.split('=', 1) for word in match['rest'].split())
@@ -56,7 +56,8 @@ class Event:
             self.tick = datetime.datetime.fromisoformat(
                 values['tick']).timestamp()
         else:
-            # Driven by a timer, a task is not told its tick.
+            # A task that is driven by a timer does not know its tick, so
+            # derive the tick from the time.
             at = datetime.datetime.fromisoformat(match['at']).timestamp()
             self.tick = at // 6 * 6
 
@@ -71,7 +72,7 @@ class Example(Program):
 
 
 class Programs:
-    """All that one test has started."""
+    """All programs of one test."""
 
     def __init__(self, place):
         self._place = place
@@ -86,7 +87,9 @@ class Programs:
         return program
 
     def runs(self, name, spacing):
-        """By tick of that grid, and by object, the pids that ran it."""
+        """Return the pids that ran each object, by tick of the grid and by
+        object.
+        """
         ticks = collections.defaultdict(
             lambda: collections.defaultdict(list))
         for program in self.all:
@@ -96,9 +99,9 @@ class Programs:
         return ticks
 
     def wait_divided(self, name, spacing, objects, processes, after=0.0):
-        """Wait for a tick that so many processes have divided.
+        """Wait for a tick that this number of processes divided among them.
 
-        They did each object, and none of them twice.
+        They ran each object exactly once.
         """
         def divided():
             for tick, runs in self.runs(name, spacing).items():
@@ -114,7 +117,7 @@ class Programs:
             f'{processes} processes; see {self._place}', interval=0.2)
 
     def assert_complete(self, name, spacing, objects, first, last):
-        """From tick to tick nothing was left out."""
+        """Check that every tick from *first* to *last* ran all objects."""
         runs = self.runs(name, spacing)
         tick = first
         while tick <= last:
@@ -141,7 +144,9 @@ def ends(program):
 
 
 def with_decorators_of_oslo_service(place):
-    """The ported program, half ported: its methods keep their decorator."""
+    """Write a variant of the ported program whose methods keep the decorator
+    of oslo.service. Return its directory.
+    """
     for name in ('main.py', 'service.py', 'periodic.py'):
         text = (PORTED / name).read_text()
         if name == 'periodic.py':
@@ -182,7 +187,9 @@ def test_the_ported_program_divides_its_hosts(
 
 @pytest.fixture
 def nodewatch(programs, zookeeper, tmp_path):
-    """Starts a program of the example, as the script of that name would."""
+    """Return a function that starts a program of the example, like the script
+    of that name.
+    """
     project = tomllib.loads((SERVICE / 'pyproject.toml').read_text())
     scripts = project['project']['scripts']
     options = tmp_path / 'here.conf'
@@ -209,7 +216,9 @@ def assert_once_in_the_group(programs, tick):
 
 
 def assert_own_schedules(programs, first, last):
-    """Two of the nodes are polled between the ticks of the others too."""
+    """Check that two of the nodes are also polled between the ticks of the
+    others.
+    """
     between = [runs.keys() for tick, runs in programs.runs(
         'polled', 2).items() if first < tick < last and tick % 4]
 
@@ -262,7 +271,7 @@ def test_the_service_sends_its_nodes_to_workers(
 
 
 def section(page, first):
-    """The configuration that a page shows, from its line *first* on."""
+    """Return the configuration that a page shows, from its line *first* on."""
     lines = (ROOT / page).read_text().splitlines()
     begin = next(at for at, line in enumerate(lines)
                  if line.strip() == '[distperiodic]' and (
@@ -286,7 +295,9 @@ def of_reader(place):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_the_first_program_of_the_tutorial_pings_all_hosts(
         number, tmp_path):
-    """Alone, and stopped as a reader stops it. What ran is kept."""
+    """The program runs alone, and is stopped as a reader stops it. The record
+    of its runs is kept.
+    """
     (tmp_path / 'first_job.conf').write_text(section(
         'doc/source/tutorial/first-job.rst', 'group = first-job'))
     program = start_first_program(tmp_path)
@@ -305,7 +316,8 @@ def test_the_first_program_of_the_tutorial_pings_all_hosts(
     assert [tick['done'] for tick in json.loads(told.stdout)] == [len(HOSTS)]
     assert [path.name for path in tmp_path.glob('*/*.sqlite')] == [
         'first-job.sqlite']
-    # A program without its file does not begin with what another left.
+    # A program without its configuration file must not continue the work of
+    # another program.
     (tmp_path / 'first_job.conf').unlink()
     program = start_first_program(tmp_path)
     _, errors = program.communicate(timeout=30)
@@ -333,7 +345,7 @@ def test_the_first_workflow_of_the_tutorial_says_what_its_page_shows(
 
 
 def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
-    """And not when its session is over."""
+    """The group does not wait until the session of the program expires."""
     (tmp_path / 'first_job.conf').write_text(
         '[distperiodic]\ngroup = leaves\nsession_timeout = 60\n'
         f'backend_url = file://{tmp_path}/members\n')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic ring explain`` brings each reason for which an object did not
-run from a real store, as an operator meets it.
+"""``distperiodic ring explain`` shows each reason why an object did not run,
+from a real store.
 """
 
 import json
@@ -49,7 +49,7 @@ class Scene:
     def __init__(self, place):
         self.place = place
         self.store = place.store
-        # Of a period that does not end while the test runs.
+        # Choose a period that does not end during the test.
         now = self.store.now()
         period = next(
             seconds for seconds in range(3600, 7200, 60)
@@ -116,7 +116,7 @@ def test_it_ran(scene_anywhere):
     assert told['last_tick'] > told['tick_before']
     assert told['last_served'] > told['last_tick']
     assert told['next_tick'] > told['last_tick']
-    # There is one process only.
+    # There is only one process.
     assert 'backend_url' in told['owner']
     assert told['last_served'] in told['answer']
 
@@ -218,7 +218,7 @@ def test_an_object_is_named_where_the_job_has_objects_and_nowhere_else(
     assert 'distperiodic ring explain poll OBJECT' in refused('poll')
     assert re.search("'whole' .*'a' .*; .*distperiodic ring explain whole$",
                      refused('whole', 'a'))
-    # No id has parentheses around it here.
+    # Parentheses show that this is not the id of an object.
     assert re.fullmatch(r'\(.+\)', scene.explain('whole')['object'])
 
 
@@ -325,14 +325,14 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
         return scene.due - number * period
 
     def at(number):
-        # Rounded down: the tick and not the one before it.
+        # Round the age down. Then the instant is not before the tick.
         return ['a', '--at', f'{(place.now - tick(number)) // SECOND}s']
     place.run('poll', tick(9), 'a', 'b')
     place.run('poll', tick(8), 'a', 'b', dead=['a'])
     place.run('poll', tick(7), 'a', 'b')
     place.store.skip('poll', tick(6), ['a', 'b'], holder='api-1',
                      by=SkippedBy.PAUSE, reason='paused: the disks are full')
-    # Nobody was there for tick 5.
+    # No scheduler claimed tick 5.
     place.run('poll', tick(4), 'a')
     place.store.skip('poll', tick(4), ['b'], holder='api-1',
                      by=SkippedBy.OVERLAP, reason='its run goes on')
@@ -351,7 +351,7 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
     assert re.search(r'\battempt 1\b.* w-1\b.* a is ill',
                      told[8][1]['answer'])
     assert 'the disks are full' in told[6][1]['answer']
-    # The number of objects per reason.
+    # The number of objects for each reason.
     assert re.search(r'\bran \(1 .*skipped: overlap \(1 ',
                      told[4][1]['answer'])
     assert why(scene, 'a', '--at', f'{10 * period // SECOND + 2}s')[1][
@@ -360,7 +360,9 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
 
 @pytest.fixture
 def earlier(scene):
-    """The tick so many periods before the last; the schedule is recorded."""
+    """Record the schedule in the store. Return a function that returns the
+    tick which is *number* periods before the last one.
+    """
     period = scene.due - scene.before
     scene.store.adopt({'poll': f'every {period}'})
     return lambda number: scene.due - number * period
@@ -388,7 +390,7 @@ def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
 def test_why_of_a_tick_of_another_schedule(scene, earlier):
     for number in 3, 2, 1:
         scene.ran(earlier(number))
-    # One that has these ticks, too.
+    # The new schedule has these ticks, too.
     half = (scene.due - scene.before) // 2
     scene.store.adopt({'poll': f'every {half}'})
 
@@ -407,7 +409,7 @@ def test_why_of_what_is_not_there(scene):
     scene.ran(scene.due)
 
     assert why(scene, 'a')[0] == 0
-    # With the time of the database's clock.
+    # The error contains the time of the database's clock.
     assert re.search(r'2100-01-01 .*\b20\d\d-\d\d-\d\dT', scene.place.refuse(
         'why', 'poll', 'a', '--at', '2100-01-01'))
     code, told = scene.place.tell('why', 'pol', 'a')

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims on a Galera cluster whose nodes are all written to.
+"""Claims on a Galera cluster, with writes to all nodes.
 
-What is committed on one node is seen on another a moment later, of two that
-change the same rows one is told of a deadlock when it commits, and a node
-that has lost the others refuses everything.
+A commit on one node becomes visible on another node a moment later. If two
+transactions change the same rows, one of them gets a deadlock error at its
+commit. A node that has lost the other nodes rejects all statements.
 """
 
 import collections
@@ -60,7 +60,7 @@ def tick():
 
 @pytest.fixture
 def stores(cluster):
-    """One on each node."""
+    """Return one store for each node."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(opened(node.url))
                for node in cluster.nodes]
@@ -74,7 +74,7 @@ def opened(url):
 
 
 def name():
-    """Of a new lease."""
+    """Return a name for a new lease."""
     return uuid.uuid4().hex
 
 
@@ -91,7 +91,7 @@ def start(store, job, tick, objects, lease, into, holder=WORKER):
 
 
 def run(stores, job, tick, objects):
-    """Claim, start and finish each on another node."""
+    """Claim, start and finish objects, each step on another node."""
     lease, into = name(), name()
     claimed, started, finished = stores
     assert claim(claimed, job, tick, objects, lease) == objects
@@ -100,7 +100,7 @@ def run(stores, job, tick, objects):
 
 
 def at_once(*calls):
-    """Make each call in a thread of its own; what they returned."""
+    """Make each call in its own thread. Return the results."""
     barrier = threading.Barrier(len(calls))
     returned, raised = [None] * len(calls), []
 
@@ -109,7 +109,7 @@ def at_once(*calls):
             barrier.wait(20)
             returned[number] = call()
         except BaseException as exc:
-            # A test that fails in it, too.
+            # This includes the failure of an assertion.
             raised.append(exc)
     threads = [threading.Thread(target=body, args=one)
                for one in enumerate(calls)]
@@ -132,7 +132,8 @@ def read(url, select):
 
 
 def counted(cluster, job):
-    """How many objects were due and done, over all ticks."""
+    """Return how many objects were due and how many are done, over all ticks.
+    """
     of = tables.history.c
     (due, done), = read(cluster.nodes[1].url, sa.select(
         sa.func.sum(of.due), sa.func.sum(of.done)).join(
@@ -142,12 +143,12 @@ def counted(cluster, job):
 
 
 def rows(node):
-    """All that one node has of claims and leases."""
+    """Return all claims and leases of one node."""
     return [read(node.url, sa.select(table).order_by(*table.primary_key))
             for table in (tables.claim, tables.lease)]
 
 
-# What is committed on one node and asked for on another.
+# -- commits on one node and reads on another
 
 def test_what_one_node_claimed_another_starts_and_a_third_finishes(
         stores, job):
@@ -157,7 +158,9 @@ def test_what_one_node_claimed_another_starts_and_a_third_finishes(
 
 @pytest.fixture
 def much(cluster):
-    """Writes so much on the first node that others take a while for it."""
+    """Return a function that writes many rows on the first node, so that the
+    other nodes fall behind.
+    """
     root = cluster.nodes[0].root
     root(f'CREATE TABLE {DATABASE}.much (number INT PRIMARY KEY)')
     engine = database.make_engine(cluster.nodes[0].url)
@@ -173,13 +176,14 @@ def much(cluster):
 
 def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
         stores, job, tick, much):
-    """A worker that is told too early that nothing was granted would leave
-    its runs until their lease has ended.
+    """If a worker learned too early that nothing was granted, it would abandon
+    its runs until their lease expires.
     """
     first, second, third = stores
     lease, into = name(), name()
     for store in stores:
-        # Later it would wait to see the job, and so see the claims as well.
+        # Make each store read the job now. A later first read would wait for
+        # the job, and then also see the claims.
         store.running([job])
     much()
     claim(first, job, tick, MANY, lease)
@@ -191,7 +195,9 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
 
 def test_what_was_answered_by_no_node_is_answered_by_another(
         stores, job, tick):
-    """The answer is lost with the node; the same call gets it elsewhere."""
+    """The answer is lost with a node. The repeated call gets it from another
+    node.
+    """
     lease, into = name(), name()
     first, second, third = stores
 
@@ -204,10 +210,10 @@ def test_what_was_answered_by_no_node_is_answered_by_another(
             job, tick, MANY, lease=into) == set(MANY)
 
 
-# Several nodes at once.
+# -- calls on several nodes at the same time
 
 def test_of_claimers_on_all_nodes_one_wins_each_object(cluster, job):
-    """What lost when it was certified is made again."""
+    """A transaction that loses at certification is repeated."""
     ticks = [next(TICKS) for _ in range(8)]
     objects = MANY[:60]
 
@@ -246,7 +252,7 @@ def test_of_claimers_on_all_nodes_one_wins_each_object(cluster, job):
 
 def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
         stores, job):
-    """Never both, however close together."""
+    """Never do both calls succeed, even at the same time."""
     first, second, _ = stores
     first.renew([name()], holder=WORKER, seconds=LONG)
     second.take_over_expired([job], into=name(), holder='', seconds=LONG,
@@ -272,7 +278,7 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
 
 
 def test_of_two_starts_at_once_one_at_least_sees_them_both(stores, job):
-    """So a limit of what runs at once holds over all nodes."""
+    """So a limit on concurrent runs holds over all nodes."""
     for _ in range(20):
         tick, leases = next(TICKS), [name(), name()]
         for key, lease in zip('ab', leases, strict=True):
@@ -294,7 +300,7 @@ def test_of_two_starts_at_once_one_at_least_sees_them_both(stores, job):
 
 
 def test_tables_made_on_all_nodes_at_once_are_whole(cluster, tmp_path):
-    """The lock of one node is none on another."""
+    """A lock of one node has no effect on another node."""
     made = f'made_{uuid.uuid4().hex[:8]}'
     root = cluster.nodes[0].root
     root(f'CREATE DATABASE {made}')
@@ -319,10 +325,12 @@ def test_tables_made_on_all_nodes_at_once_are_whole(cluster, tmp_path):
         root(f'DROP DATABASE {made}')
 
 
-# Nodes that go away.
+# -- nodes that become unavailable
 
 def until_done(call):
-    """Its answer, however often the store is away, as services ask it."""
+    """Repeat a call until the store is available, as services do. Return its
+    result.
+    """
     return waiting.wait_until(
         lambda: _tried(call), 60, 'the store did not come back',
         interval=0.2)[0]
@@ -355,8 +363,10 @@ def test_a_node_that_lost_the_others_is_waited_for(
 
 
 def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
-    """Its clients come to another one by the address they had, as behind a
-    balancer of load, and ask there again what was not answered.
+    """The clients repeat unanswered calls on another node.
+
+    They keep their address, which leads to this node after the kill, as behind
+    a load balancer.
     """
     first, second, _ = cluster.nodes
     objects = MANY[:40]
@@ -404,12 +414,11 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
     assert rows(first) == rows(second)
 
 
-# Whole services.
+# -- whole services
 
 def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
         tmp_path, cluster, zookeeper, rabbitmq):
-    """Each process has a node of its own, and comes to another if that
-    dies.
+    """Each process connects to one node, and to another one if this node dies.
     """
     nodes = cluster.nodes
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a partition with ``executor = process``: each test starts
-real ones.
+"""The processes of a partition with ``executor = process``.
+
+Each test starts real processes.
 """
 
 import math
@@ -35,7 +36,7 @@ def processes():
 
 
 def run(processes):
-    """Run a command; the JSON text of the process that ran it."""
+    """Run a command. Return its result, which contains the pid, as JSON."""
     step = StepInput('t', 0, False, 30.0, {})
     return processes.run(
         Call('task:m.who', 't', 0, 1, 1, None, 'null', step, '',
@@ -65,6 +66,6 @@ def test_processes_outlive_the_thread_of_the_first_run(processes):
     thread.start()
     thread.join()
 
-    # The death of a parent thread is told at once.
+    # The thread of the first run has ended. Its processes must still run.
     for _ in range(3):
         assert run(processes) == ran[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store in a file of its host, whose wall clock is set."""
+"""A store in a file of its host, while the host's wall clock is set."""
 
 import pytest
 
@@ -33,7 +33,8 @@ def host(monkeypatch):
                         lambda self: round(found.wall * SECOND))
     monkeypatch.setattr(SystemClock, 'monotonic',
                         lambda self: found.up)
-    # The kernel makes the boot id; nothing public stands in for it.
+    # The kernel creates the boot id. The product has no public interface to
+    # replace it.
     monkeypatch.setattr(host_clock, '_boot_id', lambda: found.boot)
     return found
 
@@ -102,7 +103,7 @@ def test_all_processes_of_the_host_have_one_clock(host, open_store):
     host.sleep(10)
 
     assert first.now() == second.now() == open_store().now()
-    # It was 110 s, and the last 10 of them at half speed.
+    # 110 s have passed, the last 10 of them at half speed.
     assert first.now() == (1_790_000_000 + 105) * SECOND
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""max_in_flight over several schedulers and workers, all of them real."""
+"""The option max_in_flight with several real schedulers and workers."""
 
 import pytest
 
@@ -12,8 +12,11 @@ MOST = 5
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
-    """Two jobs in one partition, which may use 5 of 40 slots. A run takes much
-    longer than its report, so that even a slow machine uses all 5.
+    """Return a cluster with two jobs in one partition, which may use 5 of 40
+    slots.
+
+    A run takes much longer than its report. So even a slow machine uses all 5
+    slots.
     """
     schema.sync(postgresql.url)
     made = Cluster(
@@ -26,7 +29,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
 
 
 def most_at_once(cluster):
-    """The most runs of ping and pong that went on at once."""
+    """Return the greatest number of concurrent runs of ping and pong."""
     marks = sorted(
         (run.at, change) for job in ('ping', 'pong')
         for event, change in (('start', 1), ('end', -1))

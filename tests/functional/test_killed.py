@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler that is killed before its ticks, with SIGKILL."""
+"""A scheduler that is killed with SIGKILL before its ticks."""
 
 import collections
 import time
@@ -15,7 +15,7 @@ from tests.functional.every_kind import SPACING
 
 
 class Host:
-    """Where schedulers run one after the other, with the default store."""
+    """Runs schedulers one after another, with the default store."""
 
     def __init__(self, place):
         self.place = place
@@ -34,7 +34,7 @@ class Host:
         return program
 
     def listed(self):
-        """The jobs of which the store lists the one object."""
+        """Return the jobs whose object the store lists."""
         store = self.place / 'state' / 'kinds.sqlite'
         if not store.exists():
             return set()
@@ -46,7 +46,7 @@ class Host:
                     'distperiodic_job ON distperiodic_job.id = job '
                     'WHERE since IS NOT NULL')))
         except sa.exc.OperationalError:
-            # The tables are being made.
+            # The scheduler has not finished creating the tables.
             return set()
         finally:
             engine.dispose()
@@ -77,14 +77,14 @@ def test_a_tick_that_came_while_the_scheduler_was_dead_runs_once_of_each_kind(
     tick = time.time() // SPACING * SPACING + SPACING
     before = host.runs()
 
-    # All of them are due, those with a phase, too.
+    # By then all jobs are due, also the jobs with a phase.
     waiting.wait_until(lambda: time.time() > tick + 1.5, SPACING + 5,
                        interval=0.1)
     host.start()
     waiting.wait_until(
         lambda: {job for job, at, _ in host.runs() if at == tick} == {*JOBS},
         45, f'not all ran for {tick}: {host.runs()}')
-    # A second run of the same tick would come before the next one.
+    # A second run of the same tick would begin before the next tick.
     waiting.wait_until(
         lambda: {job for job, at, _ in host.runs()
                  if at == tick + SPACING} == {*JOBS}, SPACING + 45)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forked processes of a command: SIGHUP, and what a mistake does."""
+"""The forked processes of a command, after SIGHUP and after configuration
+errors.
+"""
 
 import os
 import re
@@ -35,7 +37,7 @@ class Tasks(PeriodicTasks):
 
 @pytest.fixture
 def running(tmp_path, zookeeper):
-    """Two scheduler processes, one of which has a handler that hangs."""
+    """Return two scheduler processes. A handler of one of them hangs."""
     (tmp_path / 'tasks.py').write_text(TASKS)
     (tmp_path / 'record').touch()
     write(tmp_path, zookeeper.url)
@@ -72,7 +74,7 @@ def wait_changed(running, points):
 
 
 def test_options_are_read_again_without_a_pause(running, tmp_path, zookeeper):
-    """Even beside a handler that hangs."""
+    """This holds even in the process with the hanging handler."""
     before = pids(tmp_path)
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
     hung_up = time.time()
@@ -98,7 +100,7 @@ def test_a_mistake_in_the_file_ends_nothing(
     before = pids(tmp_path)
     write(tmp_path, zookeeper.url, mistake)
     running.hang_up()
-    # The master says so, and each of its processes.
+    # The parent process and both child processes log it.
     waiting.wait_until(
         lambda: len(running.logged('options not read again')) == 3, 10,
         f'see {running.log}')
@@ -173,7 +175,9 @@ launch(conf, Own(), SchedulerService(conf, Tasks(conf)),
 
 @pytest.fixture
 def host(tmp_path):
-    """A program that launches a service of its own beside a scheduler."""
+    """Return a function that starts a program with its own service beside a
+    scheduler.
+    """
     (tmp_path / 'tasks.py').write_text(TASKS.replace(
         'threading.Event().wait()', 'pass'))
     (tmp_path / 'host.py').write_text(HOST)
@@ -195,7 +199,9 @@ def notes(place, text):
 
 
 def test_a_service_of_ones_own_runs_beside_a_scheduler(host, tmp_path):
-    """An error of one ends the process of both, and another one follows."""
+    """An error of one service ends the process of both. Then a new process
+    starts.
+    """
     with host(f'[distperiodic]\nstate_path = {tmp_path}\n') as program:
         waiting.wait_until(lambda: pids(tmp_path), 30, 'nothing ran')
         [first] = notes(tmp_path, 'start')

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever looks at a store on SQLite is in nobody's way, nor anybody in his.
+"""Readers of a store in SQLite do not block writers, and writers do not block
+readers.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ def test_nobody_waits_for_who_looks(place):
 
     with contextlib.closing(
             Activity(place.url, namespace=place.group)) as activity:
-        # All that is read is of the moment in which it began.
+        # A read sees the database at the moment when the read began.
         assert activity.group.read(look) == (2, 1, 2)
         assert activity.group.read(lambda c: c.scalar(claims)) == 3
 
@@ -61,7 +62,9 @@ def test_nobody_waits_for_who_looks(place):
 @pytest.mark.timeout(9)
 @pytest.mark.parametrize('look', LOOKS)
 def test_who_looks_takes_no_turn_at_writing(place, look):
-    """It would wait for who writes, and fail after 10 s."""
+    """A reader that takes the write lock would wait for the writer, and fail
+    after 10 s.
+    """
     kind, call = LOOKS[look]
     looker = kind(place.url, namespace=place.group)
     writer = database.make_engine(place.url)

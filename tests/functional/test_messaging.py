@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work and reports over a real RabbitMQ, and what happens when it breaks."""
+"""Batches and reports over a real RabbitMQ, also during faults of the broker.
+"""
 
 import contextlib
 import gzip
@@ -39,7 +40,7 @@ def ends(rabbitmq):
 
 @pytest.fixture(scope='module')
 def mortal():
-    """A broker that the tests of this file may break, and mend again."""
+    """Return a broker that the tests of this file may break and repair."""
     with services.rabbitmq(its_own=True) as server:
         yield server
 
@@ -57,7 +58,7 @@ def by_hand(server):
     return amqp.Connection(host, userid=user, password=password)
 
 
-# There and back.
+# -- round trips
 
 def test_reports_of_many_small_runs_share_messages(rabbitmq, ends):
     with by_hand(rabbitmq) as connection, connection.channel() as channel:
@@ -86,8 +87,8 @@ def test_the_hosts_own_options_are_left_alone(ends):
 @pytest.mark.parametrize('quorum', [True, False])
 def test_the_type_of_the_queues_is_changed_by_a_rolling_restart(
         rabbitmq, quorum):
-    """A process understands those of the other type, and the queue that it
-    leaves is in nobody's way.
+    """Processes with different types of queues understand each other. An
+    abandoned queue does no harm.
     """
     group = f'rolling-{quorum}'
     scheduler = Ends(rabbitmq.url, group=group, quorum=not quorum)
@@ -129,7 +130,7 @@ def test_the_queues_are_durable(mortal, quorum, kind):
             assert line + kind in listed or f'{line}rabbit_{kind}' in listed
 
 
-# Who is not there, or not any more.
+# -- absent processes
 
 def test_no_queue_is_made_but_one_for_each_process(mortal):
     with connected(mortal.url) as ends:
@@ -140,7 +141,7 @@ def test_no_queue_is_made_but_one_for_each_process(mortal):
 
     assert {name for name, _ in lines} == {
         ends.work_queue, ends.reports_queue}
-    # Who is killed cannot delete it.
+    # A killed process cannot delete its queue.
     assert all('x-expires' in arguments for _, arguments in lines)
 
 
@@ -168,7 +169,9 @@ def test_what_is_meant_for_another_process_is_dropped_aloud(
 
 
 def test_what_is_meant_for_another_term_of_the_process_goes_on(ends):
-    """Who would start it compares, and answers."""
+    """The bus delivers the message. Its receiver compares the term later, and
+    answers.
+    """
     ends.send(1, worker=ends.worker.replace('~1~', '~2~'))
     ends.report(1, ends.scheduler.replace('~1~', '~2~'))
     wait_until(lambda: ends.got == ['1'] and ends.reported == ['1'])
@@ -194,7 +197,7 @@ def test_reports_for_a_scheduler_that_is_gone_can_be_forgotten(
     ends.talk('still')
 
 
-# Garbage and forgery.
+# -- garbage and forgery
 
 def enveloped(inner):
     return json.dumps({'oslo.version': '2.0',
@@ -300,7 +303,7 @@ def test_a_body_of_another_kind_is_not_opened(rabbitmq, ends, properties,
 
 
 def most_memory():
-    """Bytes that this process had at once, since the last look."""
+    """Return the peak memory of this process since the last call, in bytes."""
     with open('/proc/self/status') as status:
         found = next(line for line in status if line.startswith('VmHWM'))
     with open('/proc/self/clear_refs', 'w') as clear:
@@ -311,8 +314,8 @@ def most_memory():
 @pytest.mark.parametrize('packed', [True, False])
 def test_what_would_fill_the_memory_is_not_opened(
         rabbitmq, ends, packed):
-    """A few kilobytes that were compressed may be any number; and what is
-    long already grows when it is parsed.
+    """A compressed body of a few kilobytes can expand to any size. A long body
+    takes more memory when it is parsed.
     """
     if packed:
         body = gzip.compress(b'[' + b'0,' * 150_000_000 + b'0]')
@@ -345,7 +348,7 @@ def test_a_host_that_compresses_its_messages_does_not_compress_ours(
 
 
 def test_a_forged_call_is_not_answered_and_holds_nobody_up(rabbitmq, ends):
-    """oslo.messaging would look a minute for each absent caller."""
+    """oslo.messaging would wait a minute for each absent caller."""
     for number in range(20):
         publish(rabbitmq, ends.work_queue, cast_of(
             {}, _msg_id=f'm{number}', _reply_q=f'nobody{number}'))
@@ -373,18 +376,18 @@ def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
         publish(rabbitmq, ends.work_queue, cast_of(forged))
         del forged['mac']
         publish(rabbitmq, ends.work_queue, cast_of(forged))
-        # The scheduler knows both keys, so it hears the worker's.
+        # The scheduler knows both keys, so it accepts the worker's signature.
         ends.report(1)
         wait_until(lambda: ends.reported == ['1'])
         ends.send(2)
         wait_until(lambda: ends.got == ['1', '2'])
-        # A wrong signature and a missing one are two reasons.
+        # A wrong signature and a missing signature are two different reasons.
         reasons = {reason for _, reason in ends.back.dropped}
         assert len(reasons) == 2
         assert all('sign' in reason for reason in reasons)
 
 
-# The broker breaks.
+# -- faults of the broker
 
 def test_a_new_connection_is_as_proof_against_garbage_as_the_first(
         mortal, fragile, caplog):
@@ -414,8 +417,8 @@ def test_a_broker_application_stopped_and_started(mortal, fragile):
 def out_of_memory(server):
     server.ctl('set_vm_memory_high_watermark', '0.0000001')
     try:
-        # The broker tells its connections after the command has returned.
-        # Until then it confirms what they publish.
+        # The broker informs its connections after the command has returned.
+        # Until then it confirms the messages that they publish.
         wait_until(lambda: 'running' not in server.ctl(
             '--quiet', 'list_connections', 'state').split())
         yield
@@ -464,13 +467,16 @@ def test_an_exchange_that_was_deleted_is_declared_again(mortal, fragile):
         channel.exchange_delete('distperiodic')
     fragile.send(1)
     wait_until(lambda: fragile.unsent or fragile.sent)
-    # The listeners are not told by AMQP; they bind again when they connect.
+    # AMQP does not inform the listeners that the exchange is gone. They bind
+    # again when they connect.
     mortal.ctl('close_all_connections', 'test')
     fragile.talk('after', 20)
 
 
 def test_an_idle_bus_closes_at_once(ends):
-    """A listener of oslo.messaging looks up every five seconds only."""
+    """A listener of oslo.messaging checks only every five seconds whether it
+    must stop.
+    """
     ends.talk(1)
     time.sleep(7)
     with took_at_most(1):
@@ -479,7 +485,7 @@ def test_an_idle_bus_closes_at_once(ends):
 
 
 def test_a_report_after_closing_is_dropped_and_counted():
-    """A run may end when its worker has stopped to wait for it."""
+    """A run may end after its worker has stopped waiting for it."""
     ends = Ends('fake://')
     ends.back.start(20)
     ends.back.close(3)
@@ -491,7 +497,7 @@ def test_a_report_after_closing_is_dropped_and_counted():
     assert 'closed' in reason
 
 
-# Starting where it cannot work.
+# -- starts that cannot succeed
 
 @pytest.mark.parametrize(('url', 'error', 'why'), [
     ('rabit://u:s3cr3t@127.0.0.1:5672/', exceptions.ConfigError, 'rabit'),
@@ -566,8 +572,8 @@ def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
         for _ in range(4):
             with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
                 ends.back.start(0.5)
-        # One attempt is under way, however often it was asked for: its
-        # thread, and the heartbeat of its connection.
+        # Four calls share one attempt to connect. It has a thread and the
+        # heartbeat of its connection.
         assert len(set(threading.enumerate()) - before) <= 2
     wait_until(lambda: not set(threading.enumerate()) - before)
     ends.back.start(20)
@@ -577,7 +583,7 @@ def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
     ends.back.close()
 
 
-# Processes.
+# -- processes
 
 def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
     ends.talk(1)
@@ -602,7 +608,9 @@ def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
 
 
 def test_importing_the_adapter_imports_no_messaging():
-    """The first import of it fixes oslo.service's backend for good."""
+    """The first import of oslo.messaging fixes the backend of oslo.service for
+    good.
+    """
     code = ('import sys, distperiodic.adapters.messaging.bus; '
             'sys.exit(any(m.startswith(("oslo_messaging", "oslo_service", '
             '"kombu")) for m in sys.modules))')

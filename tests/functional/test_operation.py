@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator looks up in the store and does to it, by the commands."""
+"""Commands with which an operator reads and changes the store."""
 
 import getpass
 import json
@@ -40,7 +40,7 @@ POLL = """
 
 
 def pruned(place, *argv):
-    """Number of pruned rows by kind, as text."""
+    """Return the number of pruned rows by kind, as text."""
     return Line(place.ask('db', 'prune', *argv))
 
 
@@ -81,7 +81,7 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
     place.store.skip('poll', place.now - DAY, ['skipped'], holder='api-1',
                      by=SkippedBy.PAUSE, reason='paused')
     place.run('poll', place.now, 'here')
-    # The others are listed still, however long ago they ran.
+    # The other objects are still listed, even if their last run is long ago.
     place.store.sync('poll', [], ['gone', 'ill', 'runs'], at=place.now)
 
     assert pruned(place, '--claims', 7) == {
@@ -254,7 +254,7 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
 
 
 def paused(place):
-    """Why which job is paused, as a scheduler sees it."""
+    """Return the pause reason of each job, as a scheduler reads it."""
     found = place.store.attend({'poll': 60.0, 'sync': 60.0}, {})
     return {name: status.paused for name, status in found.items()}
 
@@ -279,12 +279,12 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     again = place.ask('job', 'resume', 'poll')
     assert 'poll' in resumed
     assert 'poll' in again
-    # The answer distinguishes a paused job from another.
+    # The answers for a paused and for a running job differ.
     assert resumed != again
 
 
 def test_whoever_has_no_name_can_pause_a_job(place_of_sqlite, monkeypatch):
-    """A container may run as a user that is in none of its files."""
+    """A container may run as a user without an entry in its user database."""
     place = place_of_sqlite
     place.run('poll', place.now, 'a')
 
@@ -338,7 +338,7 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     told = place.ask('job', 'trigger', 'poll')
 
     assert numbers(one) == [1]
-    # Two of them were left out.
+    # Two objects were left out.
     assert numbers(told) == [698, 2]
     refused = place.refuse('job', 'trigger', 'poll', '--object', 'object-000')
     assert "'object-000'" in refused
@@ -363,8 +363,8 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
 
 
 def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
-    """A scheduler comes back after an operator triggered."""
-    # No tick of the job may come due while the test runs.
+    """An operator triggers a job, and then its scheduler starts again."""
+    # Choose a period without a tick of the job during the test.
     seconds = next(n for n in (3600, 4300, 5000, 5700)
                    if place.now % (n * SECOND) < (n - 300) * SECOND)
     place.write_tasks(POLL.replace('spacing=60', f'spacing={seconds}'))
@@ -401,7 +401,9 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
 
 def test_an_object_is_triggered_once_however_often_it_is_asked(
         place, monkeypatch):
-    """An answer may be lost; nothing is settled by what was taken."""
+    """A repeated call triggers nothing, because an answer may have been lost.
+    A trigger settles no tick of the schedule.
+    """
     place.run('poll', place.now - SECOND, 'a')
     control = StoreAdmin(place.url, namespace=place.group)
     tick = control.group.now()
@@ -457,7 +459,7 @@ def test_a_job_is_triggered_before_its_first_tick(place):
 
     assert re.search("'poll' .*--tasks", place.refuse(
         'job', 'trigger', 'poll'))
-    # The catalogue is named.
+    # The error names the catalogue method.
     assert re.search(r"'c' .*'poll' .*\bhosts\b", place.refuse(
         *trigger, 'poll', '--object', 'c'))
     assert re.search("'own' .*; .*scope='group'",
@@ -467,14 +469,15 @@ def test_a_job_is_triggered_before_its_first_tick(place):
     whole = place.ask(*trigger, 'whole')
 
     assert numbers(one) == numbers(whole) == [1]
-    # One object, and one left out that was triggered before.
+    # One object is triggered, and one that was triggered before is left out.
     assert numbers(rest) == [1, 1]
     leases = place.store.take_over_expired(['poll', 'whole'], into='again',
                                            holder='api-2', seconds=60.0,
                                            gone=[], limit=9)
     assert sorted(claim.object for lease in leases
                   for claim in lease.claims) == ['a', 'b', 'whole']
-    # Nothing else was made due by it: the first tick is still to come.
+    # The trigger made no other tick due: the first tick is still in the
+    # future.
     code, [poll, _] = place.tell('audit', '--tasks', 'tasks:Tasks')
     assert (code, poll['lost'], poll['not_listed']) == (0, 0, 0)
 
@@ -491,7 +494,7 @@ def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
 
     poll, sync = told.splitlines()
     assert 'poll' in poll
-    # The replaced pause: its time, user and reason.
+    # The output shows the time, the user and the reason of the replaced pause.
     assert re.search(
         r'sync\b.* 20\S+Z\b.* \S+@\S+: a first reason\b', sync)
     assert 'a first reason' not in poll
@@ -561,7 +564,7 @@ def test_a_retry_is_not_taken_over_from_anybody(place):
                                             holder='api-2', seconds=60.0,
                                             gone=[], limit=9)
     [one] = place.tell('history')[1]
-    # The worker is gone with what it runs.
+    # The worker has died during its runs.
     lost = place.store.take_over_expired(['poll'], into='once-more',
                                          holder='api-2', seconds=60.0,
                                          gone=['w-1'], silence_timeout=0.0,

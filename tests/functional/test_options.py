@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each number of the options is set alone to its least and to its greatest
-value, and the services do their work with it.
+"""The services work with the least and the greatest value of each numeric
+option.
+
+Each test changes one option.
 """
 
 import logging
@@ -21,7 +23,7 @@ EXTREMES = [
 
 
 class Tasks(distperiodic.PeriodicTasks):
-    """One job of three objects."""
+    """One job with three objects."""
 
     def __init__(self, conf):
         super().__init__(conf)

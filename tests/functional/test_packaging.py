@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What 'pip install .' in a fresh clone installs."""
+"""The files that 'pip install .' installs from a fresh clone."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_the_wheel_of_a_fresh_clone_holds_the_whole_package(tmp_path):
-    """A package list that is wrong builds without a word of warning."""
+    """The build prints no warning if the package list is wrong."""
     clone, wheels = tmp_path / 'clone', tmp_path / 'wheels'
     subprocess.run(['git', 'clone', '--quiet', ROOT, clone], check=True)
     tracked = subprocess.run(

@@ -45,7 +45,9 @@ SCHEDULED = """
 
 @pytest.fixture
 def service(tmp_path):
-    """Write the configuration; the arguments that start a scheduler."""
+    """Return a function that writes a configuration and returns the arguments
+    of a scheduler.
+    """
     record = tmp_path / 'record'
     record.touch()
     (tmp_path / 'jobs_here.py').write_text(
@@ -90,7 +92,8 @@ def test_a_class_without_a_job_of_the_partition_is_one_line(
 
 def test_a_partition_whose_threads_all_hang_leaves_others_theirs(
         service, tmp_path):
-    """And it has as many threads as its own section says."""
+    """Check also that the partition has as many threads as its section sets.
+    """
     with programs.Program(
             service(**{'partition:bad': {'pool_size': 3},
                        'partition:own': {'pool_size': 1}}),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands show of the present and of what is to come, from a store."""
+"""Commands that show current runs and future ticks, from a store."""
 
 import re
 
@@ -14,7 +14,7 @@ from tests.functional.places import SECOND
 
 
 def start(place, job, tick, *objects, worker='host-1:2~00112233aabbccdd~t1'):
-    """Have objects claimed and granted to a worker."""
+    """Claim objects and grant them to a worker."""
     claimed, running = f'claimed-{job}-{tick}', f'running-{job}-{tick}'
     assert len(place.store.claim(
         job, tick, objects, lease=claimed, holder='api-1', seconds=60.0,
@@ -38,7 +38,7 @@ def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
         ('poll', 'a', 'host-1:2', 1, {'page': 7}),
         ('poll', 'b', 'host-1:2', 1, None),
         ('sync', 'c', 'host-1:2', 1, None)]
-    # Of the runs, and not of their ticks.
+    # The age is that of the run, not that of its tick.
     assert told[2]['age_s'] + 0.2 <= told[0]['age_s'] < 60
     assert told[0]['tick'].endswith('Z')
     assert told[0]['lease_ends'] > told[0]['tick']
@@ -70,7 +70,7 @@ def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
         ['poll'] * 5)
     place.ask('job', 'pause', 'poll', '--why', 'x')
     assert place.tell('next', 'poll')[1][0]['remark'] == 'paused'
-    # No run is due in this time.
+    # No run is due within this time.
     told = place.above('next', 'poll', '--within', '5m')
     assert numbers(told) == [0]
     assert '5m' in told
@@ -81,7 +81,7 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     place.run('poll', place.now - 8 * SECOND, 'a', 'b', dead=['b'])
     activity = Activity(place.url, namespace=place.group)
     died = activity.failing()
-    # It is at work again, and still has not succeeded.
+    # The object runs again, and has not succeeded yet.
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
     again = activity.failing()
     place.store.finish('poll', place.now - 7 * SECOND, ['b'], lease=lease)

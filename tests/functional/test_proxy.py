@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bad network of the tests is as bad as it says, and no worse."""
+"""The network faults of the test proxy have exactly their described effects.
+"""
 
 import contextlib
 import socket

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler and its workers with a real Redis between them, and what happens
-when it breaks: nothing is lost, and nothing runs twice.
+"""A scheduler and its workers with a real Redis between them, also during
+faults.
+
+No run is lost or doubled.
 """
 
 import collections
@@ -24,14 +26,15 @@ from tests.logged import lines
 AWAY = 6.0
 OBJECTS = [f'object-{n}' for n in range(8)]
 SPACING = 2
-# Seconds that anything may take on a loaded machine.
+# Seconds that any action may take on a loaded machine.
 LONG = 120.0
 
 
 class Group:
-    """A scheduler and two workers in this process, and what they ran.
+    """A scheduler and two workers in this process, with a record of their
+    runs.
 
-    :param partitions: URL of the broker, by partition.
+    :param partitions: URL of the broker of each partition.
     """
 
     def __init__(self, place, url, **partitions):
@@ -63,7 +66,7 @@ class Group:
         group = self
 
         class Tasks(periodic.PeriodicTasks):
-            """One job in each partition."""
+            """One job for each partition."""
 
         for topic in topics:
             def run(self, context, one):
@@ -88,7 +91,7 @@ class Group:
             one.start()
 
     def complete(self, topic='default'):
-        """The ticks of a job that ran for all objects, in order."""
+        """Return the ticks of a job that ran for all objects, in order."""
         with self._lock:
             ticks = collections.Counter(
                 tick for job, _, tick in self.runs
@@ -104,7 +107,9 @@ class Group:
             f'no {ticks} complete ticks of {topic}', interval=0.1)
 
     def assert_kept(self, first, last, topic='default'):
-        """Each object ran once for each tick from *first* to *last*."""
+        """Check that each object ran once for each tick from *first* to
+        *last*.
+        """
         found = {(one, tick): number
                  for (job, one, tick), number in self.runs.items()
                  if job.endswith(f'ping_{topic}') and first <= tick <= last}
@@ -225,7 +230,8 @@ def test_a_broker_of_a_partition_that_is_away_holds_up_no_start(
     try:
         group.start('default', 'other')
         group.wait_complete(2)
-        # The default partition does not wait for this attempt to time out.
+        # The default partition does not wait for the timeout of the other
+        # partition's broker.
         waiting.wait_until(
             lambda: lines(caplog, 'bus of a partition not started'), 30)
         line, *_ = lines(caplog, 'bus of a partition not started')
@@ -252,7 +258,7 @@ def cluster(tmp_path, zookeeper, redis_server, postgresql):
 
 def test_a_cluster_keeps_its_work_while_its_members_and_redis_die(
         cluster, redis_server):
-    """Two schedulers and two workers, each a process of its own."""
+    """The two schedulers and two workers are separate processes."""
     programs = [cluster.start(kind) for kind in (
         'scheduler', 'scheduler', 'worker', 'worker')]
     first = cluster.wait_complete(2, timeout=LONG)[0]

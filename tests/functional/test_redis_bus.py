@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work and reports over a real Redis, and what happens when it breaks."""
+"""Batches and reports over a real Redis, also during its faults."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ LOST = 'the broker lost a queue'
 
 @pytest.fixture(scope='module')
 def mortal():
-    """A server that the tests of this file may break, and mend again."""
+    """Return a server that the tests of this file may break and repair."""
     with services.redis(its_own=True) as server:
         yield server
 
@@ -65,7 +65,7 @@ def wait_for_all(ends, count):
     wait_until(lambda: set(numbers(count)) <= set(ends.reported), 30)
 
 
-# The server breaks.
+# -- faults of the server
 
 def test_a_server_that_is_away_is_logged_once_and_its_return_too(
         mortal, ends, caplog):
@@ -79,7 +79,7 @@ def test_a_server_that_is_away_is_logged_once_and_its_return_too(
         mortal.start()
     ends.talk('after', 20)
 
-    # Each end has a connection of its own.
+    # Each end has its own connection.
     assert len(lines(caplog, AWAY)) == len(lines(caplog, BACK)) == 2
 
 
@@ -117,7 +117,7 @@ def test_what_was_read_on_a_lost_connection_is_neither_lost_nor_doubled(
                                        'SKIPME', 'yes')
         wait_until(lambda: set(numbers(1000)) <= set(ends.got), 60)
 
-        # One whose confirm was lost is sent again.
+        # A message whose confirmation was lost is sent again.
         assert len(ends.got) < 1050
         assert list(dict.fromkeys(ends.got))[1:] == numbers(1000)
         wait_until(lambda: connection.xlen(ends.work_queue) == 0)
@@ -174,7 +174,9 @@ def test_a_replica_that_is_promoted_carries_the_messages():
 
 
 def test_a_replica_that_was_promoted_too_early_gets_the_queues_again():
-    """It does not have them, so what is sent meanwhile is told unsent."""
+    """The promoted replica does not have the queues. So messages are reported
+    as unsent until the queues are declared again.
+    """
     with (services.redis_failover() as (master, replica, sentinel),
           connected(f'redis://{ports.HOST}:{sentinel.port}/0?sentinel=tests',
                     patience=60.0) as ends,
@@ -189,7 +191,7 @@ def test_a_replica_that_was_promoted_too_early_gets_the_queues_again():
         ends.talk('after', 20)
 
 
-# What is in the server.
+# -- contents of the server
 
 def test_the_queue_of_a_killed_process_expires(mortal, ends):
     with by_hand(mortal) as connection:
@@ -246,7 +248,7 @@ def test_what_would_fill_the_memory_is_not_parsed(mortal, ends):
     assert f'{21 * 2 ** 20} bytes' in reason
 
 
-# Starting where it cannot work.
+# -- starts that cannot succeed
 
 @pytest.mark.parametrize(('url', 'error', 'why'), [
     ('redis://', exceptions.ConfigError, 'names no server'),
@@ -277,7 +279,7 @@ def test_a_wrong_url_gives_one_clear_line_in_time(url, error, why, caplog):
 
 @pytest.fixture(scope='module')
 def guarded():
-    """A server with a password."""
+    """Return a server with a password."""
     with services.redis('--requirepass', 'r1ght', its_own=True) as server:
         server.url = f'redis://:r1ght@{ports.HOST}:{server.port}'
         yield server
@@ -331,7 +333,8 @@ def test_a_database_that_is_none_is_told_at_once(mortal):
 
 @contextlib.contextmanager
 def an_old_server(version):
-    """It answers like a Redis of that version, as far as it is asked."""
+    """Run a server that answers like a Redis of that version. Yield its port.
+    """
     text = f'# Server\r\nredis_version:{version}\r\n'.encode()
     answer = b'$%d\r\n%s\r\n' % (len(text), text)
 
@@ -384,7 +387,7 @@ def test_without_the_client_the_extra_is_named():
     assert 'Traceback' not in done.stderr
 
 
-# Probes.
+# -- probes
 
 def test_a_probe_finds_a_policy_that_loses_messages(mortal):
     probe = drivers.probe(cfg.ConfigOpts(), mortal.url)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a member out of ZooKeeper is named for what it is."""
+"""The error of a member that cannot enter ZooKeeper names the real cause."""
 
 import contextlib
 import socket
@@ -23,7 +23,7 @@ SESSION = 2.0
 
 
 def refused(url, group='g'):
-    """What a member and a command say of *url*."""
+    """Return the errors of a member and of a command for *url*."""
     ring = coordinator.HashRing(url, group, session_timeout=SESSION)
     try:
         with pytest.raises(exceptions.CoordinationUnavailable) as of_member:
@@ -47,7 +47,7 @@ def said(told, *parts):
 
 @contextlib.contextmanager
 def client(server, **options):
-    """Somebody else who is connected."""
+    """Another client that is connected."""
     one = kazoo.client.KazooClient(
         server.url.removeprefix('zookeeper://'), **options)
     one.start(20)
@@ -88,7 +88,7 @@ def test_tls_with_a_port_that_has_none(zookeeper):
 
 @pytest.fixture
 def encrypted(tmp_path):
-    """The port of a server that shows a certificate of its own."""
+    """Return the port of a server with a self-signed certificate."""
     subprocess.run(
         ['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days',
          '2', '-subj', '/CN=localhost', '-keyout', 'key.pem', '-out',
@@ -114,7 +114,7 @@ def encrypted(tmp_path):
 def test_a_certificate_that_nobody_vouches_for(encrypted):
     told = refused(f'zookeeper://{ports.HOST}:{encrypted}?use_ssl=true')
 
-    # In brackets the words of OpenSSL.
+    # The text in parentheses is from OpenSSL.
     assert said(told, '(self', 'ca=FILE')
 
 
@@ -125,7 +125,7 @@ def test_no_tls_with_a_port_that_has_it(encrypted):
 
 
 def test_a_group_of_the_service_itself_is_not_ours(zookeeper):
-    """A service may have a tooz group of the same name."""
+    """A service may have its own tooz group of the same name."""
     theirs = tooz.get_coordinator(zookeeper.url, b'theirs')
     theirs.start(start_heart=False)
     ours = coordinator.HashRing(zookeeper.url, 'cinder', member_id='ours',

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members report of their runs and queues, as the commands show it."""
+"""Reports of members about their runs and queues, as the commands show them.
+"""
 
 import json
 import os
@@ -33,7 +34,7 @@ JOBS = """
 
 
 class Service:
-    """One scheduler, and a worker of ``disks`` where work is sent."""
+    """One scheduler, and a worker of ``disks`` if there is a broker."""
 
     def __init__(self, place, **options):
         (place / 'jobs_here.py').write_text(textwrap.dedent(JOBS))
@@ -133,7 +134,7 @@ def test_a_member_reports_its_queue_and_runs_that_the_store_does_not_know(
     found = waiting.wait_until(members, 90)
 
     if not service.sends:
-        # A scheduler keeps what a busy worker cannot take.
+        # The scheduler keeps the objects that a busy worker cannot accept.
         assert found[runs_disks]['queued'] == 17
     assert found['scheduler']['partition_role'] is None
     if service.sends:
@@ -163,7 +164,7 @@ def test_runs_of_jobs_of_every_member_are_listed_with_the_others(service):
     assert beat['progress'] == {'page': 7}
     assert beat['lease_ends'] is None
     assert beat['age_s'] > 0
-    # No run is listed by its member and by the store.
+    # No run is listed twice, by its member and by the store.
     assert len({one['object'] for one in found}) == len(found)
     assert len(service.rows('running', 'beat')) == 1
     assert len(service.rows('running', 'check')) == len(found) - 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that share a member id: by mistake, or as one replaces another.
+"""Processes that share a member id, by mistake or during a replacement.
 
-The group lets in one of them at a time; the other must neither take what is
-meant for the first nor lose it.
+The group accepts one of them at a time. The other process must not take
+messages of the first one, and must not lose them.
 """
 
 import collections
@@ -19,7 +19,9 @@ OBJECTS = 20
 
 @pytest.fixture
 def cluster(request, tmp_path, zookeeper, rabbitmq):
-    """Ring only, or with a store; the test starts what shares an id."""
+    """Return a cluster, either ring only or with a store. The test starts the
+    processes that share an id.
+    """
     options = {}
     if getattr(request, 'param', 'ring only') == 'store':
         url = request.getfixturevalue('postgresql').url
@@ -37,7 +39,8 @@ either = pytest.mark.parametrize(
 
 
 def refused(program):
-    """Lines of *program* about another process that has its member_id."""
+    """Return the lines of *program* about another process with its member_id.
+    """
     return [line for line in program.logged('not in the group')
             if 'member_id' in line.text]
 
@@ -52,7 +55,7 @@ def doubled(runs):
 
 
 def start_worker(cluster):
-    """One worker that has the same id as all others."""
+    """Start a worker with the same id as all other workers."""
     cluster.set(member_id='worker-1')
     return cluster.start('worker')
 
@@ -88,7 +91,7 @@ def test_a_second_scheduler_takes_no_report_of_the_first(cluster):
     waiting.wait_until(lambda: refused(second), 20,
                        'the second was not refused')
     since = time.time()
-    # What was not reported would be taken back after a lease.
+    # A run without a report would be reclaimed after its lease.
     cluster.wait_complete(12, after=since)
 
     assert not doubled(runs_since(cluster, since))
@@ -121,7 +124,7 @@ def test_one_that_wakes_after_its_replacement_takes_nothing(cluster):
 
 @either
 def test_nothing_is_lost_while_one_replaces_another(cluster):
-    """The new process is started before the old one has left."""
+    """The new process starts before the old one has left."""
     cluster.set(misfire='all', overlap='wait', takes=0.1)
     cluster.start('scheduler')
     waiting.wait_until(lambda: cluster.logged('scheduler'), 20)

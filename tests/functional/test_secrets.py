@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords and keys are planted into all URLs and options, everything is
-told to log all that it can, and none of them is found anywhere.
+"""No password or key appears in any output.
+
+The tests put secrets into all URLs and options, enable all logs, and search
+all output for the secrets.
 """
 
 import contextlib
@@ -28,14 +30,15 @@ from tests.services.rabbitmq import PASSWORD
 COORDINATION = 'planted-zookeeper'
 FILE = 'planted-key-file'
 KEY = 'planted-signing-key'
-#: Of the servers of the tests: RabbitMQ and PostgreSQL.
+#: Password of the test servers RabbitMQ and PostgreSQL.
 SERVER = PASSWORD
-#: What ZooKeeper keeps of user and password; a dictionary finds it out.
+#: ZooKeeper's digest of user and password. A dictionary attack on it reveals
+#: the password.
 DIGEST = kazoo.security.make_digest_acl_credential(
     'me', COORDINATION).partition(':')[2]
 SECRETS = [COORDINATION, FILE, KEY, SERVER, DIGEST]
 
-#: Every command but those that go on, with what it needs.
+#: Arguments of every command, except commands that do not end.
 COMMANDS = {
     'audit': [], 'db prune': ['--history', '1'], 'db sync': [],
     'db version': [], 'dead list': [],
@@ -65,13 +68,15 @@ GO_ON = {'demo', 'scheduler', 'worker'}
 
 
 def found(text):
-    """The planted secrets in *text*, each with the lines that tell it."""
+    """Return the planted secrets in *text*, each with the lines that contain
+    it.
+    """
     return [(secret, line) for secret in SECRETS
             for line in text.splitlines() if secret in line]
 
 
 def guarded(server):
-    """The URL of *server*'s ZooKeeper, for a user with a password."""
+    """Return the URL of a ZooKeeper server for a user with a password."""
     return re.sub('//', f'//me:{COORDINATION}@', server.url, count=1) + (
         f'?namespace=guarded/{uuid.uuid4().hex[:8]}')
 
@@ -90,7 +95,7 @@ def service(tmp_path, zookeeper, rabbitmq, postgresql):
 
 
 def everything(service, *argv):
-    """All that a command says."""
+    """Return all output of a command."""
     done = commands.run(*LOUDLY, *argv, '--config-file', service.config,
                         cwd=service.place)
     return done.stdout + done.stderr
@@ -103,7 +108,7 @@ def test_every_command_is_looked_at():
     assert names == set(COMMANDS) | GO_ON
 
 
-# Some twenty programs, one after the other.
+# The test runs some twenty programs in sequence.
 @pytest.mark.timeout(600)
 def test_no_service_and_no_command_tells_a_secret(service):
     said = {'db sync': everything(service, 'db', 'sync')}
@@ -121,7 +126,7 @@ def test_no_service_and_no_command_tells_a_secret(service):
             program.wait(60)
             said[program.log.stem] = program.said()
 
-    # They did say what they could.
+    # The programs did log what they could.
     assert [name for name, text in said.items() if '--help' in text] == []
     assert 'Sending request' in said['scheduler']
     assert 'Sending request' in said['status']
@@ -193,7 +198,8 @@ def test_no_mistake_has_a_secret_told(tmp_path, mistake):
                 for name in ('doctor', 'status', 'db sync')}
         said['demo'] = everything(service, 'demo')
         for program in scheduler, worker:
-            # Those that wait for a server have said why by then.
+            # A program that waits for a server has logged the reason after 2
+            # s.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 program.wait(2)
             said[program.log.stem] = program.said()
@@ -225,7 +231,7 @@ def test_redis_tells_no_secret_at_any_level(caplog, level, password):
 @pytest.mark.parametrize('level', [logging.DEBUG, 1])
 def test_no_library_tells_a_secret_at_any_level(
         zookeeper, rabbitmq, caplog, level):
-    """Below DEBUG kazoo and oslo.messaging tell still more."""
+    """kazoo and oslo.messaging log more details below DEBUG."""
     caplog.set_level(level)
     for name in 'kazoo.client', 'oslo_messaging', 'amqp', 'kombu':
         caplog.set_level(level, name)

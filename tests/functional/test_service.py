@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two services as operators meet them: launched, killed, frozen, asked
-to stop; on a real ZooKeeper and a real RabbitMQ.
+"""Both services as operators use them: started, killed, frozen and stopped.
+
+ZooKeeper and RabbitMQ are real.
 """
 
 import collections
@@ -16,7 +17,7 @@ SESSION = 2.0
 
 @pytest.fixture
 def local(tmp_path, zookeeper):
-    """Schedulers that run the work themselves."""
+    """Return a cluster whose schedulers run the work themselves."""
     made = Cluster(tmp_path, zookeeper.url)
     yield made
     made.close()
@@ -24,7 +25,8 @@ def local(tmp_path, zookeeper):
 
 @pytest.fixture
 def remote(tmp_path, zookeeper, rabbitmq):
-    """Schedulers and workers with a broker between them."""
+    """Return a cluster of schedulers and workers, with a broker between them.
+    """
     made = Cluster(tmp_path, zookeeper.url, rabbitmq.url)
     yield made
     made.close()
@@ -43,7 +45,9 @@ def doubled(runs):
 
 
 def test_three_forked_members_share_every_tick(local):
-    """launch(workers=3): each object runs once a tick, on one of three."""
+    """With launch(workers=3) each object runs once per tick, on one of three
+    members.
+    """
     with local.observe() as group:
         local.start('scheduler', workers=3)
         group.wait_members(3)
@@ -61,7 +65,9 @@ def test_three_forked_members_share_every_tick(local):
 
 
 def test_two_services_in_one_group_are_named(local):
-    """Each would own objects that only the other one serves."""
+    """Each of the two services would own objects of a job that only the other
+    service has.
+    """
     with local.observe() as group:
         first = [local.start('scheduler') for _ in range(2)]
         group.wait_members(2)
@@ -141,7 +147,7 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
 
 
 def test_changed_points_move_only_what_they_must(local):
-    """SIGHUP after hash_ring_replicas_count was changed in the file."""
+    """Change hash_ring_replicas_count in the file, and send SIGHUP."""
     with local.observe() as group:
         programs = [local.start('scheduler') for _ in range(3)]
         before = group.wait_members(3)
@@ -183,7 +189,8 @@ def test_a_worker_that_joins_under_load_gets_work_at_once(remote):
     with remote.observe('default') as workers:
         remote.start('worker')
         workers.wait_members(1)
-        # All of a burst that takes one worker 15 s, not at its beginning.
+        # Let each tick send its objects immediately. One worker needs 15 s for
+        # the objects of a tick.
         remote.set(spacing=1)
         remote.start('scheduler')
         waiting.wait_until(lambda: len(remote.runs()) > 20, 30,
@@ -251,7 +258,9 @@ def test_a_worker_that_is_asked_to_stop_repeats_and_loses_nothing(remote):
 
 
 def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
-    """It sees them go while it stops, and says what it leaves behind."""
+    """The scheduler detects the loss of its workers while it stops, and logs
+    the work that it leaves.
+    """
     remote.set(takes=20, timeout=60, objects=8, spacing=30)
     with remote.observe() as group, remote.observe('default') as workers:
         worker = remote.start('worker')
@@ -265,14 +274,16 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
         worker.kill()
 
         assert scheduler.wait(3 * SESSION + 5) == 0
-    # It did not wait until it would have been killed.
+    # The scheduler ended by itself, and was not killed after a timeout.
     [line] = scheduler.logged('stopped before the end')
     assert int(line['objects']) > 0
 
 
 def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
         tmp_path, zookeeper, rabbitmq_server):
-    """Else it is taken for alive for as long as its session lasts."""
+    """If a hanging worker did not leave its group, the schedulers would treat
+    it as alive until its session expires.
+    """
     hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq_server.url, objects=8, pool_size=4,
@@ -311,7 +322,8 @@ def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
             waiting.wait_until(
                 lambda: remote.logged('not sent'), 20,
                 'nobody noticed that the broker is away')
-            # Still a member, still ticking: it does not wait for the broker.
+            # The scheduler is still a member and still ticks, so it does not
+            # wait for the broker.
             assert len(group.now.members) == 1
             broker.start()
             back = time.time()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of the tests do what the tests rely on."""
+"""The servers of the tests behave as the tests require."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def client(zookeeper_server):
-    """A client that is connected to a ZooKeeper of its own."""
+    """Return a client that is connected to its own ZooKeeper."""
     client = kazoo.client.KazooClient(
         zookeeper_server.url.removeprefix('zookeeper://'), timeout=2.0)
     client.start(timeout=10)
@@ -49,7 +49,8 @@ def test_zookeeper_forgets_its_data_when_wiped(zookeeper_server, client):
     zookeeper_server.wipe()
     zookeeper_server.start()
 
-    # The old client has seen more than this server knows and is refused.
+    # The old client has seen later transactions than the wiped server has, so
+    # the server rejects it.
     anew = kazoo.client.KazooClient(
         zookeeper_server.url.removeprefix('zookeeper://'))
     anew.start(timeout=10)
@@ -106,7 +107,7 @@ def test_rabbitmq_keeps_durable_messages_over_a_kill(rabbitmq_server):
         channel.queue_declare('kept', durable=True, auto_delete=False)
         channel.basic_publish(amqp.Message('a word', delivery_mode=2),
                               routing_key='kept')
-    # Erlang writes the log of its metadata up to 2 s after the answer.
+    # Erlang may write the log of its metadata up to 2 s after the answer.
     rabbitmq_server.ctl('eval', 'mnesia:sync_log().')
     rabbitmq_server.kill()
     rabbitmq_server.start()
@@ -175,7 +176,8 @@ def test_servers_listen_on_loopback_only(
 @pytest.mark.parametrize('service', [
     'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'])
 def test_no_server_outlives_a_killed_test_run(service):
-    """A container is ended by testcontainers' own reaper."""
+    """Containers are not tested here, because testcontainers itself ends them.
+    """
     run = subprocess.Popen(
         [sys.executable, '-c',
          'import time; from tests import services\n'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One slow thing stops nothing but itself.
+"""One slow handler delays only its own object.
 
-A handler ends its run in a session of its own, which keeps the rows of its
-run locked until it is committed. What ran is told by the handlers' records.
+The handler ends its run in its own database session. So the rows of the run
+stay locked until the commit. The handlers record their runs.
 """
 
 import time
@@ -30,7 +30,9 @@ def cluster(tmp_path, postgresql):
 
 
 def longest_gap(runs, begin, end):
-    """Seconds of [*begin*, *end*] in which none of *runs* began."""
+    """Return the longest time without the begin of one of *runs* within
+    [*begin*, *end*], in seconds.
+    """
     times = [begin, *sorted(
         run.at for run in runs if begin < run.at < end), end]
     return max(later - earlier for earlier, later in zip(
@@ -51,7 +53,8 @@ def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
     pings = [run for run in cluster.runs() if run.object != KEPT]
     assert longest_gap(pings, *seen) < 3 * SPACING
     assert longest_gap(cluster.runs(job='pong'), *seen) < 3 * SPACING
-    # Its own lease was renewed: it would have ended four times.
+    # The lease of the open session was renewed: without this it would have
+    # expired four times.
     assert [run.fence for run in cluster.runs() if run.object == KEPT] == [
         kept.fence]
     assert cluster.logged('store away') == []
@@ -59,6 +62,6 @@ def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
         lambda: [run for run in cluster.runs() if run.object == KEPT
                  and run.tick > kept.tick], 20, 'it never ran again')
     assert ended[0].at > kept.at + 24
-    # One in which nothing is said is ended by the server, long before.
+    # If the session is idle, the server ends it long before the handler ends.
     assert [run.key for run in cluster.runs('end')].count(kept.key) == (
         kind == 'keep')

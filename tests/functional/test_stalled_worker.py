@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that is cut off, stops, or dies where it hurts most."""
+"""A worker that is cut off, frozen or killed at the worst moment."""
 
 import random
 import time
@@ -17,7 +17,7 @@ from tests.functional.cluster import Cluster
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
-    """Two schedulers; the test starts the workers."""
+    """Return a cluster with two schedulers. The test starts the workers."""
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
@@ -39,7 +39,7 @@ def ledger(cluster):
 
 
 def under_way(cluster, pid):
-    """The runs that this process has begun and not ended."""
+    """Return the runs that this process has begun but not ended."""
     ended = {(r.object, r.fence) for r in cluster.runs('end')}
     return [r for r in cluster.runs()
             if r.pid == pid and (r.object, r.fence) not in ended]
@@ -47,7 +47,9 @@ def under_way(cluster, pid):
 
 def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
         cluster):
-    """It is gone from the group for the others. But it lives, and renews."""
+    """The worker disappears from the group, but it still runs and renews its
+    leases.
+    """
     cluster.set(objects=8, takes=5, spacing=8)
     url = sa.make_url(cluster.backend_url)
     with proxy.Proxy((url.host, url.port)) as way:
@@ -78,7 +80,9 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
 
 def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
         cluster):
-    """Nobody is left who saw them go, and their leases last long."""
+    """All processes die, so none of them can report the others as gone, and
+    their leases last long.
+    """
     cluster.set(lease=60, objects=12, takes=1, spacing=4)
     programs = [*cluster.programs, cluster.start('worker')]
     begin = cluster.wait_complete(1, timeout=40)[0]
@@ -108,8 +112,8 @@ def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
 
 def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
         cluster, ledger):
-    """``is_current()`` is false, the comparing store refuses its fence, and
-    ``finish()`` its effect.
+    """``is_current()`` returns False, the comparing store rejects the old
+    fence, and ``finish()`` rejects the effect.
     """
     cluster.set(objects=8, takes=1)
     victim = cluster.start('worker')
@@ -118,8 +122,8 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
     pid, = victim.children
 
     def just_begun():
-        # Not at their end: there the database would end the transaction of
-        # a frozen handler.
+        # Freeze the worker only early in its runs. If a handler is frozen in a
+        # transaction, the database ends the transaction.
         runs = under_way(cluster, pid)
         return len(runs) > 1 and all(time.time() - r.at < 0.5 for r in runs)
     waiting.wait_until(just_begun, 20)
@@ -146,7 +150,9 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
 
 def test_effects_that_end_their_run_come_once_whenever_the_worker_is_killed(
         cluster, ledger):
-    """``context.finish(session)``, and kill -9 at any moment around it."""
+    """Kill the worker with SIGKILL at random moments around
+    ``context.finish(session)``.
+    """
     chance = random.Random(20261121)
     cluster.set(takes=0.01)
     programs = [cluster.start('worker') for _ in range(2)]
@@ -182,7 +188,7 @@ def assert_effects_once(cluster, ledger, first, last):
         return sorted((key, tick) for key, tick, _ in ledger.effects()
                       if first <= tick <= last)
 
-    # All runs of the last tick have begun; some may not have ended yet.
+    # All runs of the last tick have begun, but some may not have ended yet.
     waiting.wait_until(lambda: set(expected) <= set(found()), 20,
                        'effects are missing')
     assert found() == expected

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition with one active worker, whose others wait to take over."""
+"""A partition with one active worker, and standby workers that can take over.
+"""
 
 import contextlib
 import itertools
@@ -41,14 +42,14 @@ class Own(distperiodic.PeriodicTasks):
 '''
 
 
-#: In each kind of store; the others are in one.
+#: Run a test with each kind of store. The other tests use only one kind.
 STORES = pytest.mark.parametrize(
     'cluster', ['sqlite', 'postgresql', 'mariadb'], indirect=True)
 
 
 @pytest.fixture
 def cluster(request, tmp_path, zookeeper, rabbitmq):
-    """One scheduler; the test starts the workers."""
+    """Return a cluster with one scheduler. The test starts the workers."""
     kind = getattr(request, 'param', 'postgresql')
     url = f'sqlite:///{tmp_path}/claims.sqlite' if kind == 'sqlite' else (
         request.getfixturevalue(kind).url)
@@ -59,14 +60,14 @@ def cluster(request, tmp_path, zookeeper, rabbitmq):
         misfire='all', overlap='wait')
     made.set_section('partition:default', mode='standby')
     scheduler = made.start('scheduler')
-    # The test changes the file for the workers.
+    # From now on the test may change the file for the workers.
     waiting.wait_until(lambda: scheduler.logged('scheduler'), 30)
     yield made
     made.close()
 
 
 def row_of(cluster):
-    """The partition as the store has it."""
+    """Return the partition as the store has it."""
     with contextlib.closing(PartitionQueries(
             cluster.options['connection'],
             namespace=cluster.group)) as queries:
@@ -81,7 +82,7 @@ def promote(cluster, member):
 
 
 def pids(cluster, after=0.0):
-    """The processes that began runs later than *after*."""
+    """Return the processes that began runs later than *after*."""
     return {run.pid for run in cluster.runs() if run.at > after}
 
 
@@ -92,7 +93,7 @@ def wait_pids(cluster, after, timeout=20.0):
 
 
 def turns(cluster):
-    """How often another process than before began runs."""
+    """Return how often the process that began runs changed."""
     begun = sorted(cluster.runs(), key=lambda run: run.at)
     return sum(one.pid != other.pid
                for one, other in itertools.pairwise(begun))
@@ -112,7 +113,7 @@ class Worker:
 
     @property
     def active(self):
-        """How often it became active."""
+        """Number of times that it became active."""
         return len(self.program.logged('partition active'))
 
     def kill(self):
@@ -120,7 +121,7 @@ class Worker:
 
 
 def start(cluster, number):
-    """Start workers: the active one, and the others."""
+    """Start workers. Return the active one, and a list of the others."""
     made = [Worker(cluster)]
     waiting.wait_until(lambda: made[0].active, 10, 'no worker is active')
     return made[0], [Worker(cluster) for _ in range(number - 1)]
@@ -180,7 +181,7 @@ def test_a_frozen_worker_that_wakes_starts_nothing_and_stands_by(cluster):
 
 
 def test_a_chosen_worker_becomes_active_once_the_runs_have_ended(cluster):
-    """Also one that was active before and was down."""
+    """The chosen worker may have been active before, and have died."""
     cluster.set(takes=0.4)
     first, (other,) = start(cluster, 2)
     waiting.wait_until(lambda: cluster.runs('end'), 20)
@@ -212,7 +213,7 @@ def test_a_handler_that_hangs_delays_a_choice_for_a_lease_at_most(cluster):
     asked = time.time()
     waiting.wait_until(lambda: other.active, lease + 10)
 
-    # It begins nothing once it hands over.
+    # A worker begins no run after it has begun to release the partition.
     wait_pids(cluster, asked + lease)
     assert pids(cluster, asked + 1) == {other.pid}
     assert turns(cluster) == row_of(cluster).fence - 1 == 1
@@ -263,7 +264,9 @@ def test_without_zookeeper_the_active_worker_goes_on_and_no_other_takes_over(
 
 def test_a_worker_whose_heartbeat_arrives_stays_active_out_of_its_group(
         cluster):
-    """Only an operator can move the partition then."""
+    """While the heartbeats of the active worker reach the store, only an
+    operator can move the partition.
+    """
     url = sa.make_url(cluster.backend_url)
     with proxy.Proxy((url.host, url.port)) as way:
         cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
@@ -285,7 +288,9 @@ def test_a_worker_whose_heartbeat_arrives_stays_active_out_of_its_group(
 
 
 def test_a_worker_that_loses_the_store_alone_stays_active(cluster):
-    """It starts nothing meanwhile, and no other takes over."""
+    """Without the store the active worker starts no run, and no other worker
+    takes over.
+    """
     url = sa.make_url(cluster.options['connection'])
     with proxy.Proxy((url.host, url.port)) as way:
         direct = cluster.options['connection']
@@ -336,7 +341,7 @@ def test_a_worker_does_not_become_active_beside_one_with_another_mode(
     assert line['workers'] == shared.logged('worker')[0]['member']
     assert pids(cluster) == {pid}
 
-    # It finishes its runs, while schedulers send nothing more to it.
+    # The worker finishes its runs, and schedulers send it no more work.
     shared.terminate()
     shared.wait()
 
@@ -348,7 +353,9 @@ def test_a_worker_does_not_become_active_beside_one_with_another_mode(
 
 @contextlib.contextmanager
 def both_ways(cluster):
-    """Proxies to the store and to ZooKeeper, for what is started within."""
+    """Proxies to the store and to ZooKeeper, for processes that are started
+    within.
+    """
     direct = cluster.options['connection']
     store, zookeeper = sa.make_url(direct), sa.make_url(cluster.backend_url)
     with (proxy.Proxy((store.host, store.port)) as to_store,
@@ -362,7 +369,7 @@ def both_ways(cluster):
 
 
 def recorded(cluster):
-    """The identities of all workers that have a row."""
+    """Return the identities of all workers that have a row."""
     with contextlib.closing(connect(cluster.options['connection'])) as found:
         return {row.worker.rpartition('~')[0] for row in found.read(
             lambda connection: connection.execute(
@@ -373,7 +380,7 @@ def recorded(cluster):
 
 def test_a_worker_with_another_mode_that_is_not_in_its_group_yet_counts(
         cluster):
-    """It has started, and the store knows of it."""
+    """The worker has started, and the store has a row of it."""
     direct = cluster.options['connection']
     with both_ways(cluster) as (_, to_zookeeper):
         cluster.set_section('partition:default', mode='shared')
@@ -388,7 +395,7 @@ def test_a_worker_with_another_mode_that_is_not_in_its_group_yet_counts(
             line = waiting.wait_until(
                 lambda: waits.program.logged('partition shared'), 20)[0]
             assert line['workers'] == member
-            # For longer than its heartbeat counts.
+            # Wait for longer than a heartbeat counts.
             begun = time.time()
             waiting.wait_until(
                 lambda: time.time() > begun + 2 * SESSION, 3 * SESSION)
@@ -400,7 +407,9 @@ def test_a_worker_with_another_mode_that_is_not_in_its_group_yet_counts(
 
 def test_a_worker_with_another_mode_that_lost_both_signs_of_life_waits(
         cluster):
-    """When it is back, it starts nothing until the active one is gone."""
+    """When the worker reconnects, it starts no run until the active worker is
+    gone.
+    """
     direct = cluster.options['connection']
     with both_ways(cluster) as (to_store, to_zookeeper):
         cluster.set_section('partition:default', mode='shared')
@@ -428,7 +437,7 @@ def test_a_worker_with_another_mode_that_lost_both_signs_of_life_waits(
 
 def test_a_handler_that_only_its_worker_can_load_runs_there(
         cluster, tmp_path):
-    """The worker needs no class on its command line."""
+    """The command line of the worker names no class."""
     (tmp_path / 'own_handlers.py').write_text(OWN.format(
         record=tmp_path / 'own.txt'))
     cluster.set_section('partition:default',
@@ -444,8 +453,8 @@ def test_a_handler_that_only_its_worker_can_load_runs_there(
 
 @pytest.mark.timeout(300)
 def test_two_are_never_active_whatever_is_frozen_or_killed(cluster):
-    """If two were, their runs would alternate more often than the fence
-    grows.
+    """If two workers were active, their runs would alternate more often than
+    the fence grows.
     """
     draw = random.Random(12)
     first, others = start(cluster, 3)

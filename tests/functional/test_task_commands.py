@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands tell of tasks, and how they steer them."""
+"""Commands that show tasks and control them."""
 
 import datetime
 import json
@@ -46,7 +46,7 @@ class Desk:
         return told
 
     def take(self, module='a'):
-        """Have a scheduler claim all steps of a module that are ready."""
+        """Let a scheduler claim all ready steps of a module."""
         steps = self.place.store.steps
         steps.wake()
         return steps.take({f'task:{module}.run': 100}, tasks=None,
@@ -54,7 +54,7 @@ class Desk:
                           seconds=60.0)
 
     def run(self, module='a', error=None):
-        """Have all ready steps of a module run to their ends."""
+        """Run all ready steps of a module until they end."""
         for lease in self.take(module):
             keys = [claim.object for claim in lease.claims]
             running = self.start(lease)
@@ -73,7 +73,9 @@ class Desk:
         return running
 
     def lose(self, task, table):
-        """Delete the row by which a process would find the next step."""
+        """Delete the row by which a process would find the next step of a
+        task.
+        """
         column = {'distperiodic_ready': 'task', 'distperiodic_claim': 'object'}
         engine = database.make_engine(self.place.url)
         with engine.begin() as connection:
@@ -82,7 +84,7 @@ class Desk:
         engine.dispose()
 
     def age(self, task, days):
-        """Make a task that has ended older."""
+        """Make an ended task older."""
         engine = database.make_engine(self.place.url)
         past = days * 86400 * 1_000_000
         with engine.begin() as connection:
@@ -347,12 +349,14 @@ def test_only_old_tasks_that_have_ended_are_pruned_with_their_claims(desk):
     assert sorted(left) == sorted([stuck, young, waits])
     assert told.split()[-1] == 'tasks=3'
     assert done in desk.place.refuse('task', 'show', done)
-    # Those of the tasks that are left.
+    # The claims of the three tasks that are left.
     assert desk.claims() == 3
 
 
 def test_an_audit_counts_each_task_in_one_class(desk):
-    """With rows that were changed by hand, so that no process finds one."""
+    """The test deletes rows by hand, so that no process finds the next step of
+    some tasks.
+    """
     for _ in 'ab':
         desk.submit('single')
     desk.run()
@@ -545,7 +549,7 @@ def test_parameters_come_from_a_file_or_standard_input(
 
 @pytest.fixture
 def alone(tmp_path):
-    """A scheduler with its embedded store."""
+    """Return a scheduler with its embedded store."""
     path = tmp_path / 'workflows.json'
     path.write_text(json.dumps(modules.WORKFLOWS))
     made = Group(tmp_path, workflows=path)
@@ -555,7 +559,9 @@ def alone(tmp_path):
 
 
 def submit(group, *argv):
-    """Run task submit --wait; its exit code, the id, and the error."""
+    """Run a command that submits a task. Return its exit code, the id and the
+    error.
+    """
     told = commands.run('task', 'submit', *argv, '--config-file',
                         group.config)
     return told.returncode, told.stdout.strip(), told.stderr

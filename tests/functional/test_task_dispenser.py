@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eight processes pull tasks from one pool, and are killed with ``kill -9``.
 
-DISTPERIODIC_TEST_SECONDS says for how long; a minute is worth its time after
-a change of the dispenser.
+DISTPERIODIC_TEST_SECONDS sets the duration. After a change of the dispenser,
+run the test for a minute or longer.
 """
 
 import collections
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 SECONDS = float(os.environ.get('DISTPERIODIC_TEST_SECONDS', '12'))
 PROCESSES = 8
-#: Seconds between two kills, on average.
+#: Average number of seconds between two kills.
 LIFE = 1.5
 
 
@@ -39,10 +39,10 @@ class Crew:
         self.programs = {}
 
     def start(self, number):
-        """Start a process in place of one that is gone.
+        """Start a process in place of one that was killed.
 
-        Every other one has the name of the one before, as a person has who
-        starts a program again.
+        Every second process has the name of an earlier one, like a program
+        that a person starts again.
         """
         self.started += 1
         name = f'w{number}' if self.started % 2 else (

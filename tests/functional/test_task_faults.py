@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks while a server is down, a process is frozen or killed.
+"""Tasks while a server is down, or while a process is frozen or killed.
 
-The servers are real. What ran is told by the commands' own records, and by
-the rows that they leave.
+The servers are real. The commands record their runs, and they leave rows in
+the database.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from tests.functional.test_tasks import SOON
 from tests.functional.test_tasks import Group
 from tests.functional.test_tasks import check
 
-#: Seconds that the processes of a group may take to start.
+#: Seconds within which the processes of a group start.
 STARTING = 150.0
 
-# Servers and processes start, one after the other.
+# The timeout is long because servers and processes start in sequence.
 pytestmark = pytest.mark.timeout(400)
 
 
 @contextlib.contextmanager
 def started(place, zookeeper, rabbitmq, postgresql, schedulers=2,
             **options):
-    """A group on these servers, with one worker, and its schedulers. Its
-    first task has ended.
+    """Start one worker and the schedulers of a group on these servers. Yield
+    after its first task has ended.
     """
     schema.sync(postgresql.url)
     group = Group(place, backend_url=zookeeper.url,
@@ -63,7 +63,9 @@ def ledger(postgresql):
     (None, 1), ('commit', 2), ('end', 1)])
 def test_the_effect_of_a_step_and_its_end_are_one_transaction(
         tmp_path, zookeeper, rabbitmq, postgresql, ledger, dies, runs):
-    """Its worker is killed before the commit, or between it and the end."""
+    """The worker is killed before the commit, or after the commit and before
+    the end of the handler.
+    """
     with started(tmp_path, zookeeper, rabbitmq, postgresql, 1) as (group, _):
         id_ = group.submit('pair', behaves={'1': 'finish'}, dies=dies,
                            effects=postgresql.url)
@@ -110,11 +112,13 @@ def test_tasks_are_submitted_and_run_while_a_member_is_down(
 
 
 def submit_and_run(group):
-    """Submit tasks, also of queues, at once, and wait for their ends."""
+    """Submit tasks at the same time, some of them to queues, and wait for
+    their ends.
+    """
     before = time.monotonic()
     ids = [group.client.submit('pair', {}, queue=queue)
            for queue in (None, 'a', 'b', 'a', 'b')]
-    # No submission waits for a server to come back.
+    # No submission waits until a server is back.
     assert time.monotonic() - before < 10
     for id_ in ids:
         group.ended(id_)
@@ -135,7 +139,7 @@ def test_a_frozen_scheduler_without_zookeeper_never_overlaps_its_queue(
             pids = frozen.family()
             for one in pids:
                 os.kill(one.pid, signal.SIGSTOP)
-            # The other one goes on with all queues.
+            # The other scheduler serves all queues.
             wait_for_runs(group, done + 18)
             for one in pids:
                 os.kill(one.pid, signal.SIGCONT)
@@ -154,7 +158,7 @@ def wait_for_runs(group, number):
 
 
 def assert_in_line(group, ids):
-    """The tasks of a queue ran one at a time, and in order."""
+    """Check that the tasks of a queue ran one at a time, and in order."""
     spans = []
     for id_ in ids:
         [start] = [r['at'] for r in group.runs() if r['task'] == id_]

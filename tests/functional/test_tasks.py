@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks on real servers: each step under one claim, whatever dies.
+"""Tasks on real servers run each step under one claim, also when processes
+die.
 
-ZooKeeper, RabbitMQ and PostgreSQL are real, and so are the signals. What ran
-is told by the commands' own records.
+ZooKeeper, RabbitMQ, PostgreSQL and the signals are real. The commands record
+their runs.
 """
 
 import collections
@@ -33,7 +34,9 @@ SOON = 60.0
 
 
 class Group:
-    """Schedulers and workers that run the commands of tests.functional."""
+    """Schedulers and workers that run the commands of
+    :mod:`tests.functional.modules`.
+    """
 
     def __init__(self, place, sections=(), **options):
         sections = dict(sections)
@@ -64,7 +67,7 @@ class Group:
         return program
 
     def start_all(self):
-        """Two schedulers, and two workers of each module."""
+        """Start two schedulers, and two workers of each module."""
         return ([self.start('scheduler') for _ in range(2)],
                 [self.start('worker', '--partition', module)
                  for module in 'abab'])
@@ -102,7 +105,7 @@ def group(tmp_path, zookeeper, rabbitmq, postgresql):
 
 @pytest.fixture
 def alone(tmp_path):
-    """The embedded default: one process, a file, no server."""
+    """Return the embedded default: one process with a file, and no server."""
     made = Group(tmp_path)
     yield made
     made.close()
@@ -110,15 +113,20 @@ def alone(tmp_path):
 
 @pytest.fixture
 def isolated(tmp_path):
-    """The embedded default, with the commands of module b in processes."""
+    """Return the embedded default, in which the commands of module b run in
+    separate processes.
+    """
     made = Group(tmp_path, {'partition:b': {'executor': 'process'}})
     yield made
     made.close()
 
 
 def check(group, ids, dead=()):
-    """No step was skipped, none ran twice at a time or after its successor
-    began, and only what died ran again, under a higher fence.
+    """Check the runs of some tasks.
+
+    No step was skipped. No two steps of a task ran at the same time or in the
+    wrong order. Each run has a higher fence than the run before, and only runs
+    of dead processes have no end.
     """
     ends = {(r['task'], r['step'], r['back'], r['fence']): r['at']
             for r in group.runs('end')}
@@ -149,7 +157,7 @@ def check(group, ids, dead=()):
 
 
 def is_over(pid):
-    """Whether the process runs no code any more, reaped or not."""
+    """Return whether the process runs no more code; it may be a zombie."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -394,7 +402,7 @@ def test_no_process_of_a_frozen_worker_goes_on_beside_its_successor(
         id_ = group.submit('endless', behaves={'0': 'tick'}, gate=str(gate))
         [run] = waiting.wait_until(group.runs, SOON)
         service_ = psutil.Process(run['pid']).parent()
-        # Renewed leases, not the first one, are at stake.
+        # The leases must have been renewed at least once by then.
         waiting.wait_until(lambda: gate.exists() and (
             float(gate.read_text() or 0)
             > run['at'] + group.options['lease'] + 1), SOON)
@@ -457,7 +465,7 @@ def test_a_task_survives_the_death_of_any_process_at_any_time(group):
              ('worker', '--partition', 'b')]
     before = 0
     for kind in kinds * 2:
-        # Amid the work, not before it.
+        # Kill the process during the work, not before it.
         waiting.wait_until(
             lambda enough=before + 15: len(group.runs()) > enough, SOON)
         before = len(group.runs())
@@ -541,7 +549,9 @@ def test_a_queue_halts_after_a_failure_until_it_is_resumed(alone):
 
 
 def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
-    """With a long sweep, what runs was taken at a notice."""
+    """The sweep interval is long. So a task that starts soon was started by a
+    notice.
+    """
     connection = f'sqlite:///{tmp_path}/tasks.sqlite'
     schema.sync(connection)
     group = Group(tmp_path, backend_url=zookeeper.url, connection=connection,
@@ -567,7 +577,7 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
 
         assert [name for name in queues if len(served[name]) != 1] == []
         assert len(set.union(*served.values())) == 2
-        # The command names the member that ran them.
+        # The command names the member that ran the tasks of the queue.
         assert len(set(shown.values())) == 2
         assert len({(shown[name], *served[name]) for name in queues}) == 2
     finally:
@@ -657,8 +667,8 @@ def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
 
 def test_a_submission_into_a_queue_does_not_wait_for_the_sweep(
         tmp_path, zookeeper, rabbitmq, postgresql):
-    """At rest, with several members of which one serves the queue. The
-    benchmark of tasks measures the milliseconds.
+    """The group is idle, and one of its members serves the queue. The
+    benchmark of tasks measures the exact delay.
     """
     schema.sync(postgresql.url)
     group = Group(tmp_path, backend_url=zookeeper.url,
@@ -727,7 +737,7 @@ def test_a_task_that_has_ended_has_no_ready_step(group):
     group.start_all()
     task = group.ended(group.submit())
     engine = database.make_engine(group.options['connection'])
-    # The database also serves the groups of other tests.
+    # The database also contains the groups of other tests.
     ready = sa.select(sa.func.count()).where(tables.ready.c.task == task.id)
 
     with engine.connect() as connection:

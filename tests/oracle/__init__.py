@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge whether every tick that was due was claimed, or skipped for a reason
-that is true.
+"""Check that every due tick was claimed, or was skipped for a true reason.
 
-The oracle knows what the world knows, and reads nothing of the product's
-own memory::
+The oracle reads no state of the product. It uses only the record of the
+world::
 
-    facts   what the world knows: schedules, listings, who was able to act
-    due     which ticks each object was due for        (core.due, brute force)
-    able    until when each of them had to be claimed            (guarantee G4)
-    fates   what became of them, and what is wrong with that
+    facts   the record: schedules, listings, which members were able to act
+    due     the ticks that each object was due for     (core.due, brute force)
+    able    the deadline for the claim of each tick             (guarantee G4)
+    fates   the outcome of each tick, and errors in this outcome
 
-Nothing is excused because a fault was near. A tick is late only if somebody
-was able to claim it for as long as that takes.
+A fault near a tick does not excuse a missing claim. A tick is late only if
+some member was able to claim for as long as a claim may take.
 """

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By when a due tick had to be claimed: guarantee G4, from what the world
-knows.
+"""The deadline for the claim of a due tick (guarantee G4), computed from the
+record of the world.
 
-Two things are promised, and the earlier one holds:
+The library promises two claims. The earlier of their deadlines holds:
 
-- its owner, by the ring as it truly was, claims it promptly: from the later
-  of its due time and the moment at which the owner became the owner and could
-  see that it is, or became able;
-- any other member that is able claims it in a late look, whatever the owner
-  does and whatever is known of it.
+- The owner by the true ring claims promptly. Its bound counts from the latest
+  of three moments: the tick is due; the member has become the owner and is
+  able to detect this; the member is able to claim.
+- Any other member that is able to claim does so in a late scan. This does not
+  depend on the owner, or on what is known about the owner.
 
-A member is able while it is alive, knows that it is a member, does not stand
-still, and is answered by the store. The bounds count from the last moment at
-which it was not.
+A member is able to claim while it is alive, knows that it is a member, is not
+stalled, and receives answers from the store. The bounds count from the end of
+the last time in which it was not able.
 """
 
 from tests.oracle.due import Owners
@@ -23,7 +23,7 @@ from tests.oracle.facts import without
 
 
 class Able:
-    """Who was able to claim, and when."""
+    """The times in which each member was able to claim."""
 
     def __init__(self, facts: Facts, owners: Owners):
         self._bounds = facts.bounds
@@ -43,7 +43,9 @@ class Able:
                 one.entered, one.left, [*one.unable, *one.unread])
 
     def _has(self, process: str, job: str, at: int) -> bool:
-        """Whether a process was started with *job* as it is in force."""
+        """Return whether a process was started with the schedule of *job*
+        that is in force at *at*.
+        """
         in_force = None
         for since, one in self._in_force[job]:
             if since <= at:
@@ -53,16 +55,19 @@ class Able:
                 and mine.schedule_text() == in_force.schedule_text())
 
     def deadline(self, job: str, name: str, since: int, known: int) -> int:
-        """When an object that waits to be claimed since then must be.
+        """Return the deadline for the claim of an object that has been waiting
+        since *since*.
 
-        :param known: from when on the store may know it. Nobody but who
-            reads its catalogue can claim it before.
+        :param known: time from which the store may know the object. Before
+            this time only a member that reads the catalogue can claim it.
         """
         return min(self.prompt(job, name, since),
                    self._late(job, max(since, known)))
 
     def prompt(self, job: str, name: str, since: int) -> int:
-        """The same, by its owner, who reads its catalogue for it."""
+        """Return the deadline for the owner, which claims after a read of the
+        catalogue.
+        """
         for process, begin, end in self._owners.spans(name, since):
             begin = self._aware[process](begin)
             for span in self._reading.get(process, ()):

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ticks an object was due for, as the world knows it.
+"""The ticks that each object was due for, computed from the record of the
+world.
 
-The life of an object is cut where its catalogue or its job changes. In each
-piece one schedule holds, and its ticks are counted out one by one. When
-exactly a change takes hold depends on when the catalogue was read; so a tick
-near a change *may* be run, and all others *must* be decided::
+The life of an object is divided at each change of its catalogue or its job.
+One schedule holds in each piece, and the oracle enumerates the ticks of this
+schedule. A change takes effect at the next read of the catalogue, whose exact
+time is unknown. So a tick near a change *may* run, and every other tick *must*
+be decided::
 
     catalogue     absent | there                              | absent
-    may be run           |--------------------------------------------|
+    may run              |--------------------------------------------|
     must be decided               |-------------------------|
-                         ^ tick of its job: it is read
+                         ^ tick of its job: the catalogue is read
 """
 
 import bisect
@@ -40,27 +42,30 @@ _AT = operator.attrgetter('at')
 
 
 class Due(NamedTuple):
-    """An object is due for a tick."""
+    """A tick that an object is due for."""
 
     tick: int
-    #: When, by true time.
+    #: Time at which the tick is due, by the true clock.
     at: int
-    #: The same by the store's clock.
+    #: Time at which the tick is due, by the store's clock.
     instant: int
-    #: Until when it stays due; its schedule or listing changes then.
+    #: End of the time in which the tick is due: the next change of the
+    #: object's schedule or listing.
     until: int
-    #: Whether it has to be decided, and not only may be.
+    #: True if the tick must be decided; False if it only may run.
     must: bool
     plan: due.Plan
     job: Job
-    #: From when on the store knows it: it was read, or had to be.
+    #: Time from which the store knows the object: when a reading recorded it,
+    #: or by when a reading had to record it.
     known: int
-    #: The first instant for which it may be claimed: where its schedule was
-    #: replaced the same tick may come twice, and runs once.
+    #: First instant for which the tick may be claimed. After a change of the
+    #: schedule the same tick may be due once more, but it runs only once.
     first: int
-    #: From when on its schedule holds.
+    #: Time from which the schedule of the tick holds.
     since: int
-    #: The second time that it must be decided, if it was not the first time.
+    #: The second due time, if the tick must be decided both before and after a
+    #: change of the schedule.
     again: 'Due | None' = None
 
 
@@ -70,20 +75,20 @@ class Piece:
 
     job: Job
     plan: due.Plan
-    #: What comes due in this time may run.
+    #: Ticks that come due in this time may run.
     may: Span
-    #: What comes due in this time must be decided.
+    #: Ticks that come due in this time must be decided.
     must: Span
-    #: Ticks from before are not due: the object was not listed for them.
+    #: Ticks before this time are not due, because the object was not listed.
     listed: int
-    #: From when on the store knows the object.
+    #: Time from which the store knows the object.
     known: int
-    #: From when on the schedule of its job holds.
+    #: Time from which the schedule of the job holds.
     since: int
 
 
 def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
-    """The life of an object in pieces, in the order of time."""
+    """Yield the pieces of the life of an object in the order of time."""
     slack = facts.bounds.slack
     for since, until, job in _until_next(facts.in_force[pair[0]]):
         changes = facts.listings[pair]
@@ -94,14 +99,16 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
                 continue
             stays = gone
             if gone < FOREVER:
-                # It stays as it is until the catalogue is read again.
+                # The old listing holds until the catalogue is read again.
                 reading = owners.reading(
                     pair, gone, there=changes[index + 1].there)
                 stays = FOREVER if reading is None else reading.at
             begin, end = max(since, came), min(until, gone)
             if begin >= min(until, stays):
                 continue
-            # The store compares the schedule of who claims.
+            # The store rejects a claim by a schedule that is not in force. So
+            # a claim may differ from the change of a job only by EARLIEST, not
+            # by the slack.
             may_begin = max(begin - slack, since - EARLIEST)
             may_end = min(stays + slack, until + EARLIEST)
             listed = known = max(came, facts.started)
@@ -109,8 +116,8 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
                 listed, known = _listed(
                     facts, owners, pair, job, listed, turned)
             if came > facts.begin:
-                # It counts from the instant for which it was read, though it
-                # came, or changed, while its catalogue was asked.
+                # The object counts from the instant for which it was read,
+                # even if it was added or changed during the catalogue call.
                 may_begin = min([may_begin, *map(
                     facts.comes, owners.instants(pair, came))])
             must = max(begin, listed)
@@ -125,8 +132,11 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
 
 def _turned(owners: 'Owners', pair: Pair,
             changes: Sequence[Listed]) -> bool:
-    """Whether an object that the store has listed got another schedule with
-    the last of *changes*: perhaps it was gone, and nobody has read that.
+    """Return whether the last of *changes* gave another schedule to an object
+    that the store still lists.
+
+    The object may have been absent for a time in which no reading recorded
+    its absence.
     """
     *before, last = changes
     there = next((one for one in reversed(before) if one.there), None)
@@ -140,42 +150,49 @@ def _turned(owners: 'Owners', pair: Pair,
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
             since: int, turned: bool) -> tuple[int, int]:
-    """From when on an object that came surely counts: from the latest instant
-    for which it was read, or from the tick for which it had to be. And when
-    that was.
+    """Return two times for a new object: when it certainly counts as listed,
+    and when the store knows it.
 
-    :param turned: whether it had another schedule. Until its catalogue has
-        answered that one holds, and settles what is due by it.
+    The first time is the instant of the latest reading that may have recorded
+    the object, or the tick for which the owner had to read the catalogue.
+
+    :param turned: whether the object had another schedule before. The old
+        schedule holds until the catalogue call has returned, and its due ticks
+        are settled then.
     """
     reading = owners.reading(pair, since, there=True)
     read = FOREVER if reading is None else reading.at
     begin = since
     if len(facts.ahead) > 1:
-        # Who reads it may not know yet that the clock was set.
+        # The reader may not know yet that the clock was set.
         begin += facts.bounds.slack
     tick = job.schedule.after(facts.by_store(begin) - 1)
     while (at := facts.comes(tick)) < min(read, facts.end):
-        # Who owns it only later does not read it for this tick.
+        # A member that becomes the owner later does not read the catalogue for
+        # this tick.
         if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
             return at, at
         tick = job.schedule.after(tick)
     if reading is None:
         return FOREVER, FOREVER
-    # Which of those who read it recorded it first is not known here.
+    # The oracle does not know which of these readings recorded the object
+    # first.
     instant = max(map(facts.comes, owners.instants(pair, since)))
     return (instant if instant >= since and not turned else read), read
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
         tuple[int, int, _What]]:
-    """Each of *changes* with when it came and when the next one did."""
+    """Yield each of *changes* with its own time and the time of the next
+    change.
+    """
     for index, (at, what) in enumerate(changes):
         yield at, (changes[index + 1][0] if index + 1 < len(changes)
                    else FOREVER), what
 
 
 def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
-    """All that an object was due for in the pieces of its life, by tick."""
+    """Return all ticks that an object was due for, in the order of ticks."""
     position = ring.position_of(pair[1])
     found: dict[int, Due] = {}
     for piece in pieces_:
@@ -184,7 +201,8 @@ def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
             if not piece.may.begin <= at < piece.may.end:
                 continue
             must = (piece.must.begin <= at < piece.must.end
-                    # An object is listed for a tick of its job.
+                    # With a spread, the object must be listed already at the
+                    # tick itself.
                     and (not piece.plan.spread
                          or facts.comes(tick) >= piece.listed))
             one = Due(tick, at, instant, piece.must.end, must, piece.plan,
@@ -202,7 +220,9 @@ def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
 
 def _ticks(facts: Facts, piece: Piece,
            position: int) -> Iterator[tuple[int, int]]:
-    """The ticks of a piece, and when each is due by the store's clock."""
+    """Yield the ticks of a piece, each with its due time by the store's
+    clock.
+    """
     plan = piece.plan
     begin = facts.by_store(max(piece.may.begin, facts.begin))
     end = facts.by_store(min(piece.may.end, facts.end))
@@ -217,10 +237,11 @@ def _ticks(facts: Facts, piece: Piece,
 
 
 class Owners:
-    """Whose an object was, by the true ring."""
+    """The owner of each object at each time, by the true ring."""
 
     def __init__(self, facts: Facts):
-        #: Until when an owner who can read must have claimed what is due.
+        #: Returns the deadline for the claim of a due tick, if the owner reads
+        #: the catalogue.
         self.deadline: Callable[[str, str, int], int] = (
             lambda job, name, since: FOREVER)
         self._times = [at for at, _ in facts.rings]
@@ -245,8 +266,11 @@ class Owners:
 
     def reading(self, pair: Pair, since: int, *,
                 there: bool) -> Reading | None:
-        """The first one by the owner of an object after *since*, with the
-        object in it or without, that the owner was able to record.
+        """Return the first reading of a catalogue after *since* that its
+        object's owner made and was able to record.
+
+        :param there: whether the reading must contain the object, or must not
+            contain it.
         """
         return next((
             reading for reading in self._since(pair[0], since)
@@ -256,8 +280,10 @@ class Owners:
             == reading.at + self._prompt), None)
 
     def instants(self, pair: Pair, since: int) -> list[int]:
-        """For which an object that came may have been recorded: those of the
-        readings up to the one that surely was.
+        """Return the instants of all readings that may have recorded a new
+        object.
+
+        The last of them is the first reading that certainly recorded it.
         """
         surely = self.reading(pair, since, there=True)
         return [reading.instant for reading in self._since(pair[0], since)
@@ -265,7 +291,7 @@ class Owners:
                 and (surely is None or reading.at <= surely.at)]
 
     def _since(self, job: str, since: int) -> Iterator[Reading]:
-        """The readings of a job, which are in the order of time."""
+        """Return the readings of a job from *since*, in the order of time."""
         readings = self._readings.get(job, [])
         return itertools.islice(
             readings, bisect.bisect_left(readings, since, key=_AT), None)
@@ -277,7 +303,9 @@ class Owners:
 
     def spans(self, name: str, since: int) -> Iterator[
             tuple[str, int, int]]:
-        """Which process owned it from when until when, after *since*."""
+        """Yield each process that owned the object after *since*, with the
+        begin and the end of this ownership.
+        """
         owners = self._of(name)
         begin: int | None = None
         for index, owner in enumerate(owners):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a world knows of itself; times are microseconds of true time."""
+"""The record of a world; times are microseconds of true time."""
 
 import bisect
 import dataclasses
@@ -27,37 +27,39 @@ class Span(NamedTuple):
 class Skip(NamedTuple):
     """A decision that an object does not run for some ticks."""
 
-    #: When it was committed.
+    #: Time of the commit.
     at: int
     job: str
     object: str
-    #: The watermark before; the ticks after that one are given up.
+    #: The watermark before the skip. The skip gives up the ticks after it.
     before: int
-    #: The last tick that is given up.
+    #: The last tick that the skip gives up.
     until: int
     #: misfire, overlap, pause or lost
     by: str
-    #: As how many ticks it was counted. None: not known of one object.
+    #: Number of ticks that the product counted for the skip. None means that
+    #: the number for a single object is unknown.
     counted: int | None = None
 
 
 class Listed(NamedTuple):
-    """A change of what a catalogue gives for one object."""
+    """A change of an object's entry in its catalogue."""
 
     at: int
-    #: Whether the catalogue gives it from then on.
+    #: Whether the catalogue lists the object after the change.
     there: bool
-    #: Its own schedule from then on. None: it follows its job's.
+    #: The object's own schedule after the change. None means the job's
+    #: schedule.
     rule: schedule.Schedule | None = None
 
 
 class Reading(NamedTuple):
-    """An answer of a catalogue."""
+    """The result of one catalogue call."""
 
     at: int
-    #: The member that read it, by its name on the ring.
+    #: The member that read the catalogue, by its name on the ring.
     identity: str
-    #: The instant for which it was read, by the clock of the store.
+    #: The instant for which the catalogue was read, by the clock of the store.
     instant: int
     objects: frozenset[str]
 
@@ -68,22 +70,23 @@ class Scheduler:
 
     name: str
     identity: str
-    #: What it was started with.
+    #: The jobs that the process was started with.
     jobs: Mapping[str, Job]
-    #: When it first knew that it is a member. None: it never did.
+    #: Time at which the process first knew that it is a member. None means
+    #: never.
     entered: int | None = None
-    #: When it was killed or began to stop.
+    #: Time at which the process was killed or began to stop.
     left: int = FOREVER
-    #: Times in which it could not claim: it stood still, or the store did not
-    #: answer it.
+    #: Times in which the process could not claim: it was stalled, or the store
+    #: did not answer it.
     unable: list[Span] = dataclasses.field(default_factory=list)
-    #: Times in which its catalogues did not answer.
+    #: Times in which its catalogue methods did not return.
     unread: list[Span] = dataclasses.field(default_factory=list)
-    #: Times in which it did not see who came and went.
+    #: Times in which the process could not detect that members joined or left.
     unaware: list[Span] = dataclasses.field(default_factory=list)
 
     def aware(self, change: int) -> int:
-        """When it could see a change of the ring."""
+        """Return when the process was able to detect a change of the ring."""
         return max((span.end for span in self.unaware
                     if span.begin <= change < span.end), default=change)
 
@@ -97,61 +100,62 @@ class Entry(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """How long things may take, in microseconds."""
+    """Limits on delays, in microseconds."""
 
-    #: From the moment when a member's part is its own to the claim of what is
-    #: due of it.
+    #: Greatest time from the moment when a member owns an object to its claim
+    #: of a due tick of this object.
     prompt: int
-    #: From the moment when any member may claim to the claim of what the
-    #: owner leaves undone.
+    #: Greatest time from the moment when any member is able to claim to its
+    #: claim of a tick that the owner leaves unclaimed.
     late: int
-    #: From one look at what is paused, and at what waits for a run that
-    #: somebody else has, to the next.
+    #: Interval between two checks of the paused jobs, and of the ticks that
+    #: wait for a run of another process.
     sweep: int
-    #: By how much a decision may lie past the end of a grace, and a change
-    #: may still be unknown.
+    #: Greatest deviation of a decision from the end of a grace, and greatest
+    #: time for which a change may be unknown.
     slack: int
 
 
 @dataclasses.dataclass
 class Facts:
-    """All that the oracle needs to know."""
+    """The complete input of the oracle."""
 
     begin: int
     end: int
     bounds: Bounds
     schedulers: list[Scheduler] = dataclasses.field(default_factory=list)
-    #: Each change of the ring: who stands in it from then on.
+    #: Each change of the ring, with the entries of the ring after the change.
     rings: list[tuple[int, tuple[Entry, ...]]] = dataclasses.field(
         default_factory=list)
-    #: Each change of a job: what is in force from then on.
+    #: Each change of a job, with the job that is in force after the change.
     in_force: dict[str, list[tuple[int, Job | None]]] = (
         dataclasses.field(default_factory=dict))
     listings: dict[Pair, list[Listed]] = dataclasses.field(
         default_factory=dict)
     readings: dict[str, list[Reading]] = dataclasses.field(
         default_factory=dict)
-    #: Job to the times in which it was paused.
+    #: Times in which each job was paused.
     pauses: dict[str, list[Span]] = dataclasses.field(default_factory=dict)
-    #: (job, tick) that an operator triggered.
+    #: (job, tick) pairs that an operator triggered.
     triggered: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    #: Each change of the store's clock: how far it is ahead from then on.
+    #: Each change of the store's clock, with its lead over true time after the
+    #: change.
     ahead: list[tuple[int, int]] = dataclasses.field(
         default_factory=lambda: [(-FOREVER, 0)])
 
     @property
     def started(self) -> int:
-        """When the first scheduler knew that it is a member."""
+        """Time at which the first scheduler knew that it is a member."""
         return min((one.entered for one in self.schedulers
                     if one.entered is not None), default=FOREVER)
 
     def by_store(self, at: int) -> int:
-        """What the store's clock shows at *at*."""
+        """Return the time that the store's clock shows at *at*."""
         index = bisect.bisect_right(self.ahead, (at, FOREVER)) - 1
         return at + self.ahead[index][1]
 
     def comes(self, instant: int) -> int:
-        """When the store's clock first shows *instant*."""
+        """Return when the store's clock first shows *instant*."""
         for (begin, ahead), (end, _) in zip(
                 self.ahead, [*self.ahead[1:], (FOREVER, 0)], strict=True):
             if instant - ahead < end:
@@ -159,12 +163,14 @@ class Facts:
         raise AssertionError('a clock shows every instant in time')
 
 def within(spans: list[Span], begin: int, end: int) -> bool:
-    """Whether one of *spans* touches the time from *begin* to *end*."""
+    """Return whether one of *spans* overlaps the time from *begin* to
+    *end*.
+    """
     return any(span.begin <= end and begin < span.end for span in spans)
 
 
 def without(begin: int, end: int, spans: list[Span]) -> list[Span]:
-    """What is left of a time without *spans*."""
+    """Return the parts of a time that no span of *spans* covers."""
     left = []
     for span in sorted(spans):
         if span.end <= begin:

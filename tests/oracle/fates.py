@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each due tick, and whether the reason for it is true.
+"""The outcome of each due tick, and a check of the reason for each skip.
+
+A skip with one of these reasons is true under the condition beside it:
 
 ======== ==============================================================
-misfire  nobody could claim it in time, or a newer tick or the end of
-         its grace came before somebody had to
-overlap  an earlier run of the object was open when its time came, or
-         while it waited
-pause    the job was paused then, or while it waited
-lost     never true: the oracle knows who was there
+misfire  no member was able to claim the tick in time; or a newer tick,
+         or the end of the tick's grace, came before the deadline
+overlap  an earlier run of the object was open when the tick came due,
+         or while the tick waited
+pause    the job was paused when the tick came due, or while it waited
+lost     the job's policy gave the tick up before the deadline of its
+         claim; otherwise the product lost the tick: a finding
 ======== ==============================================================
 """
 
@@ -35,21 +38,21 @@ from tests.oracle.facts import Pair
 from tests.oracle.facts import Skip
 from tests.oracle.facts import Span
 
-#: What a due tick may come to.
+#: Possible outcomes of a due tick.
 FATES = ('claimed', 'misfire', 'overlap', 'pause', 'open', 'lost')
 
 
 @dataclasses.dataclass
 class Object:
-    """All that is known of one object."""
+    """The record of one object."""
 
     pair: Pair
     pieces: list[oracle_due.Piece]
     dues: list[Due]
-    #: By tick.
+    #: Claims by tick.
     claims: dict[int, checker.Claim]
     skips: list[Skip]
-    #: Ticks of an operator's; what was due before them stays due.
+    #: Ticks that an operator triggered. Earlier due ticks stay due.
     triggered: set[int]
 
     def __post_init__(self) -> None:
@@ -58,10 +61,10 @@ class Object:
 
     def open(self, begin: int, end: int, *, but: int,
              started: bool = False) -> Iterator[Span]:
-        """When claims of ticks before *but*, and of what an operator
-        triggered, were open between two times.
+        """Yield the spans of claims that were open between two times: claims
+        of ticks before *but*, and claims that an operator triggered.
 
-        :param started: only those of which a run was granted by then.
+        :param started: only claims whose run was granted by *end*.
         """
         for claim in self._in_order:
             if claim.at > end:
@@ -75,8 +78,10 @@ class Object:
                 yield Span(claim.at, ended)
 
     def passed(self, tick: int) -> tuple[int, Skip | None] | None:
-        """When *tick* was first left behind, and by what skip; None for the
-        skip: by the claim of a later tick.
+        """Return when *tick* was first settled without its own claim, and by
+        which skip.
+
+        The skip is None if the claim of a later tick settled *tick*.
         """
         at, by = FOREVER, None
         for skip in self.skips:
@@ -91,21 +96,23 @@ class Object:
         return None if by is None else (at, by)
 
     def settled_before(self, due: Due) -> bool:
-        """Whether its watermark was not before the tick when the schedule of
-        the tick came into force. Then it is not due: only ticks after the
-        watermark are. With a phase such a tick may come after the change.
+        """Return whether the tick was settled before its schedule came into
+        force.
+
+        Such a tick is not due, because only ticks after the watermark are due.
+        If the tick has a phase, its due time may be after the change.
         """
         passed = self.passed(due.tick)
         return passed is not None and passed[0] < due.since
 
     def passed_before(self, due: Due) -> bool:
-        """Whether the tick was left behind before it came this time."""
+        """Return whether the tick was settled before its due time."""
         passed = self.passed(due.tick)
         return passed is not None and passed[0] < due.at
 
 
 class Oracle:
-    """Judges a record; see :func:`judge`."""
+    """Judge of a record; see :func:`judge`."""
 
     def __init__(self, facts: Facts, claims: Mapping[
             checker.Key, checker.Claim], skips: Iterable[Skip]):
@@ -191,7 +198,8 @@ class Oracle:
         if not due.must:
             return
         deadline = self._deadline(one, due, claim.at)
-        # Where its schedule was replaced by then it is due by the new one.
+        # If the schedule was replaced before the deadline, the tick is due by
+        # the new schedule.
         if claim.at > deadline and deadline < due.until:
             self._report('late', one.pair, due, (
                 f'claimed at {self._seconds(claim.at)}, had to be at '
@@ -205,8 +213,8 @@ class Oracle:
                 f'it up at {self._seconds(end)}'))
 
     def _deadline(self, one: Object, due: Due, until: int) -> int:
-        """By when *due* had to be claimed, but not later than *until*
-        matters.
+        """Return the deadline for the claim of *due*. If the deadline is later
+        than *until*, the result is any time after *until*.
         """
         since = due.at
         while True:
@@ -228,7 +236,7 @@ class Oracle:
         return self._facts.pauses.get(pair[0], [])
 
     def _end(self, due: Due, following: Due | None) -> int:
-        """When the policy of its job gives a tick up, by true time."""
+        """Return the true time at which the job's policy gives up a tick."""
         end = FOREVER if following is None else following.at
         if due.job.misfire is Misfire.SKIP:
             end = min(end, self._facts.comes(
@@ -256,7 +264,7 @@ class Oracle:
             if min(due.until, self._end(due, following)) > deadline:
                 kind = 'lost'
             elif due.until < at:
-                # It was due no more, by a change.
+                # A change of the schedule or the listing has ended the tick.
                 return
             else:
                 kind = 'unexplained'
@@ -274,17 +282,18 @@ class Oracle:
 
     def _wrong(self, one: Object, due: Due,
                following: Due | None, skip: Skip) -> str:
-        """What is wrong with the reason of a skip; empty: nothing is."""
+        """Return the error in the reason of a skip; empty means no error."""
         if skip.by == 'pause':
             if world_facts.within(self._pauses(one.pair), due.at, skip.at):
                 return ''
             return 'it was not paused then'
         if skip.by == 'overlap':
-            # With misfire=all a tick waits for a claim that is not started.
+            # With misfire=all a tick waits for a claim that has not started.
             started = due.job.misfire is Misfire.ALL
             begin = due.at
             if len(self._facts.ahead) > 1:
-                # Who skips it may not know yet that the clock was set.
+                # The member that skips may not know yet that the clock was
+                # set.
                 begin -= EARLIEST
             if not any(one.open(begin, skip.at, but=due.tick,
                                 started=started)):
@@ -298,13 +307,15 @@ class Oracle:
         deadline = self._deadline(one, due, skip.at)
         if deadline < min(self._end(due, following), due.until):
             return f'it had to be claimed by {self._seconds(deadline)}'
-        # It says that nobody did, and that is true.
+        # The policy gave up the tick before any member had to claim it. So the
+        # skip is correct.
         return ''
 
     def _wrong_misfire(self, one: Object, due: Due,
                        following: Due | None, skip: Skip) -> str:
         if due.until <= skip.at:
-            # A change has ended it, if nobody had to claim it before.
+            # A change has ended the tick. The skip is correct if no member had
+            # to claim the tick before the change.
             deadline = self._deadline(one, due, due.until)
             return '' if deadline > due.until else (
                 f'it had to be claimed by {self._seconds(deadline)}')
@@ -322,7 +333,7 @@ class Oracle:
             return ''
         return f'it had to be claimed by {self._seconds(deadline)}'
 
-    # -- nothing else
+    # -- other errors
 
     def _undue(self, one: Object) -> None:
         """Report claims of ticks that were not due."""
@@ -342,16 +353,18 @@ class Oracle:
     @staticmethod
     def _immediate(one: Object, claim: checker.Claim,
                    used: set[int]) -> int | None:
-        """The number of the piece whose beginning is a tick of its own.
+        """Return the number of a piece whose beginning is itself a tick.
 
-        :param used: pieces whose beginnings were claimed.
+        If a job runs immediately, *claim* may be the claim of such a tick.
+
+        :param used: pieces whose beginnings were claimed already.
         """
         return next((number for number, piece in enumerate(one.pieces)
                      if number not in used and piece.plan.immediate
                      and piece.may.begin <= claim.at < piece.may.end), None)
 
     def _early_skip(self, one: Object, skip: Skip) -> None:
-        """Report ticks that were given up before they came."""
+        """Report ticks that were given up before they were due."""
         index = bisect.bisect_right(one.ticks, skip.until) - 1
         if index < 0 or one.ticks[index] <= skip.before:
             return
@@ -362,11 +375,10 @@ class Oracle:
                 f'{(due.at - skip.at) / SECOND:.3f} s before'))
 
     def _miscounted(self, one: Object, skip: Skip) -> None:
-        """Report skips that were counted as more or fewer than were due."""
+        """Report skips whose count differs from the number of due ticks."""
         within = one.dues[bisect.bisect_right(one.ticks, skip.before):
                           bisect.bisect_right(one.ticks, skip.until)]
-        # What a change of its schedule has ended is not due any more, and by
-        # one that is to come it is not due yet.
+        # Count only ticks whose schedule was in force at the time of the skip.
         least = sum(due.must and due.since <= skip.at < due.until
                     for due in within)
         most = len(within) + self._begins_within(one, skip)
@@ -378,8 +390,8 @@ class Oracle:
                 'that were due'))
 
     def _begins_within(self, one: Object, skip: Skip) -> bool:
-        """Whether the instant at which it was listed, which is a tick of its
-        own where a job runs at once, is among what was skipped.
+        """Return whether the skipped ticks include the instant at which the
+        object was listed. If the job runs immediately, this instant is a tick.
         """
         job, key = one.pair
         return any(
@@ -416,7 +428,7 @@ def _with_following(dues: list[Due]) -> Iterator[tuple[Due, Due | None]]:
 
 def judge(facts: Facts, claims: Mapping[checker.Key, checker.Claim],
           skips: Iterable[Skip]) -> Oracle:
-    """Judge all that was due."""
+    """Judge all due ticks."""
     oracle = Oracle(facts, claims, skips)
     oracle.judge()
     return oracle

@@ -2,14 +2,16 @@
 """Judge the tasks of a world: the order of their commands, and their ends.
 
 The rules are those of the pages ``explanation/task``, ``howto/rollback`` and
-``howto/queues``, written down apart from the product's own state machine. The
-evidence is what commands did, and each committed version of a row::
+``howto/queues``. They are implemented here independently of the product's own
+state machine. The evidence is the record of the commands, and each committed
+version of a row::
 
     rows of a task ── visits: it stands at one command ──┐
     runs of commands, grants of the store ───────────────┼─► findings
     submissions, requests of operators ──────────────────┘
 
-A visit ends for a reason that its runs, its grants or an operator give.
+A visit of a task to a command must end for a reason: a run of the command,
+its grants, or a request of an operator.
 """
 
 import collections
@@ -65,7 +67,7 @@ class Row(NamedTuple):
     cursor: int
     queue: str | None
     created: int
-    #: Whether somebody has asked to cancel the task.
+    #: Whether an operator has requested to cancel the task.
     cancelling: bool
     #: JSON text.
     parameters: str
@@ -74,7 +76,7 @@ class Row(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request of an operator that was granted: cancel, or retry."""
+    """A request of an operator that was granted."""
 
     at: int
     #: Id of a task, or name of a queue.
@@ -87,39 +89,41 @@ class Request(NamedTuple):
 class CommandRun(checker.Run):
     """One call of a command, as the command saw it.
 
-    The outcome *unknown* is that of a run which has committed its end itself,
-    without an answer.
+    The outcome is *unknown* if the command tried to commit its own end and
+    received no answer.
     """
 
     step: int = 0
     back: bool = False
-    #: What the command received, and what it returned, as JSON texts.
+    #: JSON texts of the parameters and of the result of the command.
     parameters: str = '{}'
     result: str | None = None
-    #: Whether it began before its task was due.
+    #: Whether the command began before its task was due.
     early: bool = False
 
 
 @dataclasses.dataclass
 class TaskFacts:
-    """What a world knows of its tasks; times are microseconds of true time."""
+    """The record of the tasks; times are microseconds of true time."""
 
     begin: int
     end: int
-    #: The end, by the store's clock.
+    #: Time by the store's clock at *end*.
     store_end: int
-    #: Microseconds within which something happens to each task that may run.
+    #: Microseconds within which a task that may run must make progress.
     patience: int
     submissions: Mapping[str, Submission]
-    #: Ids that clients were given, with the id that each of them had chosen.
+    #: For each answer to a client: the id that the client had chosen, and the
+    #: id that it received.
     answers: Sequence[tuple[str, str]]
-    #: In the order of the commits.
+    #: Committed versions of the rows, in the order of their commits.
     rows: Sequence[Row]
     runs: Sequence[CommandRun]
     #: Task, instant and fence of each run that the store granted, in order.
     grants: Sequence[tuple[str, int, int]]
-    #: Task and instant of each claim that was claimed anew: it was lost,
-    #: returned, or its retry was due. Its run was not granted by then.
+    #: Task and instant of each claim that was acquired again because it was
+    #: lost or returned, or because its retry was due. No run of the new claim
+    #: had been granted at that instant.
     recoveries: Sequence[tuple[str, int]]
     requests: Sequence[Request]
     stalls: Sequence[checker.Stall]
@@ -133,7 +137,7 @@ class _Visit:
     end: int
     runs: list[CommandRun] = dataclasses.field(default_factory=list)
     grants: int = 0
-    #: Whether its claim was recovered after the last grant.
+    #: Whether the claim of the command was reclaimed after the last grant.
     recovered: bool = False
 
     @property
@@ -141,12 +145,12 @@ class _Visit:
         return self.rows[0].at
 
 
-#: Status, step and direction; of an end only the status.
+#: Status, step and direction. A task that has ended has only its status.
 _Place = tuple[str, int, bool]
 
 
 def judge(facts: TaskFacts) -> list[Finding]:
-    """Return everything that is wrong with the tasks of a world."""
+    """Return all errors in the record of the tasks."""
     histories = _by_task(facts.rows)
     runs = _by_task(facts.runs)
     grants: dict[str, list[int]] = collections.defaultdict(list)
@@ -253,7 +257,7 @@ def _act(submission: Submission, visit: _Visit) -> Act:
 
 def _attempts(facts: TaskFacts, submission: Submission, visit: _Visit
               ) -> Iterator[Finding]:
-    """Find commands that ran more often than they may."""
+    """Find commands that ran more often than allowed."""
     act, runs = _act(submission, visit), visit.runs
     most = 1 if act.once else act.retry + MOST_LOST
     if len(runs) > most:
@@ -263,7 +267,7 @@ def _attempts(facts: TaskFacts, submission: Submission, visit: _Visit
 
 def _received(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
               ) -> Iterator[Finding]:
-    """Find runs that did not receive the results of the steps before."""
+    """Find runs that did not receive the results of the earlier steps."""
     for run in visit.runs:
         if json.loads(run.parameters) != known:
             yield _finding(
@@ -274,7 +278,7 @@ def _received(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
 
 def _within(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
             ) -> Iterator[Finding]:
-    """Find results that were added while the task stayed where it was."""
+    """Find results that were added although the task did not move."""
     for row in visit.rows:
         if json.loads(row.parameters) != known:
             yield _finding(
@@ -286,7 +290,9 @@ def _within(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
 def _left(facts: TaskFacts, submission: Submission, visit: _Visit,
           row: Row, known: dict[str, Any], asked: Sequence[str]
           ) -> Iterator[Finding]:
-    """Find moves without a reason. Add the result of a move to *known*."""
+    """Find transitions that no reason explains. Update *known* with the result
+    of the transition.
+    """
     before, last = visit.rows[-1], _newest(visit.runs)
     steps, step, back = submission.steps, before.step, before.back
     act = _act(submission, visit)
@@ -359,7 +365,7 @@ def _after_done(steps: Sequence[Step], step: int, back: bool,
 
 
 def _down(steps: Sequence[Step], last: int, cancelling: bool) -> _Place:
-    """Return where a task is rolled back next, from step *last* down."""
+    """Return the next place of a rollback, from step *last* downwards."""
     for step in range(last, -1, -1):
         if steps[step].rollback is not None:
             return 'rolling_back', step, True
@@ -368,7 +374,9 @@ def _down(steps: Sequence[Step], last: int, cancelling: bool) -> _Place:
 
 def _cancelled(steps: Sequence[Step], before: Row, visit: _Visit
                ) -> list[_Place]:
-    """Return where a request to cancel may lead to at once."""
+    """Return the places to which a request to cancel may move a task at
+    once.
+    """
     if before.status == 'waiting':
         return [('cancelled', 0, False)]
     if before.status == 'stuck':
@@ -378,12 +386,13 @@ def _cancelled(steps: Sequence[Step], before: Row, visit: _Visit
     unstarted = _down(steps, before.step - 1, True)
     begun = _down(steps, before.step, True)
     if visit.recovered:
-        # No worker has started the new attempt. The store need not know
-        # whether an earlier one began, unless it did.
+        # No worker has started the new attempt. The store may not know whether
+        # an earlier attempt began. So both places are allowed, unless a run is
+        # recorded.
         return [begun] if visit.runs else [unstarted, begun]
     if not visit.grants:
         return [unstarted]
-    # It waits for a retry.
+    # The command waits for a retry.
     last = _newest(visit.runs)
     if last is not None and last.outcome in ('failed', 'unknown'):
         return [begun]
@@ -394,7 +403,7 @@ def _cancelled(steps: Sequence[Step], before: Row, visit: _Visit
 
 def _submitted(facts: TaskFacts, histories: Mapping[str, Sequence[Row]]
                ) -> Iterator[Finding]:
-    """Find tasks that were lost, doubled, or submitted by nobody."""
+    """Find tasks that were lost, stored twice, or never submitted."""
     for task in histories:
         if task not in facts.submissions:
             yield Finding('invented', f'nobody has submitted task {task}')
@@ -418,7 +427,7 @@ def _submitted(facts: TaskFacts, histories: Mapping[str, Sequence[Row]]
 
 
 def _together(facts: TaskFacts) -> Iterator[Finding]:
-    """Find live runs of one task, or of one queue, at the same time."""
+    """Find concurrent live runs of one task, or of one queue."""
     queue = {row.task: row.queue for row in facts.rows}
     for kind, of in (('task', lambda run: run.object),
                      ('queue', lambda run: queue.get(run.object))):
@@ -428,7 +437,9 @@ def _together(facts: TaskFacts) -> Iterator[Finding]:
 
 
 def _fences(runs: Mapping[str, Sequence[CommandRun]]) -> Iterator[Finding]:
-    """Find runs of a task under a fence that did not grow."""
+    """Find runs of a task whose fence is not greater than the fence of the run
+    before.
+    """
     for task, some in runs.items():
         newest: CommandRun | None = None
         for run in sorted(some, key=lambda run: run.start):
@@ -439,8 +450,8 @@ def _fences(runs: Mapping[str, Sequence[CommandRun]]) -> Iterator[Finding]:
 
 
 class _Queues:
-    """Replay of the ordered queues. It finds tasks that did not run one at a
-    time and in order, or though their queue was halted.
+    """Replay of the ordered queues. It finds tasks that overlapped, overtook
+    an earlier task, or started while their queue was halted.
     """
 
     def __init__(self, facts: TaskFacts):
@@ -451,8 +462,8 @@ class _Queues:
         #: The newest version of each task, by queue.
         self.tasks: dict[str, dict[str, Row]] = collections.defaultdict(dict)
         requests = sorted(facts.requests, reverse=True)
-        # One transaction ends a task and starts the next one of its queue. Its
-        # rows come in the order of their ids, so take those that end first.
+        # One transaction ends a task and starts the next task of its queue.
+        # Its rows are ordered by id, so take the tasks that end first.
         for row in sorted(facts.rows, key=lambda row: (
                 row.at, row.status in ACTIVE)):
             while requests and requests[-1].at <= row.at:
@@ -500,9 +511,10 @@ class _Queues:
             self._facts, kind, row.task, row.at, f'{text} ({row.queue})'))
 
     def excuses(self, row: Row, since: int) -> bool:
-        """Return whether a task waits since its queue is halted or busy.
+        """Return whether a task may wait because its queue is halted or busy.
 
-        :param since: Instant from which a change of the queue counts.
+        :param since: a change of another task of the queue after this instant
+            also counts as busy.
         """
         if row.queue is None:
             return False
@@ -521,8 +533,8 @@ def _place_in_line(row: Row) -> tuple[int, str]:
 def _unended(facts: TaskFacts, queues: _Queues,
              histories: Mapping[str, Sequence[Row]],
              runs: Mapping[str, Sequence[CommandRun]]) -> Iterator[Finding]:
-    """Find tasks that had all the time they need, and neither ended nor wait
-    for a reason.
+    """Find tasks that had enough time, but have neither ended nor have a
+    reason to wait.
     """
     since = facts.end - facts.patience
     for task, rows in histories.items():

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole cluster in one process, from one seed: see :mod:`.cluster`."""
+"""Simulation of a whole cluster in one process, from one seed; see
+:mod:`.cluster`.
+"""

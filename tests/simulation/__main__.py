@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live through many seeds: ``python -m tests.simulation --seeds 1000``."""
+"""Simulate the worlds of many seeds: ``python -m tests.simulation --seeds
+1000``.
+"""
 
 import argparse
 import collections
@@ -18,9 +20,10 @@ from tests.simulation.cluster import Cluster
 
 
 def live(seed, bug=None, log=None, **given):
-    """One seed: its findings, how it went, and how long it was.
+    """Simulate the world of one seed. Return its findings, counts, duration
+    and digest.
 
-    Some have a second world, whose partition has one active worker.
+    Some seeds have a second world, whose partition has one active worker.
     """
     if given.pop('standby', False):
         return _live(seed, bug, log, **{**standby.draw(seed), **given})
@@ -62,7 +65,7 @@ def _live(seed, bug, log, **given):
 
 
 def replay(seed, bug=None, standby=False):
-    """The command that lives through *seed* again, with a log."""
+    """Return the command that simulates *seed* again, with a log."""
     more = (' --standby' if standby else '') + (
         f" --bug '{bug}'" if bug else '')
     return (f'python -m tests.simulation --from {seed} --seeds 1 '
@@ -70,7 +73,7 @@ def replay(seed, bug=None, standby=False):
 
 
 def many(seeds, bug=None, processes=None, **given):
-    """Many seeds, in as many processes as there are processors."""
+    """Simulate many seeds, with one process for each processor."""
     processes = processes or os.cpu_count() or 1
     if processes == 1:
         yield from (live(seed, bug, **given) for seed in seeds)

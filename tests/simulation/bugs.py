@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs that are planted in the world, to see that the checker finds them.
+"""Bugs that are planted in a world, to check that the checker finds them.
 
-None of them touches the code of the product: what is wrong is what a port
-answers, or how a process is driven.
+No bug changes the code of the product. A bug changes the answer of a port, or
+the way in which a process is driven.
 """
 
 import types
@@ -17,34 +17,38 @@ from tests.simulation import ensemble
 
 
 class Bug:
-    """None at all; each of the others leaves out one promise."""
+    """No bug. Each subclass breaks one promise."""
 
-    #: Whether schedulers look at leases.
+    #: Whether schedulers search for claims whose lease has expired.
     sweeps = True
-    #: Whether a restarted process takes itself for the one before.
+    #: Whether a restarted process has the nonce of the process before it.
     same_nonce = False
-    #: What is not drawn of a world in which it shows; see :func:`.draws.draw`.
+    #: Fixed settings with which the bug shows; see :func:`.draws.draw`.
     given = types.MappingProxyType({})
 
     def store(self, kind):
-        """The class of the store, from the right one."""
+        """Return the class of the store, derived from the correct class."""
         return kind
 
     def sql_store(self, kind):
-        """The class of the store in SQLite, from the right one."""
+        """Return the class of the store in SQLite, derived from the correct
+        class.
+        """
         return kind
 
     def task_store(self, kind):
-        """The class of the store of clients, from the right one."""
+        """Return the class of the clients' store, derived from the correct
+        class.
+        """
         return kind
 
     def queue(self, queue, process):
-        """What a process has for its way to the store."""
+        """Return the store queue of a process."""
         return queue
 
 
 class NoFence(Bug):
-    """A result counts for whoever runs the object by now."""
+    """The result of an old run ends the current run of the object."""
 
     def store(self, kind):
         class Store(kind):
@@ -62,7 +66,7 @@ class NoFence(Bug):
 
 
 class NoCompareAtFinish(Bug):
-    """A result counts, whatever became of its claim."""
+    """A result counts, even if its claim has ended or was taken over."""
 
     def store(self, kind):
         class Store(kind):
@@ -79,7 +83,7 @@ class NoCompareAtFinish(Bug):
 
 
 class TwoWin(Bug):
-    """The key of (job, object, tick) is not unique."""
+    """The key (job, object, tick) is not unique."""
 
     def store(self, kind):
         class Store(kind):
@@ -97,7 +101,7 @@ class TwoWin(Bug):
 
 
 class NoLease(Bug):
-    """What somebody held that is gone is nobody's for ever."""
+    """An expired lease is never taken over."""
 
     def store(self, kind):
         class Store(kind):
@@ -107,7 +111,7 @@ class NoLease(Bug):
 
 
 class ShortLease(Bug):
-    """Leases end before their holders think so."""
+    """Leases end earlier than their holders expect."""
 
     def store(self, kind):
         class Store(kind):
@@ -117,15 +121,16 @@ class ShortLease(Bug):
 
 
 class NoSweep(Bug):
-    """No scheduler ever looks at leases."""
+    """No scheduler searches for expired leases."""
 
     sweeps = False
 
 
 class NoCompareAtStart(Bug):
-    """A run is granted, whoever has the object by now."""
+    """A run is granted even if another lease has the object by now."""
 
-    # A batch that was taken for unsent reaches its worker after all.
+    # A batch whose sending failed, as far as its scheduler knows, still
+    # reaches its worker.
     given = types.MappingProxyType(
         {'local': False, 'workers': 3, 'noise': ('message unsent',)})
 
@@ -149,7 +154,7 @@ class NoCompareAtStart(Bug):
 
 
 class SameFence(Bug):
-    """What is taken over keeps its fence."""
+    """A claim that is taken over keeps its fence."""
 
     def store(self, kind):
         class Store(kind):
@@ -160,13 +165,13 @@ class SameFence(Bug):
 
 
 class TrustByName(Bug):
-    """A process is known by its host's name and not by its own."""
+    """A process is identified by the name of its host, not by its own name."""
 
     same_nonce = True
 
 
 class SupersedeRunning(Bug):
-    """A new tick takes the place of one that runs."""
+    """A new tick supersedes a claim that runs."""
 
     def store(self, kind):
         class Store(kind):
@@ -182,7 +187,7 @@ class SupersedeRunning(Bug):
 
 
 class NeverAgain(Bug):
-    """What was sent once is not sent again."""
+    """A batch that was sent is never sent again."""
 
     def store(self, kind):
         class Store(kind):
@@ -207,7 +212,7 @@ class NeverAgain(Bug):
 
 
 class NotCounted(Bug):
-    """Nobody knows how many runs of a job go on."""
+    """The running objects of a job are not counted."""
 
     def store(self, kind):
         class Store(kind):
@@ -217,7 +222,7 @@ class NotCounted(Bug):
 
 
 class OthersNotCounted(Bug):
-    """Of the jobs of a partition one is counted."""
+    """Only one job of a partition is counted."""
 
     def store(self, kind):
         class Store(kind):
@@ -227,7 +232,9 @@ class OthersNotCounted(Bug):
 
 
 class AsBelieved(Bug):
-    """What a member holds for missed is counted, whoever settled it since."""
+    """A skip counts all ticks that its member believes to be missed. Some of
+    them may have been settled since then.
+    """
 
     def store(self, kind):
         class Store(kind):
@@ -238,7 +245,7 @@ class AsBelieved(Bug):
 
 
 class NotAccounted(Bug):
-    """What was missed before a tick that is skipped is not counted."""
+    """The missed ticks before a skipped tick are not counted."""
 
     def store(self, kind):
         class Store(kind):
@@ -248,7 +255,9 @@ class NotAccounted(Bug):
 
 
 class Forgiving(Bug):
-    """What workers die of begins anew with each tick."""
+    """The count of attempts that were lost with their workers starts again at
+    each tick.
+    """
 
     def store(self, kind):
         class Store(kind):
@@ -262,7 +271,7 @@ class Forgiving(Bug):
 
 
 class NoLateClaim(Bug):
-    """Each member claims what the ring says is its own, and nothing else."""
+    """Each member claims only objects that it owns by the ring."""
 
     def queue(self, queue, process):
         if process.group == ensemble.SCHEDULERS:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster that shares a store, and everything that befalls it.
+"""A cluster that shares a store, with faults.
 
-A seed draws the cluster, its jobs, and a subset of the faults. They come for
-a while, are healed, and after a time in which everything has to recover the
-record is read::
+A seed draws the cluster, its jobs and a subset of the faults. Faults occur for
+a while and are then healed. After a time for recovery the record is judged::
 
     0 ── faults ──────────────── healed ── recovery ── the end
          kill, freeze, outages            no faults
@@ -43,10 +42,10 @@ _Misfire, _Overlap = schedule.Misfire, schedule.Overlap
 
 
 class Cluster:
-    """See the picture above.
+    """A simulated cluster; see the module's diagram.
 
-    :param bug: the name of a planted bug; see :mod:`.bugs`.
-    :param given: what is not drawn; see :func:`.draws.draw`.
+    :param bug: name of a planted bug; see :mod:`.bugs`.
+    :param given: settings that are not drawn; see :func:`.draws.draw`.
     """
 
     def __init__(self, seed, *, bug=None, log=None, **given):
@@ -63,15 +62,16 @@ class Cluster:
         #: Jobs of the commands of tasks, by name.
         self.commands = tasks.commands() if has_tasks else {}
         self.healed = False
-        # As many rows make a large job here, and as long it is left alone
-        # after a look that took its time.
+        # Set the number of rows that makes a job large, and the longest pause
+        # between two late scans of a large job.
         pipeline._PAGE = setup.page
         late_claims._LONGEST_PAUSE = setup.rest
         self.world.tell('SETUP %s', setup)
-        #: The jobs of what is to be installed, and of what each member has.
+        #: First, the newest jobs, which a process gets at its next start.
+        #: Then, the jobs that each member was configured with.
         self.newest_jobs = dict(setup.jobs)
         self._installed = {}
-        #: Jobs by their names and the texts of their schedules.
+        #: Jobs, by their names and the texts of their schedules.
         self._known = {}
         self.partitions = {}
         if any(job.max_in_flight for job in setup.jobs.values()):
@@ -80,7 +80,8 @@ class Cluster:
         noise = set(setup.noise)
         self.locked = faults.Locks(seed, self.world)
         self.clock = StoreClock(self.world)
-        #: Seconds by which the store's clock may be set at once.
+        #: Greatest number of seconds by which one step may set the store's
+        #: clock.
         self.most_step = min(2.0, setup.lease / 10)
         self.stores = stores.of(self)
         self.operator = self.stores.operator
@@ -96,14 +97,14 @@ class Cluster:
         self.catalogues = reading.Catalogues(
             self.world, setup.jobs, setup.objects,
             setup.rules or setup.life.rules)
-        #: How many reads of a catalogue fail.
+        #: Share of the reads of a catalogue that fail.
         self.catalogue_fails = 0.1 if 'catalogue fails' in noise else 0.0
-        #: The shares of the runs that fail, and that take long.
+        #: Shares of the runs that fail, and that take long.
         self.fails = 0.1 if 'handlers fail' in noise else 0.0
         self.slow = (0.3 if has_standby else 0.02) if (
             'handlers slow' in noise) else 0.0
-        #: (job, object, tick) to the seconds of each of its runs, where these
-        #: are many.
+        #: Seconds that each run of (job, object, tick) takes, if it takes
+        #: long.
         self._long = {}
         self.sweeps = self.bug.sweeps
         names = [f's{n}' for n in range(setup.schedulers)]
@@ -115,7 +116,7 @@ class Cluster:
         self._pauses = {name: [] for name in setup.jobs}
         self._going = collections.defaultdict(list)
         self._all_going = []
-        #: Each member to the process that it is now.
+        #: The current process of each member.
         self.here = {name: None for name in names}
         self.here.update(
             (f'w{n}', None) for n in range(
@@ -131,7 +132,7 @@ class Cluster:
     # -- processes
 
     def configure(self, identity):
-        """The next process of that name has the newest jobs."""
+        """Give the newest jobs to the next process of this name."""
         self._installed[identity] = dict(self.newest_jobs)
         for name, job in self.newest_jobs.items():
             self._known[name, job.schedule_text()] = job
@@ -140,7 +141,9 @@ class Cluster:
         return self._installed[identity]
 
     def with_commands(self, jobs):
-        """*jobs*, and the commands of tasks if there are any."""
+        """Return *jobs*, and also the commands of tasks if the world has
+        tasks.
+        """
         return {**jobs, **self.commands} if self.commands else jobs
 
     def boot(self, name, nonce=None):
@@ -169,16 +172,18 @@ class Cluster:
         last = self._pauses[job][-1]
         if last.end == FOREVER:
             self.operator.resume(job)
-            # Members ask at each sweep.
+            # Members read only at their sweeps whether a job is paused. So a
+            # pause may end later for them.
             self._pauses[job][-1] = last._replace(
                 end=self.world.now + int((1 + self.setup.sweep) * SECOND))
 
     # -- handlers
 
     def behaviour(self, run):
-        """How many seconds *run* takes, and whether it fails. What takes long
-        does so whoever runs it: the first result may come while the second
-        run goes on.
+        """Return the seconds that *run* takes, and whether it fails.
+
+        A slow run is slow in each process that repeats it. So the result of
+        one run may arrive while a second run of the same claim is in progress.
         """
         random = self.world.random
         seconds = 0.01 + 0.1 * random.random()
@@ -190,7 +195,9 @@ class Cluster:
         return seconds, random.random() < self.fails
 
     def began(self, run):
-        """*run* begins; who else runs that object, and why may it?"""
+        """Record that *run* begins, and check whether concurrent runs of its
+        object are allowed.
+        """
         world = self.world
         self.runs.append(run)
         if self.faults.deadly == (run.job, run.object):
@@ -230,7 +237,7 @@ class Cluster:
             self.world.now, *run.key, run.fence, accepted))
 
     def heal(self):
-        """The end of all faults; what was killed is started again soon."""
+        """End all faults. Killed processes start again soon."""
         self.world.tell('HEALED')
         line, broker = self.line, self.broker
         line.come_back(self.world.now)
@@ -257,10 +264,10 @@ class Cluster:
         if self.tasks is not None:
             self.tasks.heal()
 
-    # -- what came of it
+    # -- results
 
     def run(self):
-        """Live through it all; returns the record of it."""
+        """Simulate the whole life of the cluster, and return its record."""
         setup = self.setup
         recovery = 4 * setup.lease + 3 * setup.session + 30
         end = setup.life.faults_until + recovery + 10
@@ -275,7 +282,7 @@ class Cluster:
         return self.record()
 
     def record(self):
-        """What the checker reads."""
+        """Return the input of the checker."""
         policies = {
             name: checker.Policy(
                 name, every=(job.misfire is _Misfire.ALL
@@ -292,12 +299,14 @@ class Cluster:
             requeues=self.stores.requeues)
 
     def judge(self):
-        """What the oracle says of it."""
+        """Return the oracle after it has judged the record."""
         journal = self.stores.journal
         return fates.judge(self.facts(), journal.claims, journal.skips)
 
     def _in_force(self):
-        """Each change of each job, as its schedules were put in force."""
+        """Return the changes of each job, in the order in which its schedules
+        came into force.
+        """
         found = {name: [] for name in self.setup.jobs}
         for at, name, text in self.stores.journal.adopted:
             found[name].append((at if found[name] else -FOREVER,
@@ -307,12 +316,12 @@ class Cluster:
 
     @property
     def patience(self):
-        """Microseconds within which what is claimed ends."""
+        """Microseconds within which a claim must end."""
         return int((2 * self.setup.lease + 2 * self.setup.session + 10)
                    * SECOND)
 
     def facts(self):
-        """What the oracle must know."""
+        """Return the input of the oracle."""
         setup = self.setup
         prompt = 1.0 + setup.lag
         if 'store clock step' in setup.faults:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a seed may draw: the cluster, its jobs, and what befalls them.
+"""The choices of a seed: the cluster, its jobs and its faults.
 
-Worlds are *short*, minutes with ticks every few seconds, or *long*, hours
-with few ticks: there a tick that is lost does not come again soon.
+*Short* worlds last minutes, with ticks every few seconds. *Long* worlds last
+hours, with few ticks. In a long world no later tick hides a lost tick soon
+after it.
 """
 
 import dataclasses
@@ -20,18 +21,18 @@ _BERLIN = 'Europe/Berlin'
 
 @dataclasses.dataclass(frozen=True)
 class Life:
-    """How long a world lives, in seconds of virtual time."""
+    """Durations of a world, in seconds of virtual time."""
 
     faults_from: float
     faults_until: float
-    #: Between two ticks of a job.
+    #: Seconds between two ticks of a job.
     periods: tuple[int, ...]
     lines: tuple[str, ...]
     rules: tuple[schedule.Schedule, ...]
     sessions: tuple[float, ...]
     leases: tuple[float, ...]
     sweeps: tuple[float, ...]
-    #: The longest that a fault lasts.
+    #: Longest duration of a fault.
     longest: float
 
 
@@ -47,7 +48,7 @@ LONG = Life(
     (10.0, 30.0), (40.0, 60.0, 120.0), (10.0,), 900.0)
 
 
-#: What a seed may draw.
+#: Jobs that a seed may draw.
 JOBS = {
     'each': dict(misfire=_Misfire.ALL, overlap=_Overlap.WAIT, retries=2),
     'latest': dict(),
@@ -61,9 +62,10 @@ JOBS = {
     'nightly': dict(group=True, retries=1),
     'spread': dict(spread=True, retries=1),
     'spread_skip': dict(spread=True, misfire=_Misfire.SKIP, retries=1),
-    # Its catalogue method takes the arcs, and gives the objects in them.
+    # The catalogue method of this job accepts arcs, and returns the objects in
+    # these arcs.
     'parts': dict(retries=1),
-    # Its objects have schedules of their own.
+    # Objects of this job have schedules of their own.
     'own': dict(retries=1),
     'at_once': dict(run_immediately=True, retries=1),
     'cron': dict(retries=1),
@@ -71,19 +73,19 @@ JOBS = {
                    max_in_flight=4, priority=1),
 }
 
-#: Where a job has a limit its partition, which is that of all, has one, too.
+#: Limit for the partition of all jobs, if one of the jobs has its own limit.
 MOST = 10
 
-#: Faults that come and go.
+#: Faults that last for a while.
 FAULTS = (
     'kill scheduler', 'kill worker', 'stop scheduler', 'stop worker',
     'rolling restart', 'all down', 'freeze short', 'freeze long',
     'store away', 'cut from store', 'broker away', 'ensemble away', 'cut',
     'clock step', 'store clock step', 'catalogue hangs', 'poison',
     'schedule changes', 'objects change', 'own schedule changes', 'pause')
-#: What only the real store can be asked.
+#: Actions that only the real store supports.
 OPERATOR = ('trigger', 'requeue', 'prune')
-#: Faults that are there all the time.
+#: Faults that last for the whole life of the world.
 NOISE = (
     'answer lost', 'message lost', 'message doubled', 'message unsent',
     'view lag', 'store slow', 'store errors', 'handlers fail',
@@ -92,7 +94,7 @@ NOISE = (
 
 @dataclasses.dataclass
 class Setup:
-    """What a seed drew."""
+    """The choices of one seed."""
 
     long: bool
     sql: bool
@@ -109,13 +111,14 @@ class Setup:
     jobs: dict[str, Job]
     faults: list[str]
     noise: list[str]
-    #: Rows of the store that are read at once.
+    #: Number of rows in one read of the store.
     page: int = 2000
-    #: Seconds; a large job is looked at less often, but so often.
+    #: Longest pause in seconds between two late scans of a large job.
     rest: float = 60.0
-    #: Of them each member has one number of points.
+    #: Possible numbers of points. Each member gets one of these numbers.
     points: tuple[int, ...] = (8, 40, 40, 100)
-    #: Schedules that objects may have of their own; empty: those of its life.
+    #: Schedules that objects may have of their own. If this is empty, the
+    #: schedules in ``life`` are used.
     rules: tuple[schedule.Schedule, ...] = ()
 
     @property
@@ -124,17 +127,17 @@ class Setup:
 
     @property
     def lag(self):
-        """Seconds by which a view comes late at the most."""
+        """Greatest delay of a view, in seconds."""
         return 3.0 if 'view lag' in self.noise else 0.05
 
-#: Of the store in SQLite, whose calls cost a hundred times what those of the
-#: other one do.
+#: Durations for worlds with the store in SQLite. A call of this store costs a
+#: hundred times as much as a call of the store in memory.
 LONG_IN_SQL = dataclasses.replace(
     LONG, faults_until=1800.0, periods=(120, 300, 600), longest=300.0)
 
 
 def job_of(name, rule):
-    """The job of that name, with any schedule."""
+    """Return the job *name* with the schedule *rule*."""
     options = dict(JOBS[name])
     if options.pop('group', False):
         options['scope'] = Scope.GROUP
@@ -151,24 +154,24 @@ def life_of(long, sql):
 
 
 def schedule_of(random, life, name):
-    """A schedule that a job of that name may have."""
+    """Return a schedule that the job *name* may have."""
     if name == 'cron':
         return cron.Cron(random.choice(life.lines), _BERLIN)
     return schedule.Every(random.choice(life.periods))
 
 
 def draw(random: Random, **given):
-    """The cluster of a seed.
+    """Draw the cluster of a seed.
 
-    :param given: what is not drawn; ``without`` is faults and noise that are
-        left out.
+    :param given: settings that are not drawn. ``without`` contains faults and
+        noise to leave out.
     """
     without = given.pop('without', ())
     long = given.get('long', random.random() < 0.25)
     sql = given.get('sql', random.random() < 0.06)
     life = life_of(long, sql)
-    # What waits for a place under a limit is looked at at each sweep, and the
-    # processes of long worlds sweep too seldom for it.
+    # A tick that waits for a place under a limit is checked at each sweep. The
+    # processes of long worlds sweep too rarely for such a job.
     names = sorted(JOBS.keys() - {'narrow'} if long else JOBS)
     jobs = {name: job_of(name, schedule_of(random, life, name))
             for name in random.sample(
@@ -179,7 +182,8 @@ def draw(random: Random, **given):
                 and one not in without]
     session = random.choice(life.sessions)
     if sql:
-        # Each look costs a hundred times what it costs in memory.
+        # A late scan in SQLite costs a hundred times as much as in memory.
+        # With a long session, late scans are rare.
         session = max(life.sessions)
     drawn = dict(
         long=long, sql=sql,
@@ -197,10 +201,10 @@ def draw(random: Random, **given):
         drawn |= dict(objects=3, schedulers=min(3, drawn['schedulers']),
                       sweep=max(life.sweeps), lease=max(life.leases))
     if random.random() < 0.3:
-        # Catalogues of more than a page are asked for arc by arc; few arcs,
-        # as each costs a question.
+        # Catalogues of more than one page are read arc by arc. Use few arcs,
+        # because each costs one call.
         drawn |= dict(page=3, rest=1.0, points=(8,))
     setup = Setup(**{**drawn, **given})
-    # As options must be.
+    # The product requires that these options are below these limits.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
     return setup

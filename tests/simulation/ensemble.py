@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordination service of the simulated cluster, and what it shows."""
+"""The coordination service of the simulated cluster."""
 
 import functools
 
@@ -21,10 +21,10 @@ def _ring(points):
 
 
 class Ensemble:
-    """The coordination service: entries, sessions, and who watches them.
+    """The coordination service: its entries, sessions and watchers.
 
-    :param session: seconds.
-    :param lag: seconds, the most by which a view comes late.
+    :param session: session timeout in seconds.
+    :param lag: greatest delay of a view, in seconds.
     """
 
     def __init__(self, world, session, lag):
@@ -36,7 +36,7 @@ class Ensemble:
         self._watchers = {SCHEDULERS: [], WORKERS: []}
         self._version = 0
         self._missed = set()
-        #: Each change of the schedulers' ring, as it truly was.
+        #: Each change of the true ring of the schedulers.
         self.rings = []
 
     def watch(self, process, group):
@@ -44,7 +44,9 @@ class Ensemble:
         self._show(process, group)
 
     def join(self, process, group, member):
-        """*process* tries to become *member*, until it is."""
+        """Add *member* as the entry of *process*, and retry until the entry
+        exists.
+        """
         if process.leaving:
             return
         if process.cut is not None or self.away or any(
@@ -59,17 +61,21 @@ class Ensemble:
         self._changed(group)
 
     def publish(self, process, group, member):
-        """*process* shows another entry, if it stands in the group."""
+        """Replace the entry of *process*, if it has an entry in the group."""
         if process.name in self._entries[group] and not self.away:
             self._entries[group][process.name] = member
             self._changed(group)
 
     def entry(self, process, group):
-        """The entry of *process* in the group. None: it is not in there."""
+        """Return the entry of *process* in the group. None means that it has
+        none.
+        """
         return self._entries[group].get(process.name)
 
     def unheard(self, process, group):
-        """*process* was killed, stopped or cut off a moment ago."""
+        """Start the session timeout of *process*, which was killed, stopped or
+        cut off a moment ago.
+        """
         world = self.world
         process.sure_until = min(
             process.sure_until,
@@ -78,7 +84,9 @@ class Ensemble:
                     self._expire, process, group, world.t)
 
     def heard(self, process, group):
-        """It can be reached again; its session may be there still."""
+        """Record that *process* can be reached again. Its session may still
+        exist.
+        """
         process.heard = self.world.t
         process.later(0.1 * self.world.random.random(), self._answered,
                       process, group, stream='membership')
@@ -106,20 +114,25 @@ class Ensemble:
 
     def _rejoin(self, process, group, member):
         if process.alive:
-            # Told as soon as it can be reached again.
+            # The process learns of its expired session when it can be reached
+            # again.
             process.later(0.05 + self.world.random.random(), self.join,
                           process, group, member.next_term(True),
                           stream='membership')
 
     def leave(self, process, group):
-        """*process* goes in good order, or is missed some time later."""
+        """Remove the entry of *process*. If the service cannot be reached, the
+        entry stays until the session expires.
+        """
         if self.away or process.cut is not None:
             self.unheard(process, group)
         elif self._entries[group].pop(process.name, None) is not None:
             self._changed(group)
 
     def go_away(self):
-        """It is away; nobody can be sure of a session for long."""
+        """Make the service unavailable. Then no process can be certain of its
+        session for long.
+        """
         self.away = True
         for process in self._processes():
             process.sure_until = min(

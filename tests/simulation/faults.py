@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls a cluster: each fault is a method, by its name.
+"""The faults of a cluster: one method for each fault, with the fault's name.
 
-A method does its harm, and sees to it that it ends after so many seconds.
+A method causes the fault, and schedules its end after the given seconds.
 """
 
 import dataclasses
@@ -12,18 +12,18 @@ from tests.simulation import draws
 
 
 class Faults:
-    """What befalls *cluster*."""
+    """The faults of *cluster*."""
 
     def __init__(self, cluster):
         self._cluster = cluster
         self._world = cluster.world
         self._random = cluster.world.random
         self._setup = cluster.setup
-        #: The job and object that processes die of.
+        #: The object that kills each process which runs it, as (job, object).
         self.deadly = None
 
     def plan(self):
-        """Draw when what comes."""
+        """Draw the times of the faults."""
         life = self._setup.life
         for fault in self._setup.faults:
             for _ in range(self._random.randint(1, 4)):
@@ -31,7 +31,7 @@ class Faults:
         self._world.after(life.faults_until, self._cluster.heal)
 
     def _when(self, life):
-        """A moment for a fault: near a tick of some job, or any."""
+        """Return a time for a fault: near a tick of some job, or any time."""
         random = self._random
         last = life.faults_until - 20
         at = random.uniform(life.faults_from, last)
@@ -45,10 +45,10 @@ class Faults:
         return at
 
     def befall(self, fault, process=None, seconds=None):
-        """Have *fault* come now.
+        """Cause *fault* now.
 
-        :param process: whom it befalls; default: anybody.
-        :param seconds: how long it lasts; default: drawn.
+        :param process: process that the fault affects. None means any process.
+        :param seconds: duration of the fault. None means a random one.
         """
         world = self._world
         if seconds is None:
@@ -107,14 +107,16 @@ class Faults:
     stop_worker = stop_scheduler
 
     def _boot_when_over(self, process, seconds):
-        """Start the next process of that name, when this one is no more."""
+        """Start the next process of this name when this process has ended."""
         if process.alive:
             self._world.after(0.2, self._boot_when_over, process, seconds)
         else:
             self._world.after(seconds, self._cluster.boot, process.identity)
 
     def rolling_restart(self, process, seconds):
-        """Stop one after the other, and start it with what is configured."""
+        """Restart the processes one after another. Each process starts with
+        the newest jobs.
+        """
         pause = 0.0
         for identity in sorted(self._cluster.here):
             self._world.after(pause, self._restart, identity)
@@ -128,7 +130,9 @@ class Faults:
             self.stop_scheduler(process, 0.1 + self._random.random())
 
     def schedule_changes(self, process, seconds):
-        """A job gets another schedule, at the next start of each process."""
+        """Change the schedule of a job. A process gets the new schedule at its
+        next start.
+        """
         setup, cluster = self._setup, self._cluster
         name = self._random.choice(sorted(setup.jobs))
         cluster.newest_jobs[name] = dataclasses.replace(
@@ -137,7 +141,9 @@ class Faults:
         self.rolling_restart(process, seconds)
 
     def all_down(self, process, seconds):
-        """No scheduler is there for a while; one dies soon after it came."""
+        """Kill all schedulers for a while. Soon after they have started again,
+        kill a scheduler.
+        """
         for one in list(self._cluster.here.values()):
             if one is not None and one.alive and one.identity[0] == 's' and (
                     not one.leaving):
@@ -153,7 +159,9 @@ class Faults:
     freeze_long = freeze_short
 
     def poison(self, process, seconds):
-        """Processes die of one object for a while, and are started anew."""
+        """For a while, kill each process that runs a certain object. Killed
+        processes start again.
+        """
         jobs = self._cluster.catalogues
         job = self._random.choice(sorted(self._setup.jobs))
         objects = jobs.objects(job)
@@ -167,7 +175,7 @@ class Faults:
             self.kill_scheduler(
                 process, self._setup.session * self._random.random())
 
-    # -- servers and ways to them
+    # -- servers and connections
 
     def store_away(self, process, seconds):
         self._cluster.line.go_away(self._world.now)
@@ -202,23 +210,27 @@ class Faults:
             self._cluster.ensemble.heard(process, process.group)
 
     def all_signs_cut(self, process, seconds):
-        """The active worker reaches neither of the two."""
+        """Cut *process* from the coordination service and from the store."""
         self.cut(process, seconds)
         self.cut_from_store(process, seconds)
 
     def promote(self, process, seconds):
-        """An operator chooses another active worker."""
+        """Make an operator choose the active worker of the partition."""
         self._cluster.standby.promote()
 
     def clock_step(self, process, seconds):
-        """Nothing may come of it: all go by the clock of the store."""
+        """Set the wall clock of *process*. This must have no effect, because
+        all processes use the clock of the store.
+        """
         process.clock.skew += int(self._random.uniform(-20.0, 20.0) * 1e6)
 
     def store_clock_step(self, process, seconds):
         most = self._cluster.most_step
         seconds = self._random.uniform(-most, most)
         if self._setup.sql:
-            # That of a host goes on at half speed where it is set back.
+            # If a host's clock is set back, the clock of its store continues
+            # at half speed. The oracle does not model this, so set the clock
+            # only forward.
             seconds = abs(seconds)
         self._cluster.clock.step(seconds)
 
@@ -229,7 +241,8 @@ class Faults:
         self._world.after(seconds, process.reader.go_on)
 
     def objects_change(self, process, seconds):
-        """Some go and come back, and one comes that never was."""
+        """Remove some objects and list them again later. Add one new object.
+        """
         catalogues, random = self._cluster.catalogues, self._random
         job = random.choice(sorted(self._setup.jobs))
         objects = catalogues.objects(job)
@@ -266,21 +279,22 @@ class Faults:
 
 
 class Locks:
-    """Rows that transactions of others have locked for a moment, in a quarter
-    of the worlds.
+    """Rows that other transactions have locked for a moment, in a quarter of
+    the worlds.
 
-    They are drawn apart from the rest, so that the older seeds keep their
+    The locks have their own random generator, so that older seeds keep their
     worlds.
     """
 
-    #: Seconds that a lock lasts, and that the row is free after that.
+    #: Seconds that a lock lasts, and seconds for which the row then stays
+    #: free.
     _LASTS, _FREE = 0.02, 1.0
 
     def __init__(self, seed, world):
         self._random = random.Random(f'locks of {seed}')
         self._share = self._random.choice([0.0, 0.0, 0.0, 0.05])
         self._world = world
-        #: When each row was last locked.
+        #: Time at which each row was last locked.
         self._begun = {}
 
     def __call__(self, job, key):

@@ -1,32 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was committed in a store, told alike by every kind of store."""
+"""The journal of a store's commits, in one form for every kind of store."""
 
 from tests import checker
 from tests.oracle.facts import Skip
 
 
 class Journal:
-    """Claims with their grants and endings, and what was skipped.
+    """Claims with their grants and ends, and the skips.
 
-    :param now: the true time.
+    :param now: returns the true time.
     """
 
     def __init__(self, now):
         self._now = now
-        #: (job, object, tick) to its claim.
+        #: Claims by (job, object, tick).
         self.claims = {}
         self.skips = []
         self._leases = {}
-        #: (lease, object) to the fence that was granted in it.
+        #: Fence that was granted, by (lease, object).
         self.granted = {}
-        #: Each schedule that was put in force: when, of which job, its text.
+        #: Time, job and text of each schedule that came into force.
         self.adopted = []
 
     def adopt(self, job, text):
         self.adopted.append((self._now(), job, text))
 
     def claim(self, job, name, tick, lease):
-        """It was claimed, or, if it is known, claimed once more."""
+        """Record a claim. If the claim is known and its lease is new, it was
+        claimed again.
+        """
         key = job, name, tick
         known = self.claims.get(key)
         if known is None:
@@ -43,14 +45,14 @@ class Journal:
         self.granted[lease, name] = fence
 
     def end(self, job, name, tick, state, fence=None):
-        """It came to an end; a result counted, if it is done."""
+        """Record the end of a claim. Its result counts if *state* is done."""
         claim = self.claims[job, name, tick]
         claim.endings.append((self._now(), state))
         if state == 'done':
             claim.counted.append(fence)
 
     def reopen(self, job, name, tick):
-        """An operator has put it back."""
+        """Record that an operator has requeued a claim."""
         self.claims[job, name, tick].endings.pop()
 
     def skip(self, job, name, before, until, by, counted=None):

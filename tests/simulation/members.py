@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers and workers: the flow as it is, driven as the services do.
+"""Simulated schedulers and workers: the product's flow, driven as the services
+drive it.
 
 The members of :mod:`distperiodic.testing` and of :mod:`tests.unit.world` do
-all that is due when the clock moves. Here each step is an event, which a
-process that is killed or frozen does not reach.
+all due work when the clock moves. Here each step is an event. A killed process
+does not process its later events, and a frozen process delays them.
 """
 
 import collections
@@ -28,7 +29,7 @@ from tests.views import Views
 
 
 class _Member(Process):
-    """A process that is a member of its group, and sees groups."""
+    """A process that is a member of its group, and has views of groups."""
 
     def __init__(self, cluster, identity, nonce):
         super().__init__(cluster.world, identity, nonce)
@@ -36,7 +37,11 @@ class _Member(Process):
         self.views = Views()
 
     def _sure(self, entry):
-        """As the membership tells it: from its own clock alone."""
+        """Return whether the process is certain that *entry* is its own and is
+        current.
+
+        The product also decides this by the process's own clock.
+        """
         return (parse_entry(entry).tenure == self.member.tenure
                 and self.world.t < self.sure_until)
 
@@ -75,7 +80,9 @@ class Worker(_Member):
         self._sweep()
 
     def _elect(self):
-        """Its part in the election of an active worker. None: it has none."""
+        """Return the object that takes part in the election of an active
+        worker. None means that there is no election.
+        """
 
     def _run(self, batch):
         self.pool.accept(batch)
@@ -90,7 +97,7 @@ class Worker(_Member):
         self.grants.accept(batch)
 
     def viewed(self, view):
-        """Nothing of the worker's depends on who else is there."""
+        """Ignore the view: a worker does not depend on the other members."""
 
     def _sweep(self):
         if self.leaving and not self.runs and not self.pool.busy:
@@ -108,7 +115,7 @@ class Worker(_Member):
             self.grants.renew()
 
     def stop(self):
-        """Take nothing more, finish what runs, leave."""
+        """Accept no more work, finish the runs, and leave the group."""
         self.leaving = True
         self.member = dataclasses.replace(self.member, slots=0)
         self.cluster.ensemble.publish(self, self.group, self.member)
@@ -116,7 +123,7 @@ class Worker(_Member):
 
 
 class Scheduler(_Member):
-    """A scheduler process, with a pool of its own or without."""
+    """A scheduler process, with or without its own pool."""
 
     group = ensemble.SCHEDULERS
 
@@ -167,7 +174,7 @@ class Scheduler(_Member):
         self.flow.dispatcher.workers_changed('default', [
             dataclasses.replace(self.member, points=0, slots=10_000)])
 
-    # -- the way to the workers
+    # -- messages to the workers
 
     def send(self, batch):
         if self.pool is not None:
@@ -188,7 +195,9 @@ class Scheduler(_Member):
         self.flow.reported(report)
 
     def noticed(self, task):
-        """Look at a task that may have a step to run, if it is ours."""
+        """Check a task that may have a step to run, if this process owns the
+        task.
+        """
         view = self.views.get(self.group)
         if view is None or not view.members or (
                 view.ring.owner_of(task) == self.identity):
@@ -197,7 +206,7 @@ class Scheduler(_Member):
     # -- the main thread
 
     def look(self, call, *args):
-        """Something came in."""
+        """Process an incoming event."""
         call(*args)
         self._handle()
         self._turn()
@@ -214,7 +223,7 @@ class Scheduler(_Member):
         self.flow.pump()
 
     def _turn(self):
-        """Do what is due, and see to it that the next is."""
+        """Do the work that is due, and schedule the next wake-up."""
         now = self.clock.monotonic()
         pause = self.flow.run_due()
         if now >= self._sweeps:
@@ -242,7 +251,7 @@ class Scheduler(_Member):
         self.look(self._viewed, view)
 
     def stop(self):
-        """Leave the ring, finish what was claimed, end."""
+        """Leave the ring, finish the claimed work, and end."""
         self.leaving = True
         self.left = self.world.now
         self.cluster.ensemble.leave(self, self.group)
@@ -250,7 +259,7 @@ class Scheduler(_Member):
         self._drain(40)
 
     def _drain(self, looks):
-        """End when nothing is left, or after so many looks."""
+        """End when no work is left, or after *looks* checks."""
         dispatcher = self.flow.dispatcher
         if looks and (dispatcher.waiting or dispatcher.outstanding):
             self.later(0.5, self._drain, looks - 1)
@@ -259,7 +268,7 @@ class Scheduler(_Member):
         self.end()
 
     def facts(self):
-        """What the oracle must know of it."""
+        """Return the oracle's record of this process."""
         unable = [*self.unable]
         if self.store.unanswered is not None:
             unable.append(Span(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All bugs that are planted in worlds, by name."""
+"""All planted bugs, by name."""
 
 from tests.simulation import bugs
 from tests.simulation import task_bugs

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool of a simulated process: handlers that run for a while.
+"""The pool of a simulated process, whose handlers take virtual time.
 
-:mod:`distperiodic.testing` and the unit tests call handlers, which return at
-once. Here a run begins at one event and ends at another: its process can be
-killed, frozen or replaced in between.
+The handlers of :mod:`distperiodic.testing` and of the unit tests return at
+once. Here a run begins at one event and ends at another. In between its
+process can be killed, frozen or replaced.
 """
 
 from distperiodic.flow.worker import runs
@@ -16,8 +16,8 @@ class Pool(runs.Executor):
     """The executor of the product, whose runs take virtual time.
 
     :param jobs: jobs by name.
-    :param report: takes each report and the entry it is for.
-    :param lease_of: the lease in which a batch runs.
+    :param report: receives each report and the entry of its receiver.
+    :param lease_of: returns the lease in which a batch runs.
     """
 
     def __init__(self, process, cluster, jobs, slots, *, may_start, report,
@@ -30,7 +30,7 @@ class Pool(runs.Executor):
         self._cluster = cluster
         self._lease_of = lease_of
         self._free = slots
-        #: The batch of each run that goes on, by the id of the run.
+        #: Batch of each current run, by the id of the run.
         self._batches = {}
 
     def accept(self, batch):
@@ -43,8 +43,8 @@ class Pool(runs.Executor):
             source.run(chunk)
 
     def run(self, batch_run, chunk):
-        """Begin the run of *chunk*; it ends later."""
-        # Runs take too long here for a thread to take several.
+        """Begin the run of *chunk*, and schedule its end."""
+        # A chunk has one object: runs take too long here to share a thread.
         [index] = runs.drain(chunk)
         batch, process = batch_run.batch, self._process
         refusal = self._may_start(batch)
@@ -101,5 +101,5 @@ class Pool(runs.Executor):
         self._begin()
 
     def trusts(self, run):
-        """Whether the lease of *run* is believed in here, as it goes on."""
+        """Return whether this process still trusts the lease of *run*."""
         return self._may_start(self._batches[id(run)]) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalogues: what they list, how it changes, and who reads them."""
+"""Catalogues, their changes, and their readers."""
 
 from distperiodic.core import catalogue
 from distperiodic.core import ring
@@ -13,7 +13,7 @@ from tests.oracle.facts import Span
 
 
 class Catalogues:
-    """What the catalogue methods of all jobs give.
+    """The catalogues of all jobs.
 
     :param rules: schedules that objects of the job ``own`` may have.
     """
@@ -21,9 +21,9 @@ class Catalogues:
     def __init__(self, world, jobs, objects, rules):
         self._world = world
         self._rules = rules
-        #: (job, object) to each change.
+        #: Changes of the listing, by (job, object).
         self.listings = {}
-        #: Job to each answer that was given.
+        #: Readings of each job.
         self.readings = {name: [] for name in jobs}
         self._objects = {}
         for name, job in jobs.items():
@@ -44,7 +44,7 @@ class Catalogues:
             Listed(at, True, rule))
 
     def come(self, job, key):
-        """An object is there from now on, perhaps once more."""
+        """List an object from now on. It may have been listed before."""
         if key not in self._objects[job]:
             self._list(job, key, self._world.now)
 
@@ -54,7 +54,7 @@ class Catalogues:
                 Listed(self._world.now, False))
 
     def turn(self, job, key):
-        """The schedule of an object changes, if it has one of its own."""
+        """Change the schedule of an object, if it has its own."""
         rule = self._objects[job].get(key)
         if rule is not None and len(self._rules) > 1:
             rule = self._world.random.choice(
@@ -67,8 +67,10 @@ class Catalogues:
         return list(self._objects[job])
 
     def read(self, job, arcs, identity, instant):
-        """What the catalogue method of *job* gives: objects, their own
-        schedules, and whether it has looked at the arcs.
+        """Return the answer of the catalogue method of *job*.
+
+        It contains the objects, their own schedules, and whether these are
+        only the objects in the arcs.
         """
         objects = list(self._objects[job])
         partial = job == 'parts'
@@ -84,10 +86,12 @@ class Catalogues:
 
 
 class Reader:
-    """Catalogues that answer later. See
-    :class:`distperiodic.ports.CatalogueReader`.
+    """A reader whose catalogue methods return after some time.
 
-    :param fails: the share of the reads that fail, each only once.
+    See :class:`distperiodic.ports.CatalogueReader`.
+
+    :param fails: share of the reads that fail. The read after a failed read
+        succeeds.
     """
 
     def __init__(self, process, catalogues, fails):
@@ -95,13 +99,13 @@ class Reader:
         self._catalogues = catalogues
         #: The share of the reads that fail.
         self.fails = fails
-        #: Jobs whose last read failed; their next one does not.
+        #: Jobs whose last read failed. Their next read succeeds.
         self._failed = set()
         self._known = {}
         self.hangs = False
         self._hung_since = 0
         self._waiting = []
-        #: Times in which a catalogue did not answer.
+        #: Times in which a catalogue method did not return.
         self.unread = []
 
     def read(self, job, tick, ticket, arcs):
@@ -141,7 +145,7 @@ class Reader:
         if (self.fails and job not in self._failed
                 and self._process.world.random.random() < self.fails):
             self._failed.add(job)
-            # It is read again after a second.
+            # The product reads the catalogue again after a second.
             self._unread(2.0)
             reading = OSError('it was there a moment ago')
         else:

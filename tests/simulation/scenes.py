@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short stories, each of one fault at the worst moment: what was found once.
+"""Scenes with one fault at the worst moment. Each of them once found an error.
 
-A scene is written down whole; nothing in it is drawn but how long things take.
+A scene is fixed, except for the random durations of runs and calls.
 """
 
 import dataclasses
@@ -20,17 +20,18 @@ _QUIET = dict(
 
 @dataclasses.dataclass
 class Scene:
-    """What happens, in words and in deeds."""
+    """A scene: its description, its jobs and its events."""
 
     text: str
-    #: Name of each job to seconds between its ticks.
+    #: Seconds between the ticks of each job, by name.
     jobs: dict[str, float]
-    #: Done with the cluster before it begins to live.
+    #: Called with the cluster at the start. It schedules the events of the
+    #: scene.
     events: Callable[[Cluster], None]
     given: dict[str, object] = dataclasses.field(default_factory=dict)
 
     def live(self, **given):
-        """The findings; *given* is other than in the scene."""
+        """Return the findings. *given* overrides settings of the scene."""
         jobs = {name: draws.job_of(name, schedule.Every(seconds))
                 for name, seconds in self.jobs.items()}
         cluster = Cluster(
@@ -41,13 +42,13 @@ class Scene:
 
 
 def _at(cluster, seconds, fault, name, lasts):
-    """Have *fault* befall the member of that name."""
+    """Schedule *fault* for the current process of a member."""
     cluster.world.after(seconds, lambda: cluster.faults.befall(
         fault, cluster.here[name], lasts))
 
 
 def _owner_of(cluster, key):
-    """Who owns an object, by the true ring."""
+    """Return the owner of an object by the true ring."""
     from distperiodic.core import ring
     entries = cluster.ensemble.rings[-1][1]
     return ring.Ring({one.identity: one.points
@@ -115,7 +116,8 @@ def _an_old_catalogue(cluster):
             catalogues.come('latest', f'latest-new{n}')
             catalogues.go('latest', f'latest-{n}')
     cluster.world.after(1850, change)
-    # It is started again before its session ends, and is the first to read.
+    # s0 starts again before its session ends. It is the first member that
+    # reads the changed catalogue.
     _at(cluster, 1860, 'kill scheduler', 's0', 1)
 
 

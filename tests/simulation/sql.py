@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real store as one of a world's, and the operator who uses it."""
+"""The real store in a simulated world, and the operator who uses it."""
 
 import contextlib
 
@@ -27,15 +27,16 @@ from tests.simulation.journal import Journal
 
 _SPACE = 'group'
 _STATES = {code: state for state, code in STATE_CODES.items()}
-# What its handler has ended ran to its end, whenever that is counted.
+# A run whose handler committed its end is done, even before the store has
+# counted it.
 _STATES[STATE_CODES[State.COMMITTED]] = State.DONE
 _STATUSES = {code: str(status) for status, code in CODES.items()}
 _BY = {code: by.value for by, code in SKIPPED_CODES.items()}
 
 
 class InSqlite:
-    """One database; all processes share the store's code, which keeps nothing
-    of theirs.
+    """One database. All processes share one store object, which keeps no state
+    of a process.
     """
 
     def __init__(self, cluster):
@@ -56,7 +57,7 @@ class InSqlite:
         self._own = sqlite.directory().open(self._path)
         self._sessions = sa.create_engine(url, poolclass=pool.NullPool)
         self.tasks = cluster.bug.task_store(TaskStore)(url, namespace=_SPACE)
-        #: Set at the end.
+        #: ``close`` sets these journals and lists.
         self.journal = self.steps_journal = None
         self.task_rows = self.grants = self.recoveries = ()
 
@@ -67,8 +68,8 @@ class InSqlite:
         self._trouble.share = 0.0
 
     def fence_of(self, job, name):
-        """Under which fence a run of that object may begin now; None: under
-        none.
+        """Return the fence under which a run of this object may begin now.
+        None means that no run may.
         """
         found = self._own.execute(
             'SELECT fence FROM distperiodic_claim WHERE object = ? AND '
@@ -79,29 +80,31 @@ class InSqlite:
         return found and found[0]
 
     def due_of(self, task):
-        """The earliest start of a task. None: at once."""
+        """Return the earliest start of a task. None means at once."""
         found = self._own.execute(
             'SELECT due FROM distperiodic_task WHERE id = ?',
             (task,)).fetchone()
         return found and found[0]
 
     def partition(self, name):
-        """Its active worker, its fence, the end of its lease, and the choice
-        of an operator.
+        """Return the active worker of a partition, its fence, the end of its
+        lease, and the worker that an operator chose.
         """
         return self._own.execute(
             'SELECT worker, fence, until, promoted FROM '
             'distperiodic_partition WHERE name = ?', (name,)).fetchone()
 
     def partition_workers(self, name):
-        """Names of the processes that the partition has a row of."""
+        """Return the processes that have a row for the partition."""
         return {worker for worker, in self._own.execute(
             'SELECT worker FROM distperiodic_partition_worker '
             'WHERE partition = ?', (name,))}
 
     @contextlib.contextmanager
     def no_trouble(self):
-        """Whoever typed it may be told to do so again later."""
+        """Suppress store errors within this context. An operator would simply
+        repeat the command.
+        """
         trouble, share = self._trouble, self._trouble.share
         trouble.share = 0.0
         try:
@@ -110,10 +113,10 @@ class InSqlite:
             trouble.share = share
 
     def finish(self, run, lease, result=None):
-        """End *run* in a session of its handler's; whether that was
-        committed. None: nobody knows.
+        """End *run* in a database session of its handler. Return whether the
+        end was committed; None means unknown.
 
-        :param result: what a command returns, as JSON.
+        :param result: result of a command, as JSON.
         """
         try:
             with self._sessions.connect() as session:
@@ -124,12 +127,13 @@ class InSqlite:
                     session.commit()
                     return True
         except sa.exc.SQLAlchemyError:
-            # It ends the handler, too, whether it was committed or not.
+            # The error ends the handler, too. The commit may or may not have
+            # taken effect.
             return None
         return False
 
     def close(self):
-        """Read what was committed, and delete it."""
+        """Read the committed records, and delete the database."""
         self._read()
         self.totals = self._own.execute(
             'SELECT name, sum(due), sum(done), sum(dead), sum(skipped) FROM '
@@ -181,7 +185,7 @@ class InSqlite:
 
 def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
           state, was_fence, fence, was_lease, lease, by, relisted):
-    """Put a change of a row into *journal*."""
+    """Record a change of a row in *journal*."""
     before, after = _STATES.get(was_state), _STATES[state]
     if tick != was_tick:
         if was_tick is not None and before not in ENDINGS and (
@@ -191,7 +195,7 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
             journal.claim(job, name, tick, lease)
         return
     if settled != was_settled:
-        # What is listed once more has missed nothing.
+        # An object that was listed again has missed no tick: this is no skip.
         if not relisted:
             journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
         return
@@ -206,7 +210,9 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
 
 
 class Operator:
-    """Who pauses jobs, has them run at once, and tidies up."""
+    """The operator who pauses, triggers and requeues jobs, and prunes the
+    store.
+    """
 
     def __init__(self, url, stores):
         self._admin = StoreAdmin(url, namespace=_SPACE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases of SQLite that live in virtual time, and fail when they are told.
+"""SQLite databases that use virtual time, and fail at random.
 
 The clocks of the host are those of the world. Each statement and each commit
-may fail; what failed may be done.
+may fail. A commit that reports an error may have taken effect.
 """
 
 import atexit
@@ -66,26 +66,27 @@ END;
 
 
 class Trouble:
-    """What goes wrong in the database of one world.
+    """The errors in the database of one world.
 
-    :param share: of the statements and of the commits that fail.
+    :param share: share of the statements and of the commits that fail.
     """
 
     def __init__(self, world, clock, share):
         self.world = world
         self.clock = clock
         self.share = share
-        # Connections of the services themselves have a clock each.
+        # Connections of the services read the host's clocks. Replace these
+        # clocks by those of the world.
         self._read = HostClock.read
         HostClock.read = lambda _: Reading(
             'one', self.world.t, self.clock.now())
 
     def close(self):
-        """Give the host its own clocks back."""
+        """Restore the host's own clocks."""
         HostClock.read = self._read
 
     def strike(self, what):
-        """Fail by chance."""
+        """Raise an error, with the probability ``share``."""
         if self.share and self.world.random.random() < self.share:
             self.world.happened(what)
             raise sqlite3.OperationalError(self.world.random.choice(_ERRORS))
@@ -122,7 +123,7 @@ class _Connection(sqlite3.Connection):
 
 
 class Directory:
-    """Where the databases of one process are."""
+    """The directory with the databases of one process."""
 
     def __init__(self):
         memory = pathlib.Path('/dev/shm')  # noqa: S108
@@ -132,7 +133,7 @@ class Directory:
         self._troubles = {}
         atexit.register(shutil.rmtree, self._path, ignore_errors=True)
         sa.event.listen(sa.engine.Engine, 'do_connect', self._connecting)
-        # All migrations are applied, once.
+        # Apply all migrations once, to a database that ``new`` copies.
         schema.sync(f'sqlite:///{self._path}/empty')
         with sqlite3.connect(self._path / 'empty') as connection:
             connection.create_function('sim_now', 0, lambda: 0)
@@ -140,7 +141,7 @@ class Directory:
         connection.close()
 
     def new(self, trouble):
-        """The path of a database of its own."""
+        """Create a database. Return its path."""
         path = f'{self._path}/{next(self._numbers)}'
         shutil.copy(self._path / 'empty', path)
         self._troubles[path] = trouble
@@ -152,7 +153,7 @@ class Directory:
             pathlib.Path(name).unlink(missing_ok=True)
 
     def open(self, path):
-        """A connection of the world's own, which never fails."""
+        """Return a connection for the simulation itself, which never fails."""
         connection = sqlite3.connect(path)
         self._set_clock(connection, self._troubles[path])
         return connection
@@ -176,5 +177,5 @@ class Directory:
 
 @functools.cache
 def directory():
-    """The one of this process."""
+    """Return the directory of this process."""
     return Directory()

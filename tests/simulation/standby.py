@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worlds whose partition has one active worker, on the real store in SQLite.
 
-They are worlds of their own beside those of the seeds, which stay as they are.
-What is judged: the active worker alone begins runs, no two are at work, and
-another takes over in time once both signs of life are gone.
+Some seeds have such a world in addition to their usual world, which it does
+not change. The judge checks three rules. Only the active worker begins runs.
+No two workers run at the same time. Another worker takes over in time once the
+active worker has lost both signs of life: its lease and its entry in the
+group.
 """
 
 import dataclasses
@@ -17,20 +19,21 @@ from tests.simulation import ensemble
 from tests.simulation import members
 from tests.simulation.world import SECOND
 
-#: The share of the seeds that have such a world, too.
+#: Share of the seeds that have a world with one active worker in addition.
 SHARE = 0.03
-#: Seeds whose world failed once.
+#: Seeds whose standby world failed once, each with its error.
 FAILED = {
     20: 'late: a worker that had stopped was in the group, and had no row',
     857: 'late: the judge did not know that a new worker in the group without '
          'a row prevents a take-over'}
 #: Name of the partition of all workers.
 PARTITION = 'default'
-#: Seconds between two looks of a worker, and of the judge.
+#: Seconds between two sweeps of a worker, and between two checks of the judge.
 _LOOKS = 0.25
-#: Seconds within which another worker takes over once it may.
+#: Seconds within which a standby worker must take over from when it is allowed
+#: to.
 _TAKES_OVER = 1.0
-#: Faults that touch a sign of life.
+#: Faults that interrupt a sign of life.
 FAULTS = (
     'kill worker', 'stop worker', 'freeze short', 'freeze long', 'cut',
     'cut from store', 'store away', 'ensemble away', 'all signs cut',
@@ -39,13 +42,15 @@ NOISE = 'answer lost', 'store slow', 'view lag', 'handlers slow'
 
 
 def have(seed):
-    """Whether *seed* has such a world."""
+    """Return whether *seed* has a world with one active worker."""
     return seed in FAILED or (
         random.Random(f'standby in {seed}').random() < SHARE)
 
 
 def draw(seed):
-    """What is given of such a world: see :func:`.draws.draw`."""
+    """Draw the settings of a world with one active worker; see
+    :func:`.draws.draw`.
+    """
     drawn = random.Random(f'standby of {seed}')
     faults = [one for one in FAULTS if drawn.random() < 0.5]
     return dict(
@@ -85,7 +90,9 @@ class Worker(members.Worker):
         self._show()
 
     def _show(self):
-        """Let the schedulers see whether work is to be sent here."""
+        """Publish the number of runs that schedulers may send here: 0 unless
+        this worker is active.
+        """
         slots = self._slots if (
             self.standby.role is Role.ACTIVE and not self.leaving) else 0
         entry = self.cluster.ensemble.entry(self, self.group)
@@ -107,16 +114,17 @@ class Worker(members.Worker):
 
 
 class Judge:
-    """What must hold in the partition of *cluster*."""
+    """Judge of the partition of *cluster*."""
 
     def __init__(self, cluster):
         self._cluster = cluster
         self._world = cluster.world
         self.findings = []
         self.take_overs = 0
-        #: Fence that was seen last.
+        #: Fence at the last check.
         self._fence = 0
-        #: Since when another worker may take over. None: none may.
+        #: Time from which a standby worker is allowed to take over. None means
+        #: that no worker is allowed to.
         self._open_since = None
         #: Whether an operator has ever chosen a worker.
         self._chosen = False
@@ -127,7 +135,7 @@ class Judge:
         self._world.after(_LOOKS, self._look)
 
     def began(self, run, going):
-        """*run* begins while those of *going* have not ended."""
+        """Judge the begin of *run*, while the runs *going* have not ended."""
         worker, fence, *_ = self._row()
         if worker != run.process:
             self._find(f'not active: {run.process} begins {run.job} '
@@ -141,13 +149,15 @@ class Judge:
                            f'{other.start - self._world.begin}')
 
     def victims(self, processes):
-        """The active one of *processes* half of the time, or all."""
+        """Return the processes for a fault: half of the time only the active
+        worker, else all *processes*.
+        """
         worker, *_ = self._row()
         return (self._world.random.random() < 0.5 and [
             one for one in processes if one.name == worker]) or processes
 
     def promote(self):
-        """An operator chooses any worker."""
+        """Make an operator choose any worker."""
         admin = PartitionAdmin(self._cluster.stores.url, namespace='group')
         names = sorted(name for name in self._cluster.here if name[0] == 'w')
         try:
@@ -161,8 +171,11 @@ class Judge:
         self._chosen = True
 
     def _excused(self, process, since):
-        """Whether *process* may be at work though another one is active: it
-        has lost both signs of life, as far as it could know.
+        """Return whether *process* may run although another worker is active,
+        because it could not detect this.
+
+        Such a process was frozen or cut off during its run, or it is cut from
+        the store and an operator has chosen another worker.
         """
         unaware = [*process.unable, *process.cuts]
         return (process.frozen or process.cut is not None
@@ -175,8 +188,8 @@ class Judge:
             f'{text} at {self._world.t / SECOND:.3f}')
 
     def _row(self):
-        """Its worker, its fence, the seconds that its lease has left, and the
-        choice of an operator.
+        """Return the active worker, its fence, the remaining seconds of its
+        lease, and the worker that an operator chose.
         """
         row = self._cluster.stores.partition(PARTITION)
         if row is None:
@@ -195,8 +208,9 @@ class Judge:
         gone = not worker or (left <= 0 and not any(
             one.name == worker for one in self._world.processes.values()
             if group.entry(one, ensemble.WORKERS) is not None))
-        # The others wait for a member that was chosen, and for one that has
-        # not recorded yet that it stands by: it may share the partition.
+        # Two things prevent a take-over. One is a worker that an operator
+        # chose. The other is a process in the group without a row in the
+        # store, because it may share the work of the partition.
         if promoted or self._unrecorded() or not (gone and any(
                 map(self._able, self._cluster.here.values()))):
             self._open_since = None
@@ -209,7 +223,7 @@ class Judge:
             self._open_since = self._world.t
 
     def _unrecorded(self):
-        """Whether a process in the group has no row in the store."""
+        """Return whether a process in the group has no row in the store."""
         names = {
             one.name for one in self._world.processes.values()
             if self._cluster.ensemble.entry(one, ensemble.WORKERS) is not None}
@@ -217,7 +231,7 @@ class Judge:
             names - self._cluster.stores.partition_workers(PARTITION))
 
     def _able(self, process):
-        """Whether *process* can take over now."""
+        """Return whether *process* is able to take over now."""
         cluster = self._cluster
         return (process is not None and process.alive and not process.leaving
                 and process.group == ensemble.WORKERS and not process.frozen

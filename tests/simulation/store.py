@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of the simulated cluster that is kept in memory."""
+"""The store in memory of the simulated cluster."""
 
 from distperiodic.adapters.local.memory_rows import ClaimRow
 from distperiodic.core.claim import ENDING_MOVES
@@ -11,11 +11,11 @@ _END = {move: state for state, move in ENDING_MOVES.items()}
 
 
 class SharedStore(SharedMemoryStore):
-    """The shared store in memory, which keeps a journal of its moves.
+    """The shared store in memory, which keeps a journal of its transitions.
 
-    :param clock: of the store.
-    :param locked: decides by job and object whether another transaction has
-        locked a row. A database leaves such rows out of some calls.
+    :param clock: clock of the store.
+    :param locked: returns whether another transaction has locked the row of a
+        job and object. A database skips such rows in some calls.
     """
 
     def __init__(self, clock, journal, locked=lambda job, key: False):
@@ -45,7 +45,7 @@ class SharedStore(SharedMemoryStore):
 
     def take_over_expired(self, jobs, **options):
         if self._locked('', 'a lease'):
-            # A lease with a locked row is left to a later search.
+            # A later search takes over a lease that has a locked row.
             return []
         return super().take_over_expired(jobs, **options)
 
@@ -83,8 +83,8 @@ class SharedStore(SharedMemoryStore):
         return super()._end(objects, lease, move)
 
     def fence_of(self, job, name):
-        """Under which fence a run of that object may begin now; None: under
-        none.
+        """Return the fence under which a run of this object may begin now.
+        None means that no run may.
         """
         row = self._rows[job].get(name)
         if isinstance(row, ClaimRow) and row.state is State.RUNNING:

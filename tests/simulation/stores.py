@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store that a world has: in memory, or the real one in SQLite."""
+"""The store of a world: in memory, or the real store in SQLite."""
 
 from tests.simulation.journal import Journal
 from tests.simulation.store import SharedStore
@@ -8,13 +8,13 @@ from tests.simulation.store import SharedStore
 class InMemory:
     """One store in memory, which all processes share."""
 
-    #: (job, tick) that were triggered.
+    #: (job, tick) pairs that an operator triggered.
     triggered = frozenset()
-    #: When what was dead was told to run once more.
+    #: Times at which an operator requeued dead claims.
     requeues = ()
-    #: It has no tasks.
+    #: This store has no tasks.
     tasks = None
-    #: The share of the runs that end in a session of their handler's.
+    #: Share of the runs that end in a database session of their handler.
     sessions = 0.0
 
     def __init__(self, cluster):
@@ -31,14 +31,14 @@ class InMemory:
         return self._store
 
     def heal(self):
-        """No errors come from it."""
+        """Do nothing: this store returns no errors."""
 
     def close(self):
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def tell_calls(store, tell):
-    """Have each call of *store* and its answer told to *tell*."""
+    """Log each call of *store* and its answer with *tell*."""
     def telling(name, call):
         def told(*args, **options):
             answer = call(*args, **options)
@@ -54,7 +54,7 @@ def tell_calls(store, tell):
 
 
 def of(cluster):
-    """The store that *cluster* drew."""
+    """Return the store that *cluster* drew."""
     if cluster.setup.sql:
         from tests.simulation import sql
         return sql.InSqlite(cluster)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs of tasks that are planted in the world, to see that the oracle finds
-them.
+"""Planted bugs of tasks, to check that the oracle finds them.
 
-They are in what the store does. See :mod:`tests.simulation.bugs`.
+The bugs are in the store. See :mod:`tests.simulation.bugs`.
 """
 
 import itertools
@@ -24,12 +23,12 @@ _task = tables.task
 
 
 class _TaskBug(Bug):
-    """A bug in the steps of tasks, or in the moves that they make."""
+    """A bug in the steps of tasks, or in their transitions."""
 
     given = types.MappingProxyType({'sql': True, 'tasks': True})
 
     def steps(self, kind):
-        """The class of the steps, from the right one."""
+        """Return the class of the steps, derived from the correct class."""
         moves = self.moves(task_rows.Moves)
 
         class Steps(kind):
@@ -38,7 +37,8 @@ class _TaskBug(Bug):
         return Steps
 
     def moves(self, kind):
-        """The class of the moves, from the right one."""
+        """Return the class of the transitions, derived from the correct class.
+        """
         return kind
 
     def sql_store(self, kind):
@@ -52,11 +52,11 @@ class _TaskBug(Bug):
 
 
 class _Undone(Exception):
-    """A transaction that is not committed."""
+    """Raised to roll back a transaction."""
 
 
 def _not_committed(database, call):
-    """The answer of *call*, whose transaction is undone."""
+    """Return the answer of *call*, and roll back its transaction."""
     answers = []
     write = database.write
 
@@ -75,7 +75,9 @@ def _not_committed(database, call):
 
 
 class MessageBeforeCommit(_TaskBug):
-    """A worker begins the next step before it is committed, which fails."""
+    """A worker begins the next step before the transaction is committed, and
+    the commit fails.
+    """
 
     def steps(self, kind):
         class Steps(kind):
@@ -91,7 +93,7 @@ class MessageBeforeCommit(_TaskBug):
 
 
 class ToldBeforeCommit(_TaskBug):
-    """A client is given the id of a task before the task is committed."""
+    """A client receives the id of a task before the task is committed."""
 
     def task_store(self, kind):
         class Store(kind):
@@ -106,14 +108,14 @@ class ToldBeforeCommit(_TaskBug):
         return Store
 
 
-#: What makes results late.
+#: Settings that make results late.
 _LATE = types.MappingProxyType({
     **_TaskBug.given, 'faults': 4 * ('freeze long', 'cut from store'),
     'local': False, 'schedulers': 1, 'workers': 2})
 
 
 class StaleFence(_TaskBug):
-    """A result moves its task, whatever fence has its step by now."""
+    """A result moves its task even if the fence of the result is old."""
 
     given = _LATE
 
@@ -140,7 +142,7 @@ class StaleFence(_TaskBug):
 
 
 class LateResult(_TaskBug):
-    """The values of a result are kept, though it came too late."""
+    """The values of a result are stored although the result came too late."""
 
     given = _LATE
 
@@ -163,7 +165,9 @@ class LateResult(_TaskBug):
 
 
 class RollbackOrder(_TaskBug):
-    """Steps are rolled back from the first one on."""
+    """Steps are rolled back from the first to the last, not from the last to
+    the first.
+    """
 
     def moves(self, kind):
         class Moves(kind):
@@ -205,7 +209,7 @@ class LeftTooSoon(_TaskBug):
 
 
 class LastComesFirst(_TaskBug):
-    """The newest task of a queue is its next one."""
+    """The newest task of a queue runs next."""
 
     def moves(self, kind):
         class Moves(kind):
@@ -218,7 +222,7 @@ class LastComesFirst(_TaskBug):
 
 
 class HaltIgnored(_TaskBug):
-    """A queue goes on after a task that failed."""
+    """A queue continues after a failed task."""
 
     def moves(self, kind):
         class Moves(kind):
@@ -242,7 +246,9 @@ class NextStepForgotten(_TaskBug):
 
 
 class LossesForgotten(_TaskBug):
-    """A step runs again whenever its worker is lost, at most once or not."""
+    """A step runs again after each loss of its worker, even if it may run at
+    most once.
+    """
 
     def steps(self, kind):
         class Steps(kind):

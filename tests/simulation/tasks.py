@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of a world: who submits and steers them, and what commands do.
+"""Tasks of a world: the clients, the operators and the commands.
 
-They are drawn apart from the rest, so that the worlds without tasks stay as
-they are. The oracle is :mod:`tests.oracle.tasks`.
+Tasks have their own random generator, so that worlds without tasks do not
+change. The oracle is :mod:`tests.oracle.tasks`.
 """
 
 import dataclasses
@@ -18,17 +18,17 @@ from distperiodic.operator.tasks import NewTask
 from tests import checker
 from tests.oracle import tasks as oracle
 
-#: The share of the worlds with the store in SQLite that have tasks.
+#: Share of the worlds with the store in SQLite that have tasks.
 SHARE = 0.5
 #: The partition of all workers of a world.
 _MODULE = 'default'
 _COMMANDS = 'c0', 'c1', 'c2'
 _UNDOES = 'u0', 'u1'
 _QUEUES = 'halts', 'goes on'
-#: Seconds of a command that exceeds its timeout, and of that timeout.
+#: Timeout of a command in seconds. A slow command exceeds it.
 _TIMEOUT = 2.0
 
-#: What may be wrong with a task: its step, and how often.
+#: Fates that a step of a task may have.
 FATES = ('well', 'fails once', 'fails', 'rollback fails', 'slow', 'long',
          'deadly')
 
@@ -37,27 +37,30 @@ STEERS = 'cancel', 'retry', 'halt', 'resume', 'go_on'
 
 
 def commands():
-    """The jobs of all commands, by name."""
+    """Return the jobs of all commands, by name."""
     jobs = [command_job(_MODULE, name, '') for name in _COMMANDS + _UNDOES]
     return {job.name: job for job in jobs}
 
 
 def have(seed):
-    """Whether the world of *seed* has tasks, if its store could."""
-    # The number is one with which the seeds of seeds.txt have none: they show
-    # again what failed before there were tasks.
+    """Return whether the world of *seed* has tasks, if its store supports
+    them.
+    """
+    # The number 8 is chosen so that the older seeds of seeds.txt have no
+    # tasks. So these seeds still reproduce the errors that were found before
+    # there were tasks.
     return random.Random(f'tasks 8 in {seed}').random() < SHARE
 
 
 @dataclasses.dataclass
 class _Plan:
-    """What becomes of a task."""
+    """The fate of a task."""
 
     definition: workflow.Definition
     fate: str
-    #: The step with that fate.
+    #: Index of the step that has the fate.
     at: int
-    #: How many of its runs have it.
+    #: Number of runs of the step that have the fate.
     times: int
 
 
@@ -73,7 +76,7 @@ class Tasks:
         self._submissions = {}
         self._answers = []
         self._requests = []
-        #: Runs that go on, by task and by queue.
+        #: Current runs, by task and by queue.
         self._going = {}
         self._store = cluster.stores.tasks
         self._world.after(0.5, self._set_queues)
@@ -126,7 +129,9 @@ class Tasks:
             action(_UNDOES) if random.random() < 0.7 else None)
 
     def _submit(self, task, plan, tries=20):
-        """Submit *task*; who has no answer tries again, if it has a key."""
+        """Submit *task*. A client without an answer tries again if the task
+        has a key.
+        """
         world, random = self._world, self._random
         id_ = f't{len(self._submissions):03d}'
         again = functools.partial(self._submit, task, plan, tries - 1)
@@ -164,7 +169,7 @@ class Tasks:
         self._ask('goes on', 'go_on', self._store.set_goes_on, True)
 
     def _steer(self):
-        """An operator does something about a task, or a queue."""
+        """Make an operator act on a task or a queue."""
         random = self._random
         if self._cluster.line.away or not self._answers:
             return
@@ -187,7 +192,7 @@ class Tasks:
             with self._cluster.stores.no_trouble():
                 answer = call(of, *arguments)
         except (exceptions.InvalidTask, exceptions.UnknownTask):
-            # It is too late, or too early.
+            # The state of the task does not allow the request.
             return
         self._world.tell('OPERATOR %s %s -> %s', what, of, answer)
         self._world.happened(f'operator: {what}')
@@ -196,7 +201,7 @@ class Tasks:
             self._notify(of)
 
     def heal(self):
-        """Operators see to what waits for them, in half of the worlds."""
+        """Make operators resume all queues, in half of the worlds."""
         if self._random.random() < 0.5:
             for queue in _QUEUES:
                 self._ask(queue, 'resume', self._store.resume)
@@ -204,7 +209,7 @@ class Tasks:
     # -- commands
 
     def run_of(self, batch, index, process):
-        """The run of a step that begins now."""
+        """Return the run of a step that begins now."""
         step = batch.steps[batch.objects[index]]
         return oracle.CommandRun(
             batch.job, batch.objects[index], batch.tick, batch.fences[index],
@@ -213,7 +218,9 @@ class Tasks:
             parameters=json.dumps(step.parameters))
 
     def began(self, run):
-        """*run* begins; which others of its task and of its queue go on?"""
+        """Record that *run* begins, and check whether concurrent runs of its
+        task and its queue are allowed.
+        """
         world, task = self._world, run.object
         run.stale = run.fence != self._cluster.stores.fence_of(run.job, task)
         due = self._cluster.stores.due_of(task)
@@ -233,7 +240,9 @@ class Tasks:
             going.append(run)
 
     def behaviour(self, run):
-        """How many seconds *run* takes, whether it fails, and its result."""
+        """Return the seconds that *run* takes, and whether it fails. Set its
+        result.
+        """
         random, plan = self._random, self._plans[run.object]
         seconds = 0.01 + 0.1 * random.random()
         if self._cluster.slow and random.random() < 0.05:
@@ -250,7 +259,7 @@ class Tasks:
                 elif fate == 'slow':
                     seconds = 2 * _TIMEOUT
                 elif fate == 'long':
-                    # Its lease may end meanwhile.
+                    # The lease of the run may expire before its end.
                     seconds = 1.5 * random.random() * (
                         self._cluster.setup.lease)
                 elif fate == 'deadly' and not self._cluster.healed:
@@ -266,10 +275,10 @@ class Tasks:
             {f'{run.step}{"r" if run.back else ""}': run.fence})
         return seconds, fails
 
-    # -- what came of it
+    # -- results
 
     def judge(self):
-        """What the oracle says of it."""
+        """Return the findings of the checker and of the oracle."""
         cluster, stores = self._cluster, self._cluster.stores
         journal = stores.steps_journal
         record = checker.Record(
@@ -285,7 +294,9 @@ class Tasks:
         return [*checker.check(record), *oracle.judge(facts)]
 
     def endings(self):
-        """How many tasks have each status at the end, and had each fate."""
+        """Return the last status of each task, and the fate of the task of
+        each run.
+        """
         last = {row.task: row.status
                 for row in self._cluster.stores.task_rows}
         return [*last.values(), *(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the oracle holds for due is what had to be, and no more."""
+"""The oracle requires the ticks that had to be claimed, and no other ticks."""
 
 import pytest
 
@@ -26,8 +26,12 @@ def at(seconds):
 
 
 def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
-    """Its owner stood still until 20 s and goes on with the tick of 16 s. By
-    then another one, whose place on the ring nobody knows, has recorded it.
+    """A new object may count from the instant of the reading that recorded it
+    first.
+
+    The owner is stalled until 20 s, and then reads the catalogue for the tick
+    of 16 s. Just before, a member that is not on the ring has recorded the
+    object for 20.1 s.
     """
     bounds = Bounds(at(1), at(5), at(1), at(2))
     facts = Facts(
@@ -55,9 +59,11 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
     (39, []), (47, ['unexplained'])], ids=['before', 'after'])
 def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
         claimed, found):
-    """The schedule is that of every 24 s from 40 s on. By that, the object is
-    due for the tick of 24 s after 40 s. It was not due for it before, as its
-    ticks were those of 20 s and 30 s.
+    """A tick before the watermark is not due by a new schedule.
+
+    The schedule is every 10 s until 40 s, and then every 24 s. By its phase,
+    the object comes due for the tick of 24 s shortly after 40 s, by the new
+    schedule. By the old schedule it was due for the ticks of 20 s and 30 s.
     """
     name = next(
         f'spread-{n}' for n in range(1000) if at(0.8) < schedule.phase_us(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters from many seeds keep what a shared store promises.
+"""Clusters from many seeds keep the guarantees of a shared store.
 
-More of them: ``tox -e simulation -- --seeds 10000 --from 1``.
+To run more seeds: ``tox -e simulation -- --seeds 10000 --from 1``.
 """
 
 import collections
@@ -21,12 +21,13 @@ from tests.simulation import tasks
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEEDS = 1000
-# Planted bugs are found within so many seeds; most within three.
+# Number of seeds within which each planted bug must be found. Most bugs are
+# found within three.
 ENOUGH = 150
 
 
 def seeds():
-    """The first ones, and all that once failed."""
+    """Return the first seeds, and all seeds that once failed."""
     text = pathlib.Path(__file__).with_name('seeds.txt').read_text()
     return sorted({*range(1, SEEDS + 1), *(
         int(line.split()[0]) for line in text.splitlines()
@@ -40,7 +41,9 @@ def told(result):
 
 @pytest.mark.timeout(900)
 def test_no_promise_is_broken_whatever_happens():
-    """Also that all of it happened: a fault that never comes is no test."""
+    """Also check that every fault, job and outcome occurred: a fault that
+    never occurs tests nothing.
+    """
     faults = collections.Counter()
     runs = collections.Counter()
     fates = collections.Counter()
@@ -85,7 +88,7 @@ def test_a_seed_is_the_same_life_each_time():
 
 
 def digest_of(seed, hashes):
-    """Of a life in a process that keeps its sets in an order of its own."""
+    """Return the digest of a seed in a process with another order of sets."""
     return subprocess.run(
         [sys.executable, '-W', 'ignore', '-c',
          'from tests.simulation import __main__ as command;'
@@ -97,14 +100,19 @@ def digest_of(seed, hashes):
 
 @pytest.mark.parametrize('seed', [6, 82])
 def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
-    """Else a seed that failed elsewhere does not fail here."""
+    """If the order of sets had an effect, a seed that fails on one machine
+    might not fail on another.
+    """
     assert digest_of(seed, 1) == digest_of(seed, 2)
 
 
 @pytest.mark.parametrize('bug', sorted(planted.BUGS))
 def test_a_planted_bug_is_found(bug):
-    """Or the simulation would be blind to it in the product, too."""
-    # Most are planted in the store in memory, and show within minutes.
+    """If the simulation did not find a planted bug, it could also miss this
+    bug in the product.
+    """
+    # Most bugs are planted in the store in memory, and show within minutes of
+    # virtual time.
     given = {'sql': False, 'long': False, **planted.BUGS[bug].given}
     assert any(
         command.live(seed, bug, **given)['findings']

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of tasks accepts what is right, and finds what is wrong."""
+"""The oracle of tasks accepts correct records, and finds the errors in
+incorrect ones.
+"""
 
 import dataclasses
 import itertools
@@ -14,7 +16,7 @@ UNDONE = tasks.Step(Act(), Act())
 
 
 class History:
-    """A world of tasks that is written down second by second."""
+    """A record of tasks in which each event takes one second."""
 
     def __init__(self):
         self.submissions = {}
@@ -52,11 +54,13 @@ class History:
             **options))
 
     def recover(self, task='t'):
-        """Claim a step again whose run was lost, or was returned."""
+        """Record that a step was claimed again, because its run was lost or
+        returned.
+        """
         self.recoveries.append((task, next(self._now) * SECOND))
 
     def ask(self, what, of='t'):
-        """A request that the next row, if any, answers."""
+        """Record a request at the instant of the next row."""
         now = next(self._now)
         self._now = itertools.count(now)
         self.requests.append(tasks.Request(now * SECOND, of, what))

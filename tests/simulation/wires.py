@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of a simulated process to its store and to its workers.
+"""The connections of a simulated process to its store and to its workers.
 
-The store queue of :mod:`tests.unit.world` answers at once, or when a test lets
-it. Here calls and answers take virtual time, and get lost.
+The store queue of :mod:`tests.unit.world` answers at once, or when a test
+allows it. Here calls and answers take virtual time, and may be lost.
 """
 
 import dataclasses
@@ -12,22 +12,22 @@ from distperiodic.core.member import process_of
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Span
 
-# A call that takes longer is one that the store did not answer in time.
+# Microseconds. If a call takes longer, the store counts as not answering.
 _IN_TIME = SECOND // 50
 
 
 @dataclasses.dataclass
 class Line:
-    """How well the store is reached.
+    """The quality of the connections to the store.
 
-    :param lost: the share of answers that never come.
-    :param slow: the share of calls that take up to a second.
+    :param lost: share of the answers that are lost.
+    :param slow: share of the calls that take up to a second.
     """
 
     away: bool = False
     lost: float = 0.0
     slow: float = 0.0
-    #: Times in which it was away.
+    #: Times in which the store was unreachable.
     outages: list = dataclasses.field(default_factory=list)
     _since: int = 0
 
@@ -42,8 +42,10 @@ class Line:
 
 
 class StoreQueue:
-    """As the store's thread: one call at a time, each until it is answered.
-    What comes first goes before all but the call that is under way. See
+    """Model of the store's thread: one call at a time, repeated until it is
+    answered.
+
+    An urgent call precedes all waiting calls, but not the current call. See
     :class:`distperiodic.ports.StoreQueue`.
     """
 
@@ -56,7 +58,7 @@ class StoreQueue:
         self._line = line
         self._asked = []
         self._pause = 0.1
-        #: When the call that is under way was made.
+        #: Time at which the current call was made.
         self._since = 0
         self.away = False
 
@@ -69,23 +71,26 @@ class StoreQueue:
 
     @property
     def unanswered(self):
-        """Since when a call is under way. None: there is none."""
+        """Time since which a call is unanswered. None means that there is no
+        call.
+        """
         return self._since if self._asked else None
 
     def _soon(self, call, args):
-        """Have it happen in the process once it was told."""
+        """Deliver a call to the process after a one-way delay."""
         self._world.at(self._world.t + self._delay(), self._happen, 'store',
                        call, args)
 
     def _delay(self):
-        """Microseconds of one way."""
+        """Return a one-way delay in microseconds."""
         random, slow = self._random, self._line.slow
         if slow and random() < slow:
             return int(random() * SECOND)
         return int((0.0005 + 0.004 * random()) * SECOND)
 
     def _send(self):
-        # From here on it is on its way, whatever becomes of the process.
+        # From here on the call is in transit, and continues even if the
+        # process dies.
         self._world.at(self._world.t + self._delay(), self._arrive,
                        *self._asked[0])
 
@@ -96,7 +101,8 @@ class StoreQueue:
             return
         if line.lost and world.chance(line.lost):
             world.happened('answer lost')
-            # Done, not done, or done when nobody thinks of it any more.
+            # The call takes effect now, takes effect later, or never takes
+            # effect.
             done = world.random.random()
             if done < 0.6:
                 self._try(call)
@@ -138,7 +144,10 @@ class StoreQueue:
 
 @dataclasses.dataclass
 class Broker:
-    """How well messages travel; shares of all of them, and seconds."""
+    """The quality of message delivery.
+
+    Shares apply to all messages; the delay is in seconds.
+    """
 
     world: object
     away: bool = False
@@ -169,7 +178,7 @@ class Broker:
             process.happen('main', give, (process, what))
 
     def send(self, sender, batch):
-        """*sender* gives up *batch* to its worker."""
+        """Send *batch* from *sender* to its worker."""
         world = self.world
         if self.away:
             sender.later(0.5 + 2 * world.random.random(), sender.unsent,
@@ -187,7 +196,7 @@ class Broker:
                       batch, _copy_of_batch)
 
     def notify(self, process, task):
-        """Somebody tells *process*, a scheduler, of a task."""
+        """Send a notice of *task* to *process*, a scheduler."""
         if not self.away:
             self._deliver(process.name, _noticed, task, str)
 

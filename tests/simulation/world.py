@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time, chance and processes; nothing here waits or has a thread.
+"""Time, chance and processes, without waiting and without threads.
 
-Whatever happens is an event at an instant, in a heap. What belongs to a
-process happens in it: not at all once it was killed, and if it is stopped
-only when it goes on, in the order in which it would have happened.
+Each event is an entry of a heap, with its instant. An event of a killed
+process does not happen. An event of a frozen process happens after the freeze.
+The events of one thread keep their order.
 
-The clock of :mod:`distperiodic.testing` is one that a test moves. Here events
-move the time, and each process and the store have a wall clock of their own.
+A test moves the clock of :mod:`distperiodic.testing`. Here events move the
+time, and each process and the store have their own wall clocks.
 """
 
 import heapq
@@ -18,16 +18,17 @@ from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Span
 
-#: Twenty minutes after midnight, UTC, of days on which Berlin's clocks go
-#: back, and forward, at 01:00: in the middle of a long world.
+#: Start times of worlds: 00:20 UTC on two days. At 01:00 UTC, in the middle of
+#: a long world, the clocks in Berlin go back on the first day and forward on
+#: the second.
 BEGINS = tuple((day * 86_400 + 1_200) * SECOND for day in (19_659, 19_813))
 
-# Seconds for which the threads of a process may go on before others of it.
+# Seconds within which all threads of a process continue after a freeze.
 _THAWS = 0.05
 
 
 class World:
-    """The instant, what is to happen, and the seeded chance."""
+    """The current time, the future events, and the seeded random generator."""
 
     def __init__(self, seed, log=None, begin=BEGINS[0]):
         self.random = random.Random(seed)
@@ -39,12 +40,12 @@ class World:
         self._names = itertools.count(1)
         self.processes = {}
         self.stalls = []
-        #: Fault to how often it came.
+        #: Number of occurrences of each fault.
         self.faults = {}
 
     @property
     def now(self):
-        """The true time."""
+        """The true time, in microseconds."""
         return self.begin + self.t
 
     def monotonic(self):
@@ -82,7 +83,7 @@ class World:
 
 
 class Clock:
-    """The clocks of one process: its wall clock may be set."""
+    """The clocks of one process. Its wall clock may be set."""
 
     def __init__(self, world, began=0):
         self._world = world
@@ -101,7 +102,7 @@ class StoreClock(Clock):
 
     def __init__(self, world):
         super().__init__(world)
-        #: Each change: how far it is ahead from then on.
+        #: Each change of the clock, with its lead over true time from then on.
         self.ahead = [(-FOREVER, 0)]
 
     def step(self, seconds):
@@ -112,7 +113,8 @@ class StoreClock(Clock):
 class Process:
     """One process from its start to its end.
 
-    :param identity: its name on the ring; its host keeps it.
+    :param identity: name on the ring. The next process of the same host has
+        the same name.
     """
 
     def __init__(self, world, identity, nonce=None):
@@ -123,32 +125,36 @@ class Process:
         self.clock = Clock(world, world.random.randrange(1, 10_000))
         self.alive = True
         self.frozen = False
-        #: Since when it cannot reach the coordination service; None: it can.
+        #: Time since which the process cannot reach the coordination service.
+        #: None means that it can.
         self.cut = None
-        #: When it could not before.
+        #: Earlier times in which the process could not reach the coordination
+        #: service.
         self.cuts = []
-        #: Whether it cannot reach the store.
+        #: Whether the process cannot reach the store.
         self.cut_from_store = False
-        #: Whether it is being stopped.
+        #: Whether the process is being stopped.
         self.leaving = False
-        #: When it was killed or began to stop.
+        #: Time at which the process was killed or began to stop.
         self.left = FOREVER
-        #: When it first saw itself among the members. None: not yet.
+        #: Time at which the process first saw itself among the members. None
+        #: means not yet.
         self.entered = None
-        #: Times in which it stood still, or its store did not answer it.
+        #: Times in which the process was stalled, or the store did not answer
+        #: it.
         self.unable = []
-        #: When it was last stopped or cut off, and is no more.
+        #: End of the last time in which the process was frozen or cut off.
         self.heard = 0
-        #: Until when it can be sure of its session, by the true time.
+        #: True time until which the process can be certain of its session.
         self.sure_until = float('inf')
-        #: Since when it knows that it does not stand in the ring.
+        #: Time since which the process knows that it is not in the ring.
         self._out = None
         self._pending = []
         self.runs = []
         world.processes[self.name] = self
 
     def stands(self, stands):
-        """It sees whether it stands in the ring."""
+        """Record whether the process sees itself in the ring."""
         now = self.world.now
         if stands and self.entered is None:
             self.entered = now
@@ -177,7 +183,7 @@ class Process:
         self.end()
 
     def end(self):
-        """It is no more; so are its runs."""
+        """End the process and its runs."""
         self.alive = False
         self.left = min(self.left, self.world.now)
         self._pending.clear()
@@ -199,7 +205,7 @@ class Process:
         world.after(seconds, self._thaw)
 
     def thawed(self):
-        """It goes on, and finds what has come meanwhile."""
+        """Handle the end of a freeze, before the delayed events."""
 
     def _thaw(self):
         if not self.alive:
@@ -208,7 +214,8 @@ class Process:
         self.frozen = False
         self.thawed()
         pending, self._pending = self._pending, []
-        # Its threads go on in any order, each with what waits for it.
+        # The threads continue in random order, each with its own delayed
+        # events.
         begins = {}
         for stream, call, args in pending:
             begin = begins.get(stream)
