@@ -91,7 +91,7 @@ class TaskQueries:
         """
         def read(connection: sa.Connection) -> Look:
             found, running = task_reader.read(
-                connection, self.group.namespace, task)
+                connection, self.group.dialect, self.group.namespace, task)
             return Look(
                 task_reader.task_of(found, running), found.position,
                 found.row.cancelled_by,
@@ -166,7 +166,7 @@ class TaskQueries:
               running: task_reader.Running) -> Waiting | None:
         if running.state is State.RETRY:
             return _wait(found, Wait.RETRY, until=running.until)
-        now = connection.scalar(sa.select(self.group.dialect.lease_now)) or 0
+        now = connection.scalar(sa.select(self.group.dialect.now)) or 0
         if running.until < now:
             return _wait(found, Wait.LEASE_ENDED, until=running.until,
                          holder=running.holder)

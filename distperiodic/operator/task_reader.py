@@ -9,6 +9,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.core.claim import State
 from distperiodic.core.task import Command
 from distperiodic.core.task import Step
@@ -76,7 +77,8 @@ class TaskReader:
         :raises UnknownTask: No task of the group has this id.
         """
         return self._database.read(
-            lambda connection: read(connection, self._namespace, task))
+            lambda connection: read(
+                connection, self._database.dialect, self._namespace, task))
 
     def page(self, *, status: Status | None, type_: str | None,
              queue: str | None, limit: int,
@@ -139,8 +141,8 @@ class TaskReader:
                 for row in rows]
 
 
-def read(connection: sa.Connection, namespace: str, task: str
-         ) -> tuple[task_rows.Task, Running | None]:
+def read(connection: sa.Connection, dialect: Dialect, namespace: str,
+         task: str) -> tuple[task_rows.Task, Running | None]:
     """Return a task, and the claim of its current command if it has one.
 
     :raises UnknownTask: No task of the group has this id.
@@ -154,7 +156,9 @@ def read(connection: sa.Connection, namespace: str, task: str
         return found, None
     claim = connection.execute(
         sa.select(_claim.c.state, _claim.c.attempt, _claim.c.worker,
-                  _lease.c.holder, _lease.c.made, _lease.c.until)
+                  _lease.c.holder,
+                  dialect.at_tick_clock(_lease.c.made).label('made'),
+                  dialect.at_tick_clock(_lease.c.until).label('until'))
         .join(_lease, _lease.c.id == _claim.c.lease)
         .join(_job, _job.c.id == _claim.c.job)
         .where(_claim.c.object == task, _job.c.space == namespace,

@@ -8,6 +8,7 @@ from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.schedule import SECOND
+from tests.conformance.test_step_store import Board
 
 HOUR = 3600
 LEASE = 60.0
@@ -153,3 +154,24 @@ def test_whoever_only_looks_after_a_boot_is_answered(host, open_store):
     host.wall = 0.0
 
     assert open_store().now() == 1_790_000_000 * SECOND
+
+
+def test_a_step_started_when_the_clock_for_ticks_says_so(host, tmp_path):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    schema.sync(url)
+    board = Board(url)
+    board.client.submit('two')
+    board.run()
+    host.wall += HOUR
+    task = board.client.submit('two')
+    lease = next(one for one in board.take()
+                 if one.claims[0].object == task)
+    granted = board.begin(lease)
+
+    created = board.client.get(task).created_at
+    running = board.client.get(task).steps[0].normal.started_at
+    board.end(lease, granted)
+    ended = board.client.get(task).steps[0].normal.started_at
+    board.close()
+
+    assert (running, ended) == (created, created)

@@ -79,6 +79,15 @@ class Dialect:
             sa.literal_column(
                 f'({_of_host(LEASE_NOW)})', sa.BigInteger))
 
+    def at_tick_clock(self, at: sa.ColumnElement[int]
+                      ) -> sa.ColumnElement[int]:
+        """Convert an instant of the clock for leases to the clock for ticks.
+
+        The two differ only in SQLite, after the clock of the host was set.
+        """
+        return at if self.name != 'sqlite' else (
+            self.now - self.lease_now + at)
+
     def once(self, build: 'Callable[[Dialect], Any]') -> Any:
         """Return the statement that *build* returns for this dialect.
 

@@ -81,9 +81,11 @@ def leases(dialect: Dialect) -> Any:
 def lock_ending(dialect: Dialect) -> Any:
     of_lease = _lease.c.id == sa.bindparam('of_lease')
     return sa.select(
-        _task, *(sa.select(_lease.c[name]).where(of_lease)
-                 .scalar_subquery().label(f'lease_{name}')
-                 for name in ('made', 'holder')),
+        _task, *(sa.select(column).where(of_lease)
+                 .scalar_subquery().label(name)
+                 for name, column in (
+                     ('lease_made', dialect.at_tick_clock(_lease.c.made)),
+                     ('lease_holder', _lease.c.holder))),
         dialect.now.label('now')).where(dialect.among(_task.c.id)).order_by(
             _task.c.id).with_for_update()
 

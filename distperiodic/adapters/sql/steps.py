@@ -647,7 +647,8 @@ def _ended_well(task: task_rows.Task, result: str | None) -> _End:
     if found and (problem := workflow.parameters_problem(
             {**task.parameters, **found})):
         return _ended_badly(
-            task, f'the parameters with its result {problem}')
+            task, 'the parameters of the task, merged with the result of this '
+            f'step, {problem}')
     return _End(task, Outcome.DONE, False, result=found)
 
 

@@ -12,11 +12,13 @@ from typing import Protocol
 
 from distperiodic import exceptions
 from distperiodic import ports
-from distperiodic.core import due
+from distperiodic.core.catalogue import Reading
 from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.scheduler.listing import Listing
+from distperiodic.flow.scheduler.listing import SharedListing
 
 
 class Change(NamedTuple):
@@ -25,17 +27,19 @@ class Change(NamedTuple):
     #: The previous ring. None means that everything known about this member's
     #: part must be discarded.
     before: Ring | None
-    #: Instant from which ticks of the objects of this member can be due,
-    #: unless an earlier instant was recorded for an object.
-    since: Instant
+    #: Instant from which ticks of the objects of this member can be due. None
+    #: means that the rows of the store record it.
+    since: Instant | None
+    #: True if other members owned the objects in between, so that waiting
+    #: claims must be abandoned and the rows discarded.
+    abandon: bool
 
 
 class Authority(Protocol):
     """Rules by which a member may act; see the docstring of this module."""
 
-    #: True if members share a store, which records the claims of other
-    #: members.
-    shared: bool
+    #: Class that updates the listing of the store.
+    listing: type[Listing]
 
     def view(self) -> View | None:
         """Return the view if the member may act on it.
@@ -45,6 +49,12 @@ class Authority(Protocol):
 
     def change(self, view: View) -> Change | None:
         """Return the change since the last call. None means no change."""
+
+    def must_read_again(self, reading: Reading | None) -> bool:
+        """Return whether gained arcs need a new reading of the catalogue.
+
+        :param reading: The last reading, if there is one.
+        """
 
 
 class _Authority:
@@ -71,7 +81,7 @@ class _Authority:
 class StoreAuthority(_Authority):
     """The store decides; its rows record since when an object can be due."""
 
-    shared = True
+    listing: type[Listing] = SharedListing
 
     def view(self) -> View | None:
         return self._known()
@@ -85,13 +95,18 @@ class StoreAuthority(_Authority):
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:
             return None
-        return Change(before if tenure == self._tenure else None, due.ALWAYS)
+        return Change(before if tenure == self._tenure else None, None, False)
+
+    def must_read_again(self, reading: Reading | None) -> bool:
+        # The previous owner may have read the catalogue later than this member
+        # did, and may have listed other objects.
+        return True
 
 
 class RingAuthority(_Authority):
     """The ring decides while the view is trusted."""
 
-    shared = False
+    listing: type[Listing] = Listing
 
     def __init__(self, clock: ports.Clock, membership: ports.Membership,
                  group: str, identity: str):
@@ -113,7 +128,11 @@ class RingAuthority(_Authority):
             return None
         if tenure is None and len(view.ring.members) == 1:
             # There is no other member, and there never was one.
-            return Change(None, self._began)
+            return Change(None, self._began, True)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
-        return Change(before if tenure == self._tenure else None,
-                      self._clock.now() - age)
+        stayed = tenure == self._tenure
+        return Change(before if stayed else None, self._clock.now() - age,
+                      not stayed)
+
+    def must_read_again(self, reading: Reading | None) -> bool:
+        return reading is not None and reading.partial

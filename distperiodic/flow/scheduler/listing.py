@@ -39,9 +39,8 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 
 
 class Listing:
-    """The listing of one member's parts.
+    """The listing of one member's parts, in a store that it uses alone.
 
-    :param shared: True if members share the store.
     :param page: Number of rows of the store that are read together.
     :param walked: Called when a walk is complete, with the part, the instant
         for which it was walked, and the view.
@@ -49,7 +48,7 @@ class Listing:
 
     def __init__(self, parts: Mapping[str, Part], *,
                  clock: ports.Clock, identity: str, store: ports.StoreQueue,
-                 shared: bool, timers: TimerQueue,
+                 timers: TimerQueue,
                  claimer: Claimer, page: int,
                  walked: Callable[
                      [Part, Instant, View | None], None]):
@@ -57,7 +56,6 @@ class Listing:
         self._clock = clock
         self._identity = identity
         self._store = store
-        self._shared = shared
         self._timers = timers
         self._claimer = claimer
         self._page = page
@@ -71,13 +69,10 @@ class Listing:
         :param discard_rows: True discards the rows of these arcs, and lists
             their objects again.
         """
-        before, part.ring = part.ring, view.ring
-        if not self._shared:
-            # Without a shared store, the walk also delists the objects that
-            # this member no longer owns. The new owners list them.
-            self.walk(part, [CIRCLE], part.since, view, discard_rows)
-            return
-        self.walk(part, self._arcs(part, view, before), at, view)
+        part.ring = view.ring
+        # The walk also delists the objects that this member no longer owns.
+        # The new owners list them.
+        self.walk(part, [CIRCLE], part.since, view, discard_rows)
 
     def _arcs(self, part: Part, view: View,
               before: Ring | None) -> Iterable[Arc]:
@@ -113,17 +108,13 @@ class Listing:
         def page(low: int, high: int, rows: list[Row]) -> None:
             reading = part.reading
             assert reading is not None
-            if self._shared:
-                # Other members compare the rows that they own.
-                rows = [row for row in rows if part.owns(
-                    view, self._identity, row.position)]
+            rows = self._comparable(part, view, rows)
             if discard_rows:
                 gone, rows = rows, []
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, compare_listing(
                 job, reading, self._indexes(part, view, low, high), rows, at,
-                functools.partial(self._listed_at, part)
-                if self._shared else None), at)
+                self._listed_at(part)), at)
 
         def end(complete: bool) -> None:
             part.end_walk(complete)
@@ -145,20 +136,18 @@ class Listing:
         part.begin_walk(walk, at)
         walk.advance()
 
-    def _listed_at(self, part: Part, key: str) -> tuple[Instant, ...]:
-        """Return the instants from which an object without a row may be due.
+    def _comparable(self, part: Part, view: View | None,
+                    rows: list[Row]) -> list[Row]:
+        """Return those of *rows* that this member compares."""
+        return rows
 
-        For the one object of a GROUP job, the first instant is not later than
-        the beginning of the job's attendance.
+    def _listed_at(self, part: Part) -> Callable[
+            [str], tuple[Instant, ...]] | None:
+        """Return what tells since when an object without a row may be due.
+
+        None means that such objects may be due from the instant of the walk.
         """
-        instants = part.listed_at(key)
-        if part.job.scope is Scope.GROUP:
-            attended = self._claimer.attendance.attended(part.job.name)
-            if attended is not None:
-                since = counts_from(part, attended)
-                if since < instants[0]:
-                    return since, *instants
-        return instants
+        return None
 
     def _indexes(self, part: Part, view: View | None,
                  low: int, high: int) -> Iterable[int]:
@@ -172,8 +161,7 @@ class Listing:
     def _compared(self, part: Part, found: Differences,
                   at: Instant) -> None:
         """Record the differences, then claim the due objects."""
-        if self._shared:
-            self._claimer.give_up_delisted(part.job, found.delisted, at)
+        self._give_up(part.job, found.delisted, at)
         self._record(part.job, found)
         self._sync(part.job, [], [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
@@ -204,39 +192,13 @@ class Listing:
             self._claimer.judge(part.job, [
                 row for row in found.new if row.object not in changed])
 
+    def _give_up(self, job: Job, delisted: list[Row], at: Instant) -> None:
+        """Record what delisted objects were due for and did not run."""
+
     def _delist(self, part: Part, objects: list[str],
                 at: Instant) -> None:
         """Record that the catalogue does not list *objects* any more."""
-        job = part.job
-        if not self._shared:
-            self._sync(job, [], objects, at)
-            return
-
-        def read(store: ports.ClaimStore, chunk: list[str]) -> list[Row]:
-            return store.rows_of(job.name, chunk)
-
-        def received(rows: list[Row]) -> None:
-            # The new owners of the other objects compare them with their own
-            # catalogues.
-            own_rows = [row for row in rows if part.ring is not None
-                        and part.ring.owner_at(row.position) == self._identity]
-            self._claimer.give_up_delisted(job, own_rows, at)
-            self._sync(job, [], [row.object for row in own_rows], at)
-            self._list_again(part, [row.object for row in own_rows], at)
-        for start in range(0, len(objects), self._page):
-            chunk = objects[start:start + self._page]
-            self._store.submit(functools.partial(read, chunk=chunk), received)
-
-    def _list_again(self, part: Part, objects: list[str],
-                    at: Instant) -> None:
-        """List again those of *objects* that the catalogue lists now."""
-        reading = part.reading
-        assert reading is not None
-        back = reading.catalogue.indexes(objects)
-        if back:
-            self._record(part.job, compare_listing(
-                part.job, reading, back, [], at,
-                functools.partial(self._listed_at, part)))
+        self._sync(part.job, [], objects, at)
 
     def _record(self, job: Job, found: Differences) -> None:
         """Record the objects to list."""
@@ -285,3 +247,72 @@ def counts_from(part: Part, now: Instant) -> Instant:
     Without ``run_immediately`` a tick at *now* is not due.
     """
     return now if part.job.run_immediately else now + 1
+
+
+class SharedListing(Listing):
+    """The same in a store that all members share.
+
+    Each member compares and delists only the objects that it owns.
+    """
+
+    def walk_gained(self, part: Part, at: Instant, view: View,
+                    discard_rows: bool = False) -> None:
+        before, part.ring = part.ring, view.ring
+        self.walk(part, self._arcs(part, view, before), at, view, discard_rows)
+
+    def _comparable(self, part: Part, view: View | None,
+                    rows: list[Row]) -> list[Row]:
+        return [row for row in rows if part.owns(
+            view, self._identity, row.position)]
+
+    def _listed_at(self, part: Part) -> Callable[
+            [str], tuple[Instant, ...]] | None:
+        return functools.partial(self._instants, part)
+
+    def _instants(self, part: Part, key: str) -> tuple[Instant, ...]:
+        """Return the instants from which an object without a row may be due.
+
+        For the one object of a GROUP job, the first instant is not later than
+        the beginning of the job's attendance.
+        """
+        instants = part.listed_at(key)
+        if part.job.scope is Scope.GROUP:
+            attended = self._claimer.attendance.attended(part.job.name)
+            if attended is not None:
+                since = counts_from(part, attended)
+                if since < instants[0]:
+                    return since, *instants
+        return instants
+
+    def _give_up(self, job: Job, delisted: list[Row], at: Instant) -> None:
+        self._claimer.give_up_delisted(job, delisted, at)
+
+    def _delist(self, part: Part, objects: list[str],
+                at: Instant) -> None:
+        job = part.job
+
+        def read(store: ports.ClaimStore, chunk: list[str]) -> list[Row]:
+            return store.rows_of(job.name, chunk)
+
+        def received(rows: list[Row]) -> None:
+            # The new owners of the other objects compare them with their own
+            # catalogues.
+            own_rows = [row for row in rows if part.ring is not None
+                        and part.ring.owner_at(row.position) == self._identity]
+            self._claimer.give_up_delisted(job, own_rows, at)
+            self._sync(job, [], [row.object for row in own_rows], at)
+            self._list_again(part, [row.object for row in own_rows], at)
+        for start in range(0, len(objects), self._page):
+            chunk = objects[start:start + self._page]
+            self._store.submit(functools.partial(read, chunk=chunk), received)
+
+    def _list_again(self, part: Part, objects: list[str],
+                    at: Instant) -> None:
+        """List again those of *objects* that the catalogue lists now."""
+        reading = part.reading
+        assert reading is not None
+        back = reading.catalogue.indexes(objects)
+        if back:
+            self._record(part.job, compare_listing(
+                part.job, reading, back, [], at,
+                self._listed_at(part)))

@@ -77,7 +77,7 @@ class Recovery:
         self._renew_every = lease / 3
         #: Seconds between two searches for holders that are gone.
         self._search_interval = 0.0
-        if book.shared and book.silence_timeout:
+        if book.silence_timeout:
             self._renew_every = min(lease, book.silence_timeout) / 3
             self._search_interval = book.silence_timeout
         self._keeper = LeaseKeeper(store, lease)

@@ -84,10 +84,9 @@ class Ticker:
         self._dispatcher = dispatcher
         self._parts = parts
         self._pump = pump
-        self._listing = listing.Listing(
+        self._listing = authority.listing(
             parts, clock=clock, identity=identity, store=store,
-            shared=authority.shared, timers=timers, claimer=claimer,
-            page=page, walked=self._arm)
+            timers=timers, claimer=claimer, page=page, walked=self._arm)
         #: Instant of the last turn. None means that ticks have not begun.
         self._last_turn: Instant | None = None
         #: Timers that wait until the view is known, by job.
@@ -233,19 +232,18 @@ class Ticker:
         """Walk the arcs that this member gained, and leave those that it lost.
         """
         now = self._clock.now()
-        if change.before is None and not self._authority.shared:
+        if change.abandon:
             self._dispatcher.abandon(self._parts)
         for part in self._parts.values():
             if part.per_member:
                 continue
-            if not self._authority.shared:
+            if change.since is not None:
                 part.since = listing.counts_from(part, change.since)
             first = change.before is None and part.reading is None
             if change.before is None:
                 self._claimer.forget(part.job.name)
                 self._reads.invalidate(part.job.name)
-                if self._authority.shared:
-                    part.ring = None
+                part.ring = None
             if self._must_read_first(part) and not first:
                 self._listing.judge_gained(part, view, change.before)
             if part.reading is None or self._must_read_first(part):
@@ -253,18 +251,13 @@ class Ticker:
             else:
                 self._listing.walk_gained(
                     part, listing.counts_from(part, now), view,
-                    discard_rows=(not self._authority.shared
-                                  and change.before is None))
+                    discard_rows=change.abandon)
 
     def _must_read_first(self, part: Part) -> bool:
         """Return whether to read the catalogue before gained arcs are walked.
-
-        The previous owner may have read the catalogue later than this member
-        did.
         """
-        return part.job.scope is Scope.OBJECTS and (
-            self._authority.shared
-            or part.reading is not None and part.reading.partial)
+        return (part.job.scope is Scope.OBJECTS
+                and self._authority.must_read_again(part.reading))
 
     def _hold(self, part: Part,
               kind: TimerKind = TimerKind.LOOK) -> None:
@@ -396,7 +389,8 @@ class Ticker:
         part.read(reading, at)
         if tick > part.last_tick:
             part.removed = 0
-        if self._authority.shared and read.ring is not view.ring:
+        if (read.ring is not view.ring
+                and self._authority.must_read_again(reading)):
             # The ring changed meanwhile. Read once more, for the same instant,
             # so that new objects can be due from that instant. After that the
             # whole part is compared.
