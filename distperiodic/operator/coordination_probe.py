@@ -45,7 +45,7 @@ class Entry:
     #: unknown.
     joined: int | None
     #: When the entry was created, in microseconds by the server's clock. None
-    #: means unknown; only ZooKeeper reports it.
+    #: means unknown; only ZooKeeper reports this time.
     created: int | None
 
 
@@ -108,8 +108,8 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
             while piece := channel.recv(65536):
                 answer += piece
     except (BrokenPipeError, ConnectionResetError) as exc:
-        # The server is reachable. If the caller tests only that, the driver
-        # reports this error later.
+        # The server is reachable. If the caller only tests this, ignore the
+        # error: the driver reports it later.
         return Server(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
@@ -130,7 +130,7 @@ class CoordinationProbe:
     """Connection for a probe of the coordination service; a context manager.
 
     :param session_timeout: The members' session timeout in seconds; the
-        ``file://`` driver uses it to find out which members are alive.
+        ``file://`` driver needs it to determine which members are alive.
     """
 
     def __init__(self, backend_url: str, *, session_timeout: float,

@@ -20,7 +20,7 @@ class NewTask(NamedTuple):
     parameters: str
     key: str | None
     queue: str | None
-    #: Earliest instant of its first step. None means at once.
+    #: Earliest instant of the first step. None means at once.
     due: int | None
     priority: int
 
@@ -52,7 +52,7 @@ def check_same(task: NewTask, row: Any) -> None:
 def check_alike(first: NewTask, task: NewTask) -> None:
     """Check that two tasks of one call with the same key have equal arguments.
 
-    :raises InvalidTask: They differ in their type, queue or parameters.
+    :raises InvalidTask: The tasks differ in type, queue or parameters.
     """
     if digest(first) != digest(task):
         raise exceptions.InvalidTask(

@@ -18,10 +18,10 @@ with the same member id therefore never receive each other's messages. This is
 needed when the group rejects a second process, or when a process replaces one
 that hangs.
 
-This module encodes, signs and checks the messages. The driver that the scheme
-of ``transport_url`` names carries them (module ``drivers``). The modules
-``outbox`` and ``report_outbox`` handle failures of the broker. Nothing here
-imports the client of a broker before ``start()``.
+This module encodes, signs and checks the messages. A driver sends and receives
+them; the scheme of ``transport_url`` selects the driver (module ``drivers``).
+The modules ``outbox`` and ``report_outbox`` handle failures of the broker. No
+client of a broker is imported before ``start()``.
 """
 
 import abc
@@ -58,13 +58,14 @@ from distperiodic.ports import Inbox
 LOG = logging.getLogger(__name__)
 
 # Number of distinct (origin, reason) pairs that are counted separately. The
-# limit is needed because a forger could invent any number of them.
+# limit is needed because forged messages may contain any number of origins.
 _MOST_ORIGINS = 200
 #: Maximum number of characters in the name of a queue, which is ASCII. This is
 #: the limit of AMQP. It applies to all drivers, so that a group can change its
 #: driver.
 NAME_LIMIT = 255
-#: Last word of a name to which messages for all processes of a kind are sent.
+#: Last word of the name to which messages for all processes of one kind are
+#: sent.
 ALL = 'all'
 
 
@@ -115,7 +116,7 @@ def _server(entry: str) -> str:
 
 
 class Drops:
-    """Counter of dropped messages, which logs each kind of them once."""
+    """Counter of dropped messages, which logs each kind of message once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +138,7 @@ class Drops:
             return dict(self._counts)
 
 
-#: Receiver of the commands that count; see :class:`MessagingWorkBus`.
+#: Callback for the commands of operators; see :class:`MessagingWorkBus`.
 OnControl = Callable[[ControlRequest], str | None]
 
 
@@ -315,8 +316,8 @@ class MessagingWorkBus(_Bus):
     :param group: Group of the schedulers and workers.
     :param me: The scheduler's membership entry.
     :param on_report: Called with the reports of one message.
-    :param on_unsent: Called with a batch that could not be handed to the
-        broker, and the reason.
+    :param on_unsent: Called with a batch that the broker has not confirmed,
+        and the reason.
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
@@ -397,8 +398,8 @@ class MessagingWorkBus(_Bus):
         elif member.process_of(
                 received.to) != member.process_of(self.me):
             # Only the process must match. A report to an earlier term of this
-            # process is accepted: the scheduler may still track its batch, and
-            # the fence decides whether the report counts.
+            # process is accepted: the scheduler may still wait for the outcome
+            # of the batch, and the fence decides whether the report counts.
             self._drops.note(received.reports[0].worker,
                              'reports for another process', logging.INFO)
         else:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that an operator's process sends as messages, and their replies.
 
-A command goes to all members of a group, over all brokers at the same time. An
-unreachable broker delays the process until the timeout, but does not delay the
-messages over other brokers. The process may have a queue for replies.
+A command is sent to all members of a group, over all brokers at the same time.
+An unreachable broker delays the operator's process until the timeout, but does
+not delay the messages over other brokers. The replies arrive in a queue of the
+operator's process.
 """
 
 import queue

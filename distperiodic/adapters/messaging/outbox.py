@@ -43,7 +43,7 @@ _LONGEST_PAUSE = 1.0
 class _QueuedBatch:
     batch: Batch
     put_at: float  # monotonic seconds
-    settled: bool = False  # on_sent or on_unsent was called, or is about to be
+    settled: bool = False  # on_sent or on_unsent was called or will be called
 
 
 class BatchOutbox:
@@ -59,7 +59,7 @@ class BatchOutbox:
         the outbox call both callbacks; put() may also call on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
-        batch is given up. Each batch has at least this much time.
+        batch is given up. A batch is never given up sooner after its put().
     """
 
     def __init__(self, publish: Callable[[Batch], None],
@@ -110,7 +110,7 @@ class BatchOutbox:
     def close(self, timeout: float) -> None:
         """Send the waiting batches, for at most *timeout* seconds.
 
-        on_unsent is called for those that remain.
+        on_unsent is called for each batch that was not sent in time.
         """
         with self._changed:
             self._closing = True
@@ -134,7 +134,8 @@ class BatchOutbox:
         while True:
             with self._changed:
                 self._sending = None
-                # Wake the watcher: the batch that it waits for may be gone.
+                # Wake the watcher: the batch whose time limit it watches
+                # may be settled.
                 self._changed.notify_all()
                 while not self._waiting and not self._closing:
                     self._changed.wait()
@@ -209,7 +210,7 @@ class BatchOutbox:
         return max(item.put_at, self._answered_at) + self._patience
 
     def _first(self) -> _QueuedBatch | None:
-        """Return the batch whose patience ends first."""
+        """Return the batch that is given up first if no answer arrives."""
         if self._sending is not None and not self._sending.settled:
             return self._sending
         return self._waiting[0] if self._waiting else None

@@ -36,9 +36,9 @@ class ReportOutbox:
 
     :param publish: Sends reports to one scheduler. It returns once the broker
         has confirmed them, and raises otherwise.
-    :param on_lost: Called with each report that is given up, the scheduler and
+    :param on_lost: Called with each report that is given up, its scheduler and
         the reason. The report is not sent again; the scheduler recovers the
-        run when its lease has expired.
+        run after the lease of the run has expired.
     :param linger: Seconds between two messages to one scheduler.
     :param most: Maximum number of objects in one message; a single report may
         have more.
@@ -138,7 +138,8 @@ class ReportOutbox:
         try:
             self._publish(box.to, [report for report, _ in parcel])
         except InvalidMessage as exc:
-            # No retry: the parcel would fail forever and block the whole box.
+            # Do not retry: each attempt would fail, and the parcel would block
+            # all later reports to this scheduler.
             for report, _ in parcel:
                 self._give_up(report, box.to, str(exc))
             return
@@ -212,6 +213,6 @@ class ReportOutbox:
 
 
 def _size(report: Report) -> int:
-    # An empty report counts as one object; otherwise any number of them could
-    # wait.
+    # Count an empty report as one object. Otherwise the capacity would not
+    # limit the number of empty reports.
     return report.size or 1

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds for which start() waits for a broker of a partition.
 _FIRST_WAIT = 5.0
-# Maximum seconds of one attempt to connect to such a broker.
+# Maximum seconds of one attempt to connect to a broker of a partition.
 _ATTEMPT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
@@ -51,7 +51,7 @@ class _Start:
 class PartitionBuses:
     """Sends each batch through the bus of its partition.
 
-    :param main: Bus of all partitions without one of their own.
+    :param main: Bus of all partitions that have no bus of their own.
     :param own: Buses of the other partitions, by partition. Partitions on one
         broker share a bus.
     """
@@ -90,7 +90,7 @@ class PartitionBuses:
         self._own.get(batch.partition, self._main).send(batch)
 
     def reply(self, reply: ControlReply, word: str) -> None:
-        """Send the reply to a command, which came from the main broker."""
+        """Send the reply to a command over the main broker."""
         self._main.reply(reply, word)
 
     def close(self, timeout: float = 5.0) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take-over of leases that expired or lost their holder, in a database.
+"""Take-over of leases that expired or whose holder is gone, in a database.
 
 A take-over changes the lease before its claims: it renames the lease, on the
 condition that the lease is still overdue. A holder that renews the lease at
