@@ -155,8 +155,8 @@ class StoreQueries:
                 _job.c.space == self.group.namespace, _job.c.name == job)
             row = connection.execute(
                 sa.select(_claim, _lease.c.holder,
-                          # Convert the time from the lease clock to the clock for
-                          # ticks, which operators see.
+                          # Convert the time from the lease clock to the clock
+                          # for ticks, which operators see.
                           (_lease.c.until - self.group.dialect.lease_now
                            + self.group.dialect.now).label('until'),
                           _history.c.reason.label('skip_reason'))

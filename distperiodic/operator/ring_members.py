@@ -80,7 +80,7 @@ class RingMembers:
         self._bus.close(_CLOSING)
 
     def problems(self) -> list[str]:
-        """Return the reasons why members may be missing, since the last call."""
+        """Return reasons why members may be missing, each reason once."""
         found = [*self._problems, *(
             f'a reply was dropped: {reason}'
             for _, reason in sorted(self._bus.dropped))]

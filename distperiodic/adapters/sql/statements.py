@@ -320,7 +320,7 @@ class Statements:
                 _claim.c.settled < sa.bindparam('of_tick')))
 
     def _at_once(self, dialect: Dialect, move: Any) -> Any:
-        """Build a statement that moves claims, counts them and makes the lease.
+        """Build a statement that moves claims, and counts and leases them.
 
         The count and the lease are written only if all objects were moved.
         """
