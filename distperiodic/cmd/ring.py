@@ -256,9 +256,10 @@ class Simulation:
                  who: str) -> tuple[int, int, int]:
         """Return how many objects move when *who* joins or leaves.
 
-        :return: Three numbers of objects: all that change their owner; those
-            that must change it, because *who* owns them before or after; and
-            those that move between two other members.
+        :return: Three numbers of objects: all objects that change their owner;
+            the objects that must change their owner, because *who* owns them
+            before or after; and the objects that move between two other
+            members.
         """
         moved = needed = 0
         for old, new in zip(self.owners, self._owners(after), strict=True):

@@ -26,8 +26,8 @@ class Movement:
     """The objects that one change of the ring moved."""
 
     moved: int
-    #: Number of objects that had to move: those that belonged to a member that
-    #: left, or that now belong to a member that joined.
+    #: Number of objects that had to move, because their old owner left or
+    #: their new owner joined.
     least: int
 
     @property
@@ -43,8 +43,8 @@ class Change:
     who: str
     #: Microseconds since the epoch.
     at: int
-    #: Instant at which the others noticed the change. None means that they
-    #: have not noticed it yet.
+    #: Instant at which the other members noticed the change. None means that
+    #: they have not noticed the change yet.
     noticed: int | None = None
     movement: Movement | None = None
     #: True if the change was part of the plan. The account is incomplete if no
@@ -53,7 +53,7 @@ class Change:
 
     @property
     def delay(self) -> float | None:
-        """Seconds until the others noticed the change."""
+        """Seconds until the other members noticed the change."""
         return None if self.noticed is None else (
             (self.noticed - self.at) / 1e6)
 
