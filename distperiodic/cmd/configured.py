@@ -328,7 +328,7 @@ def plural(number: int, word: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first *most* names, and the number of the others."""
+    """Return the first *most* names, and the number of the other names."""
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
 

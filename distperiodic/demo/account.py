@@ -37,7 +37,7 @@ class Movement:
 
 @dataclasses.dataclass
 class Change:
-    """A change of the group, planned by the demo or not."""
+    """A planned or unplanned change of the group."""
 
     what: str
     who: str
@@ -142,7 +142,9 @@ class Account:
             if change.at <= t.instant + _REACH_US < end)
 
     def lateness(self, *parts: float) -> list[float]:
-        """Return quantiles, such as 0.5, of the seconds from tick to start."""
+        """Return quantiles, such as 0.5, of the seconds from tick to start of
+        a run.
+        """
         return quantiles(
             [late for tick in self.due_ticks() for late in tick.late], *parts)
 

@@ -52,7 +52,7 @@ class Ticked(NamedTuple):
     retried: int
     taken_over: int
     #: Number of schedulers and workers in the tick's history. A trigger or a
-    #: requeue by an operator counts as one more.
+    #: requeue by an operator counts as one more member.
     members: int
     #: Milliseconds from the tick to the claim of an object: the mean and the
     #: maximum over all claimed objects.
@@ -128,8 +128,8 @@ class Listing(NamedTuple):
     #: None means that no schedule is recorded yet.
     schedule_since: int | None
     paused: bool
-    #: Text of the objects' own schedule. An empty text means that they follow
-    #: the schedule of the job.
+    #: Text of the objects' own schedule. An empty text means that the objects
+    #: follow the schedule of the job.
     rule: str
     objects: int
 

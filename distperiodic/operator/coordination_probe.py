@@ -2,8 +2,9 @@
 """Read-only probe of the coordination service, for operators.
 
 A probe joins and watches no group, and creates nothing. Each request has a
-timeout, even where tooz has none. The probe first tries a TCP connection,
-because the ZooKeeper client would retry forever if it can reach no server.
+timeout, even where tooz itself waits forever. The probe first tries a TCP
+connection, because the ZooKeeper client would retry forever if it can reach no
+server.
 """
 
 import contextlib
@@ -41,8 +42,8 @@ class Entry:
     name: str
     #: None means that the entry is not in the format of this library.
     member: Member | None
-    #: When the member joined, in microseconds by its own clock. None means
-    #: unknown.
+    #: When the member joined, in microseconds by the member's own clock. None
+    #: means unknown.
     joined: int | None
     #: When the entry was created, in microseconds by the server's clock. None
     #: means unknown; only ZooKeeper reports this time.

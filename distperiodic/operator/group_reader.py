@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of the rows of one group, for queries and commands of an operator.
+"""Read access to the rows of one group, for operators' queries and commands.
 
 Queries have only a :class:`GroupReader`, so they cannot change a row. A
 command that writes also uses the :class:`Database` directly.

@@ -75,7 +75,7 @@ class PartitionQueries:
     def partition(self, name: str) -> Partition:
         """Return one partition.
 
-        :raises ConfigError: no worker of such a partition has ever run.
+        :raises ConfigError: no partition with this name has ever had a worker.
         """
         return _one(self.partitions(), self.group, name)
 

@@ -103,7 +103,7 @@ class Object(NamedTuple):
     #: The worker to which the last run of the claim was granted. An empty text
     #: means that no run was granted.
     worker: str = ''
-    #: The tick of the claim before the last one. None means that there is no
+    #: The tick of the claim before the last claim. None means that there is no
     #: such claim.
     previous: int | None = None
     #: Instant at which a run of the object last succeeded. None means that no

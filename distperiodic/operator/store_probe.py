@@ -186,7 +186,7 @@ def _sequences_not_granted(
         connection: sa.Connection) -> list[tuple[str, str]]:
     """Return the PostgreSQL sequences that this user may not use.
 
-    Sequences supply the numbers of new rows. They have their own privileges.
+    Sequences supply the numbers of new rows, and have their own privileges.
     """
     return [(f'USAGE on the sequence of {name}', 'not granted')
             for name in (tables.job.name, tables.failure.name)

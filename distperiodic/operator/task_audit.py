@@ -38,7 +38,7 @@ def tasks_alike(group: GroupReader, since: int) -> list[Alike]:
     """Return the numbers of tasks by type, condition and module.
 
     Tasks that have ended are counted only if they were submitted at or after
-    *since*. All other tasks are counted.
+    *since*. Tasks that have not ended are always counted.
 
     :param since: Instant in microseconds.
     """

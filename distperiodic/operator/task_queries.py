@@ -115,7 +115,7 @@ class TaskQueries:
                 for name, tasks in sorted(found.items()) if tasks]
 
     def stuck(self) -> Stuck:
-        """Return the number of stuck tasks, and the first submitted one."""
+        """Return the number of stuck tasks, and the id of the oldest one."""
         stuck = (_task.c.space == self.group.namespace,
                  _task.c.status == Status.STUCK)
 

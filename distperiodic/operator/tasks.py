@@ -228,7 +228,7 @@ class TaskStore:
         :raises InvalidTask: The task has ended.
         """
         def work(tx: Transaction) -> Status:
-            # Lock the rows in the same order as a claim does.
+            # Lock the rows in the order in which a claim locks them.
             waits = tx.connection.execute(sa.select(_ready.c.task).where(
                 _ready.c.task == task).with_for_update()).one_or_none()
             found = self._locked(tx, task)

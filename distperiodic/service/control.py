@@ -49,7 +49,9 @@ class Controlled(Protocol):
         """
 
     def report(self) -> dict[str, Any]:
-        """Return the current activity of this member, for its row."""
+        """Return the current activity of this member, for its row in the
+        store.
+        """
 
 
 class Controls:

@@ -26,9 +26,10 @@ _before: tuple[int, int, int] | None = None
 
 
 def freeze() -> None:
-    """Run a full collection, and exempt all surviving objects from others.
+    """Exempt all objects that exist now from garbage collection.
 
-    See :func:`gc.freeze`. Also raise the threshold for a collection of young
+    This function first runs a full collection, and then calls
+    :func:`gc.freeze`. It also raises the threshold for a collection of young
     objects to :data:`YOUNG` new objects.
 
     If the collector is disabled, nothing changes. A higher threshold that the
@@ -47,7 +48,7 @@ def freeze() -> None:
 
 
 def unfreeze() -> None:
-    """Undo :func:`freeze`, when as many callers have called this function."""
+    """Undo :func:`freeze` when all its callers have called this function."""
     global _before, _users
     with _lock:
         _users -= 1

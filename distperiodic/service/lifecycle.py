@@ -74,7 +74,8 @@ LOG = logging.getLogger(__name__)
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
-# Number of lease names that are generated at a time, and their random bytes.
+# Number of lease names that are generated together, and number of random bytes
+# in each name.
 _NAMES = 256
 _BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
@@ -249,8 +250,8 @@ class Lifecycle(ServiceBase):
                          name=f'distperiodic-{self._kind}').start()
 
     def _warn_unknown_partitions(self) -> None:
-        # Services may share a file, so an unknown partition need not be an
-        # error.
+        # Several services may share a configuration file, so an unknown
+        # partition need not be an error.
         topics = sorted({job.topic for job in self._known_jobs().values()})
         for topic in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
@@ -315,7 +316,7 @@ class Lifecycle(ServiceBase):
         """Build all parts of the service without opening connections."""
 
     def _messages(self) -> Bus | None:
-        """Return the message bus. None means that there is none."""
+        """Return the message bus. None means that there is no bus."""
         return None
 
     @abc.abstractmethod
@@ -615,8 +616,8 @@ class Lifecycle(ServiceBase):
     def _put_command(self, request: ControlRequest) -> str | None:
         """Handle a command from the bus; a thread of the bus calls this.
 
-        :returns: The reason to drop the command. None means that it is
-            accepted.
+        :returns: The reason to drop the command. None means that the command
+            is accepted.
         """
         if not request.names(self._part, self._member_id):
             return None

@@ -307,10 +307,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def _put_notice(self, tasks: Sequence[str]) -> None:
         """Queue a notice of the tasks that this member must check.
 
-        All members receive the notice. The ring divides the tasks among them,
-        so that they do not compete, and assigns the tasks of an ordered queue
-        to one member. If a member misses a task, the sweep of another member
-        finds it.
+        All members receive the notice. The ring divides the tasks among the
+        members, so that they do not compete, and assigns the tasks of an
+        ordered queue to one member. If a member misses a task, the sweep of
+        another member finds it.
         """
         if not self._tasks.commands:
             return
@@ -343,7 +343,7 @@ class SchedulerService(lifecycle.Lifecycle):
         """Return whether this process is certainly still in its group.
 
         :param entry: Entry of this process. Its tenure must be the current
-            one.
+            tenure.
         """
         if self._group_member is None:
             return True
@@ -524,9 +524,9 @@ class SchedulerService(lifecycle.Lifecycle):
         dispatcher.schedulers_changed(view.members)
         self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
-            # Other members owned this member's objects meanwhile, so they run
-            # the objects that wait here. Set _admitted_tenure last: the pool
-            # then starts runs again.
+            # Other members owned this member's objects in the meantime, so
+            # they run the objects that wait here. Set _admitted_tenure last:
+            # the pool then starts runs again.
             if self._store is None:
                 self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:

@@ -226,7 +226,7 @@ class WorkerService(lifecycle.Lifecycle):
         """Return None if this process is certainly a member, else the refusal.
 
         :param entry: Entry of this process. Its tenure must be the current
-            one.
+            tenure.
         """
         tenure = self._tenures.get(entry)
         if tenure is None:

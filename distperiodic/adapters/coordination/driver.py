@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 # Import tooz here, in the main thread. tooz imports futurist, and futurist
-# imports eventlet if eventlet is installed. The import of eventlet replaces an
-# object of the importing thread, and no other thread can join that thread
-# afterwards. So no thread of distperiodic may be the first to import tooz.
-# eventlet also warns that it is deprecated. The users of distperiodic cannot
-# act on that warning, so suppress it.
+# imports eventlet if eventlet is installed. The import of eventlet replaces
+# the object by which other threads join the importing thread, so that no
+# thread can join it afterwards. So no thread of distperiodic may be the first
+# to import tooz. eventlet also warns that it is deprecated. The users of
+# distperiodic cannot act on that warning, so suppress it.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo

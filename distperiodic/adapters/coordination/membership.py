@@ -193,8 +193,8 @@ class Membership:
     def joined(self) -> bool:
         """Return whether this process is connected and knows its groups.
 
-        It must have a view of each group, and must be able to trust the views
-        of the groups that it has joined.
+        The process must have a view of each group, and must be able to trust
+        its views of the groups that it has joined.
         """
         now = self._clock.monotonic()
         return self._connected and all(

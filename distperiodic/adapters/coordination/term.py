@@ -60,7 +60,7 @@ class Term:
         #: answer proved that the session is alive.
         self.heard = clock.monotonic()
         self._closed = False
-        #: Attributes of the entry that others may read.
+        #: Attributes of the entry that other processes may read.
         self._capabilities: dict[str, int] = {}
         #: Groups that this entry has joined.
         self.joined: set[str] = set()
@@ -70,7 +70,8 @@ class Term:
 
     @property
     def timeout(self) -> float:
-        """Session timeout: seconds of silence before others take over."""
+        """Session timeout: seconds of silence before other members take over.
+        """
         for name in ('_timeout', 'membership_timeout', 'timeout'):
             value = getattr(self._coordinator, name, None)
             if isinstance(value, (int, float)) and value > 0:
@@ -224,8 +225,8 @@ class KazooTerm(Term):
 
     def _wrap_handshake(self) -> None:
         # kazoo keeps the timeout that the server granted in a local variable.
-        # Its _connect, which runs once for each connection, returns two thirds
-        # of that timeout in milliseconds.
+        # Its method _connect, which runs once for each connection, returns two
+        # thirds of that timeout in milliseconds.
         connection = self._client._connection
         connect = connection._connect
 

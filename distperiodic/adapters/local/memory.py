@@ -2,9 +2,10 @@
 """Claims in this process's memory.
 
 The store records the decisions of one member. It prevents that member from
-starting a tick twice, and from starting a second run of an object while one is
-in progress. It contains nothing about other members, so only the ring decides
-which member runs an object. The contents are lost when the process ends.
+starting a tick twice, and from starting a second run of an object while a run
+of this object is in progress. The store contains nothing about other members,
+so only the ring decides which member runs an object. The contents are lost
+when the process ends.
 
 The file is long because it has one method for each operation of the port.
 """
@@ -310,7 +311,8 @@ class MemoryClaimStore:
               lease: str, into: str, holder: str, seconds: float,
               active: Active | None = None) -> list[Claim]:
         if active is not None:
-            # No other process shares this store, so no worker was elected.
+            # Processes do not share this store, so no partition has an active
+            # worker.
             return []
         target = self._leases.get(into)
         if target is not None:

@@ -67,7 +67,7 @@ class Listener:
 
     def __init__(self, place: Place,
                  notified: Callable[[Sequence[str]], None]):
-        #: Name of the socket. It is unique to this object.
+        #: Name of the socket, unique to this object.
         self.name = place.prefix + os.urandom(6).hex()
         self._path = place.directory / self.name
         self._notified = notified

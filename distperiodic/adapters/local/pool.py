@@ -28,7 +28,7 @@ class Source(Protocol):
     """Work in chunks, which several threads may run.
 
     The pool takes one chunk at a time from each source of a priority, in turn.
-    So a large source does not delay the others.
+    So a large source does not delay other sources.
     """
 
     def take(self) -> tuple[Any, bool]:
@@ -90,8 +90,8 @@ class Pool:
     def write_off(self, ident: int) -> int:
         """Write off the thread *ident*, which hangs in its handler.
 
-        :returns: Number of written-off threads that still hang. Each of them
-            keeps its memory until its handler returns.
+        :returns: Number of written-off threads that still hang. Each of these
+            threads keeps its memory until its handler returns.
         """
         with self._lock:
             if ident in self._threads:
@@ -116,7 +116,7 @@ class Pool:
                 self._wake_one()
 
     def recheck(self) -> None:
-        """Wake or start a thread, if queued work needs one.
+        """Wake or start a thread, if queued work needs a thread.
 
         Call this several times a second: an earlier attempt to start a thread
         may have failed.

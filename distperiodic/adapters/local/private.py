@@ -48,7 +48,7 @@ def make_directory(path: str) -> None:
 def _open_to(found: os.stat_result) -> str:
     """Return the reason why other users can write to a directory.
 
-    An empty text means that other users cannot write to it.
+    An empty text means that other users cannot write to the directory.
     """
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'

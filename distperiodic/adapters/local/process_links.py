@@ -159,7 +159,7 @@ class _Run:
 
 
 class Link:
-    """A process's end of its link.
+    """The end of a link in a process that runs handlers.
 
     :param expired: Called when the time limit of the run has passed.
     :raises OSError: The service cannot be reached.
@@ -209,7 +209,7 @@ class Link:
         """End the run.
 
         :returns: JSON text of the last progress that its handler has assigned.
-            None means that it has assigned none.
+            None means that the handler has assigned no progress.
         """
         run, self._run = self._run, None
         assert run is not None

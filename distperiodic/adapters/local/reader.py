@@ -90,7 +90,7 @@ class CatalogueMethods:
         return found, own, takes_arcs
 
     def _usable(self, job: Job, objects: Sequence[Any]) -> list[Any]:
-        """Return the objects that have an id and no invalid schedule."""
+        """Return the objects that have a valid id and no invalid schedule."""
         usable, problem, number = [], '', 0
         for obj in objects:
             try:

@@ -14,9 +14,9 @@ notices of tasks. All members receive messages to
 ``distperiodic.GROUP.control.all``: the commands of operators.
 
 The nonce identifies the process, as in its membership entry. Two processes
-with the same member id therefore never receive each other's messages. This is
-needed when the group rejects a second process, or when a process replaces one
-that hangs.
+with the same member id therefore never receive each other's messages. This
+separation is needed when the group rejects a second process, or when a new
+process replaces a process that hangs.
 
 This module encodes, signs and checks the messages. A driver sends and receives
 them; the scheme of ``transport_url`` selects the driver (module ``drivers``).
@@ -296,7 +296,7 @@ class _Bus(abc.ABC):
 def _claimed_origin(payload: Any) -> str:
     """Return the sender that a rejected message names, for the log.
 
-    The sender is not verified. Empty means that the message names none.
+    The sender is not verified. Empty means that the message names no sender.
     """
     try:
         origin = payload.get('sender') or payload['reports'][0]['worker']
@@ -321,15 +321,15 @@ class MessagingWorkBus(_Bus):
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
-    :param on_control: Called with each command of an operator, except those
-        that are dropped because of their age, id or group. It returns the
-        reason to drop the command, or None. If *on_control* itself is None,
-        no commands are received.
+    :param on_control: Called with each command of an operator, except commands
+        that are dropped because of their age, id or group. The callback
+        returns the reason to drop the command, or None. If *on_control* itself
+        is None, no commands are received.
     :param keys: Secrets that sign messages. The first key signs; messages
-        signed with any of them are accepted. If empty, messages are neither
-        signed nor checked.
-    :param quorum: Use quorum queues instead of durable ones, where the broker
-        has both.
+        signed with any of the keys are accepted. If empty, messages are
+        neither signed nor checked.
+    :param quorum: Use quorum queues instead of durable queues, where the
+        broker has both.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up.
     :param capacity: Maximum number of batches that wait to be sent.

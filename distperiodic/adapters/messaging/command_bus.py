@@ -46,7 +46,7 @@ class CommandBus:
     :param conf: Configuration of the command; not changed.
     :param urls: URLs of the brokers.
     :param keys: Secrets that sign messages. The first key signs commands;
-        replies that are signed with any of them are accepted.
+        replies that are signed with any of the keys are accepted.
     :param hears: True to receive replies.
     """
 

@@ -68,7 +68,7 @@ class BrokerConnection:
 
     See :class:`distperiodic.ports.Carrier`.
 
-    :param quorum: Use quorum queues instead of durable ones.
+    :param quorum: Use quorum queues instead of durable queues.
     """
 
     def __init__(self, conf: Any, url: str, inbox: Inbox | None,

@@ -89,7 +89,7 @@ def server_class() -> type:
                         if left.consumer_count == 0:
                             consumer.queue.delete()
             except Exception as exc:
-                # The broker is unreachable, or the driver is another one. The
+                # The broker is unreachable, or another driver is in use. The
                 # queue stays, and its next consumer rejects its messages.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 

@@ -4,16 +4,17 @@
 Publishing a message can block forever: a broker that is out of memory keeps
 the connection open and answers heartbeats, but confirms nothing until memory
 is freed. So a separate thread publishes. A batch must be reported as sent or
-unsent within a limited time, so for batches a second thread watches the
-clock::
+unsent within a limited time, so for batches a second thread enforces the time
+limit::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
                   \\            \\----- refused ---------------> on_unsent
                    \\-----------\\---- patience exceeded -----> on_unsent
                                        (by the watcher thread)
 
-Patience counts from the broker's last answer, not from put(). While the broker
-keeps confirming messages, however slowly, no waiting batch is given up.
+The time limit, *patience*, counts from the broker's last answer, not from
+put(). While the broker keeps confirming messages, however slowly, no waiting
+batch is given up.
 
 A batch that was reported as unsent may still arrive once the broker recovers.
 This does no harm: a message is only a hint, and the claim decides whether the

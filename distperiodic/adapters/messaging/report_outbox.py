@@ -34,8 +34,8 @@ class ReportOutbox:
     sends at most 1 / linger messages per second to a scheduler. A message is
     sent early if it is full.
 
-    :param publish: Sends reports to one scheduler. It returns once the broker
-        has confirmed them, and raises otherwise.
+    :param publish: Sends reports to one scheduler. The function returns once
+        the broker has confirmed the reports, and raises an error otherwise.
     :param on_lost: Called with each report that is given up, its scheduler and
         the reason. The report is not sent again; the scheduler recovers the
         run after the lease of the run has expired.

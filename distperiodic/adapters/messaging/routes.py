@@ -2,7 +2,7 @@
 """Buses to the workers of partitions that have brokers of their own.
 
 An unreachable broker delays only its own partitions: the buses of all other
-partitions start and send without it.
+partitions start and send without this broker.
 """
 
 import dataclasses
@@ -65,7 +65,8 @@ class PartitionBuses:
         self._starts: dict[Bus, _Start] = {}
 
     def start(self, timeout: float = 30.0) -> None:
-        """Connect to the main broker, and begin to connect to the others.
+        """Connect to the main broker, and begin to connect to the other
+        brokers.
 
         The other brokers are retried in the background until they answer.
         After an error, start() may be called again.

@@ -26,7 +26,7 @@ class BrokerTransport:
     """A transport of oslo.messaging, whose error texts contain no password.
 
     :param url: URL with its password.
-    :param quorum: Use quorum queues instead of durable ones.
+    :param quorum: Use quorum queues instead of durable queues.
     """
 
     def __init__(self, conf: Any, url: str, quorum: bool):

@@ -47,13 +47,13 @@ def take(tx: transaction.Transaction, number: int, tick: int,
          max_attempts: int = UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
-    """Claim the objects *keys* as far as possible; do not create the lease.
+    """Claim the objects *keys* that can be claimed; do not create the lease.
 
-    This never waits for a row that a handler's open transaction has locked: it
-    changes only claims that have ended or were not started, and no handler
-    runs under such a claim.
+    This function never waits for a row that a handler's open transaction has
+    locked. It changes only claims that have ended or were not started, and no
+    handler runs under such a claim.
 
-    The parameters without a description are those of
+    For the parameters without a description, see
     :meth:`distperiodic.ports.ClaimStore.claim`.
 
     :param min_watermark: Objects with an earlier watermark are not claimed,

@@ -21,7 +21,8 @@ from distperiodic.core import redaction
 
 # Seconds that SQLite waits for another process to end its transaction.
 _SQLITE_PATIENCE = 10.0
-#: Maximum number of retries of a transaction after conflicts with others.
+#: Maximum number of retries of a transaction after conflicts with other
+#: transactions.
 CONFLICTS = 8
 
 #: Key of connection.info: True if the next transaction only reads.

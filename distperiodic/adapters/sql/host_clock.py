@@ -48,8 +48,8 @@ _BOOT_ID = pathlib.Path('/proc/sys/kernel/random/boot_id')
 # busy host, this much time may pass between the two readings. So a clock may
 # still go back by up to this much.
 _TOLERATED = 100_000
-# Microseconds within which both clocks of the host should be read, and the
-# number of attempts to achieve this.
+# Maximum microseconds between the readings of the host's two clocks, and
+# maximum number of attempts to read them that close together.
 _APART = 1_000
 _READINGS = 3
 # Microseconds after which the state is recorded again even if it has not

@@ -33,8 +33,8 @@ _CACHED = 10.0
 def kind_and_name(job: str) -> tuple[str, str]:
     """Return the kind of *job*, and its name within that kind.
 
-    The name of a command is ``task:module.command``; all other names are
-    those of periodic jobs.
+    The name of a command is ``task:module.command``; all other names are names
+    of periodic jobs.
     """
     if job.startswith(COMMAND_PREFIX):
         return tables.COMMAND, job[len(COMMAND_PREFIX):]

@@ -128,8 +128,8 @@ def version(connection_url: str) -> str | None:
 def sync(connection_url: str) -> tuple[str | None, str]:
     """Upgrade the tables to the version of this release.
 
-    A second call changes nothing. Of two concurrent calls one waits for the
-    other.
+    A second call changes nothing. If two calls run at the same time, one waits
+    for the other.
 
     :returns: the versions before and after.
     :raises SchemaError: the tables are newer than this release, or their

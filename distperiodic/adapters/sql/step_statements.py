@@ -29,7 +29,8 @@ def claim(dialect: Dialect) -> Any:
 
     If an earlier step of a task ran the same command, the statement changes
     the row of that claim. Otherwise it inserts a row. Each claim of a task has
-    a higher fence than the claims before, even if the commands differ.
+    a higher fence than the earlier claims of the task, even if the commands
+    differ.
     """
     before, _ = MOVES[Move.CLAIM]
 

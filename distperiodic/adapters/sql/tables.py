@@ -231,9 +231,9 @@ claim = sa.Table(
     #: the first that was claimed.
     sa.Column('previous', sa.BigInteger),
     #: Watermark: the newest tick that can no longer be claimed. It is the tick
-    #: of this claim, or a later one that was skipped. If an operator triggered
-    #: this claim, the watermark is earlier than its tick: ticks that are due
-    #: in between stay due.
+    #: of this claim, or a later tick that was skipped. If an operator
+    #: triggered this claim, the watermark is earlier than its tick: ticks that
+    #: are due in between stay due.
     sa.Column('settled', sa.BigInteger, nullable=False),
     #: Cause of the last skip. None means that no tick was skipped.
     sa.Column('skipped_by', SkippedByColumn),
@@ -315,7 +315,7 @@ history = sa.Table(
     sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
     #: Skips of ticks before this tick; also included in ``skipped``. If an
     #: object missed several ticks at once, all of them are counted in the row
-    #: of the newest one.
+    #: of the newest of these ticks.
     sa.Column('missed', sa.BigInteger, nullable=False),
     sa.Column('superseded', sa.BigInteger, nullable=False),
     sa.Column('cancelled', sa.BigInteger, nullable=False),
@@ -387,7 +387,7 @@ task = sa.Table(
     sa.Column('cursor', sa.Integer, nullable=False),
     sa.Column('step', sa.Integer, nullable=False),
     sa.Column('back', sa.SmallInteger, nullable=False),
-    #: Number of commands that were made ready before the current one.
+    #: Number of commands that were made ready before the current command.
     sa.Column('move', sa.Integer, nullable=False),
     #: Tasks with a higher priority are claimed first.
     sa.Column('priority', sa.Integer, nullable=False),
@@ -461,7 +461,7 @@ queue = sa.Table(
 #: Pools of tasks that workers pull.
 pool = sa.Table(
     'distperiodic_pool', metadata,
-    #: A random number, for the same reason as the number of a job.
+    #: A random number, so that recreated tables do not reuse old numbers.
     sa.Column('id', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('name', Exact(LONGEST_POOL), nullable=False),
@@ -504,8 +504,9 @@ def done_of(pool: int) -> int:
 #: one row, so it cannot be in two buckets.
 pool_task = sa.Table(
     'distperiodic_pool_task', metadata,
-    # The task comes first, and no index begins with the pool, for the same
-    # reason as in the table of claims.
+    # The task comes first, and no index begins with the pool: as long as the
+    # table has no statistics, PostgreSQL would otherwise read all rows of the
+    # pool to find some of them.
     sa.Column('task', Exact(LONGEST_KEY), primary_key=True),
     sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
     #: The id of a bucket, above 0, or a value of free_of() or done_of().

@@ -22,8 +22,8 @@ from distperiodic.core.task_pool import Stats
 _bucket = tables.bucket
 _pool = tables.pool
 _task = tables.pool_task
-#: Hint for MySQL. Without it, MySQL could sort and lock all free tasks to find
-#: the best ones.
+#: Hint for MySQL. Without this hint, MySQL could sort and lock all free tasks
+#: to find the best tasks.
 _BY_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'
 
 
@@ -88,7 +88,7 @@ class Statements:
             _task.c.bucket == of_bucket).order_by(*reversed(columns))
         #: Move tasks of the bucket ``of_bucket`` to another bucket.
         self.move = sa.update(_task).where(among).values(bucket=into)
-        #: Like ``move``, but also write the mark of the call.
+        #: Move tasks, and write the mark that identifies the call.
         self.give_back = sa.update(_task).where(among).values(
             bucket=into, mark=mark)
         self.finish = sa.update(_task).where(among).values(
@@ -182,7 +182,7 @@ def stats_of(connection: sa.Connection, sql: Statements,
              number: int) -> Stats:
     """Return the content of a pool, in a transaction with one snapshot.
 
-    The tasks in buckets that have expired count as free.
+    Tasks in expired buckets count as free.
     """
     of_pool = {'of_pool': number}
     tasks = {row[0]: row[1] for row in connection.execute(

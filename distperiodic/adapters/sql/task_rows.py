@@ -88,7 +88,7 @@ class Task:
 
         The keys of the record are ``code``, ``message``, ``attempts``,
         ``failures``, ``losses``, ``started``, ``ended`` and ``worker`` (the
-        process of the last run). Keys without a value are missing.
+        process of the last run). A key is missing if it has no value yet.
         """
         return self.records.setdefault(record_key(self.position), {})
 

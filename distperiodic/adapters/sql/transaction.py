@@ -81,7 +81,7 @@ class Transaction:
         If the statement claims all of *keys*, it also counts them in the
         history and creates the lease.
 
-        The parameters without a description are those of
+        For the parameters without a description, see
         :meth:`distperiodic.ports.ClaimStore.claim`.
 
         :param name: Name of the lease.
