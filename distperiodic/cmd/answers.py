@@ -111,7 +111,8 @@ SENTENCES = {
         'one of these: {several}',
 }
 
-#: Templates for reasons that need another answer if the tick is not the last.
+#: Templates for reasons that need another answer for an object's earlier
+#: ticks.
 PAST = {
     Reason.RAN:
         'it ran: every object that was claimed for {at} was done ({number} '

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: a larger share is late while all others are on time. Smaller differences
 #: have no noticeable effect.
 _EVEN_ENOUGH = 1.25
-# Maximum total number of points of the rings that are built to show how the
+# Maximum total number of points of the simulated rings, which show how the
 # largest share depends on the names of the members.
 _POINTS_TO_SPEND = 40_000
 

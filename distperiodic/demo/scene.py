@@ -49,8 +49,9 @@ _FROZEN_BEYOND_SESSION = 4.0
 # Microseconds from a tick until its result is shown. Runs that a dead or
 # frozen member had started may not have ended by then.
 _SHOW_US = 1_600_000
-# A tick is counted if, at the end, it is older than the session plus this
-# number of seconds. By then each of its pings has finished or is missed.
+# A tick is counted if, at the end of the demo, it is older than the session
+# plus this number of seconds. By then each of its pings has finished or is
+# missed.
 _COUNTED_AFTER = 4.0
 _LOOK = 0.1
 

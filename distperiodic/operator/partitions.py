@@ -97,7 +97,7 @@ class PartitionAdmin:
 
         :param by: Operator, for the record.
         :param within: Seconds since the last heartbeat of a worker after which
-            it cannot be chosen.
+            this worker cannot be chosen.
         :returns: The partition before this change.
         :raises ConfigError: there is no such partition, or *member* is not one
             of its workers, is stopping, or has sent no heartbeat for *within*

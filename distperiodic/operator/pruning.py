@@ -321,7 +321,8 @@ def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
         _AT_A_TIME)).scalars().all()
     # Each submission locks the row of its queue before it inserts a task. So
     # no task can be inserted while this transaction holds the lock. A task may
-    # have been inserted before the lock; only a later statement sees it.
+    # have been inserted before the lock was acquired; only a later statement
+    # sees this task.
     locked = connection.execute(
         sa.select(_queue.c.name).where(
             _queue.c.space == group.namespace, among)

@@ -109,8 +109,8 @@ class Object(NamedTuple):
     #: Instant at which a run of the object last succeeded. None means that no
     #: run has succeeded.
     served: int | None = None
-    #: Reason in the history for which objects were skipped for the tick of
-    #: this object's watermark. An empty text means that no reason is recorded.
+    #: Reason in the history why objects were skipped for the tick that is this
+    #: object's watermark. An empty text means that no reason is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()

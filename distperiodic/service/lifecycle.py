@@ -738,8 +738,8 @@ class Lifecycle(ServiceBase):
             except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
-            # Log outside the except block: inside it oslo.log would append the
-            # error to the line.
+            # Log outside the except block: inside the block, oslo.log would
+            # append the error to the line.
             if throttle.allow(reason):
                 LOG.error(
                     '%s not started: reason=%s; the next attempt is in %g s',

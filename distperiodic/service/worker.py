@@ -458,8 +458,8 @@ class WorkerService(lifecycle.Lifecycle):
         assert self._store is not None
         handled = threading.Event()
         for _ in range(2):
-            # Two rounds: the reports in the inbox send requests to the store,
-            # and the answers come back through the inbox.
+            # Do this twice: the reports in the inbox send requests to the
+            # store, and the answers come back through the inbox.
             handled.clear()
             self._inbox.put(events.Called(handled.set))
             handled.wait(max(0.1, end - self._clock.monotonic()))

@@ -32,8 +32,8 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
 from distperiodic.core import redaction
 
-# Maximum seconds of one attempt to connect. The error of a failed attempt is
-# logged, and the membership thread tries again.
+# Maximum seconds of one attempt to connect. The membership thread logs the
+# error of a failed attempt, and tries again.
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)

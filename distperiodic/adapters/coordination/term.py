@@ -270,7 +270,8 @@ class KazooTerm(Term):
         if self._stopping.is_set():
             raise TermLost('stopping')
         # A server may start a new session without reporting the loss of the
-        # old one (ClickHouse Keeper did), so compare the session's id as well.
+        # old session (ClickHouse Keeper did), so compare the session's id as
+        # well.
         if self._lost or self._client_id() not in (None, self._session):
             raise TermLost('the session has expired')
         silent = self._clock.monotonic() - self.heard

@@ -57,10 +57,10 @@ class MemoryClaimStore:
     forgets delisted objects when there are many. The store is not thread-safe:
     only the thread of its flow may use it.
 
-    Only one member uses the store. So a claim for an earlier tick than the
-    last one means that the clock was set back. The claim is granted, because
-    otherwise the object would not run until the clock has caught up. Leases
-    expire by a clock that does not jump.
+    Only one member uses the store. So a claim for a tick before the last
+    claimed tick means that the clock was set back. The claim is granted,
+    because otherwise the object would not run until the clock has caught up.
+    Leases expire by a clock that does not jump.
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:
@@ -316,8 +316,8 @@ class MemoryClaimStore:
             return []
         target = self._leases.get(into)
         if target is not None:
-            # The lease exists: another holder created it, or an earlier call
-            # of this holder did and the answer to that call was lost.
+            # The lease exists: either another holder has created it, or an
+            # earlier call of this holder, whose answer was lost.
             return [_claim_of(key, target.rows[key]) for key in objects
                     if key in target.rows and target.holder == holder]
         lease_row = self._leases.get(lease)

@@ -148,8 +148,8 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         """Record one more delisted object; if there are many, forget old ones.
 
         A delisted object is forgotten if it has no open claim and its
-        watermark is before *at*. If it is listed again later, only ticks after
-        *at* can be due, so its watermark is no longer needed.
+        watermark is before *at*. If it is listed again, its schedule applies
+        from a later instant, so its old ticks are not claimed again.
         """
         self.delisted[key] = at
         if len(self.delisted) <= self.forget_at:

@@ -23,8 +23,8 @@ LOG = logging.getLogger(__name__)
 class CatalogueMethods:
     """Runner of catalogue methods in the thread of the caller.
 
-    Objects without a valid id or schedule are left out and logged; the others
-    run.
+    Objects with an invalid id, or with an invalid schedule of their own, are
+    left out and logged; the other objects run.
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param sort: True sorts the catalogue for the scheduler, which takes

@@ -3,7 +3,8 @@
 
 Each worker process and each scheduler process has a queue of its own. A
 message is addressed to one process, so a scheduler knows exactly which batches
-each worker still holds, and no worker can hoard work::
+each worker still holds, and no worker can take more batches than schedulers
+send to it::
 
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message

@@ -3,8 +3,8 @@
 
 A command is sent to all members of a group, over all brokers at the same time.
 An unreachable broker delays the operator's process until the timeout, but does
-not delay the messages over other brokers. The replies arrive in a queue of the
-operator's process.
+not delay the messages over other brokers. If the operator's process expects
+replies, it has a queue for them.
 """
 
 import queue

@@ -303,8 +303,9 @@ class BrokerConnection:
     def _release(self) -> None:
         """Close the connections after close(), unless a cast is in progress.
 
-        A connection that is in use would return to its pool later, and stay
-        open forever. So the last cast closes the connections.
+        If the connections were closed during a cast, the connection of the
+        cast would return to its pool later, and stay open forever. So the last
+        cast closes the connections.
         """
         with self._casting:
             if not self._releasing or self._casts:

@@ -12,8 +12,8 @@ It differs from oslo.messaging's own server:
 * oslo.messaging declares three queues, and the broker would keep them forever
   after the process is killed. Our server declares only the queue that it
   needs, and the broker deletes that queue after a time without a consumer.
-* oslo.messaging logs a traceback for each invalid message, and some of these
-  close the channel. Our server counts them and continues.
+* oslo.messaging logs a traceback for each invalid message, and some invalid
+  messages close the channel. Our server counts them and continues.
 * oslo.messaging decompresses every message, so a small compressed message can
   fill the receiver's memory. Our server checks length and headers first.
 """

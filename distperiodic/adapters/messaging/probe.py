@@ -90,7 +90,8 @@ class RabbitProbe:
             'password into transport_url')
 
     def weaknesses(self, host: BrokerHost) -> list[Weakness]:
-        """Return an empty list: no setting makes RabbitMQ lose messages."""
+        """Return an empty list: RabbitMQ deletes no messages to free memory.
+        """
         return []
 
     def check(self, host: BrokerHost) -> None:

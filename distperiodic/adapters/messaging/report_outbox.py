@@ -42,8 +42,9 @@ class ReportOutbox:
     :param linger: Seconds between two messages to one scheduler.
     :param most: Maximum number of objects in one message; a single report may
         have more.
-    :param capacity: Maximum number of waiting objects. Beyond it, the oldest
-        reports to the scheduler with the most waiting objects are given up.
+    :param capacity: Maximum number of waiting objects. Above this number, the
+        oldest reports to the scheduler with the most waiting objects are given
+        up.
     :param patience: Seconds after which an unsent report is given up.
     :param longest_pause: Maximum seconds between two attempts.
     """

@@ -17,8 +17,8 @@ is lost or passed on twice because of a lost connection.
 
 Limits: a stream keeps its newest 10,000 messages. A process that is killed
 leaves its stream behind, and Redis deletes the stream half an hour later.
-Redis Cluster is not supported: one command uses several streams, which may be
-on different nodes.
+Redis Cluster is not supported: the streams of processes that listen to the
+same name may be on different nodes.
 """
 
 import collections

@@ -96,9 +96,9 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         if not rest:
             break
         rows = tx.rows_of(number, rest)
-        # Check the time only if the lease has no claims yet, neither from this
-        # call nor from an earlier one whose answer was lost: the answers "too
-        # early" and "too late" mean that nothing was claimed.
+        # The answers "too early" and "too late" mean that nothing was claimed.
+        # So check the time only if the lease has no claims yet, neither from
+        # this call nor from an earlier call whose answer was lost.
         if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
             now = _now(tx, rows)

@@ -44,9 +44,9 @@ LOG = logging.getLogger(__name__)
 
 _BOOT_ID = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
-# Maximum difference between two clocks that is ignored, in microseconds: on a
-# busy host, this much time may pass between the two readings. So a clock may
-# still go back by up to this much.
+# A difference between two clocks is ignored up to this number of microseconds:
+# on a busy host, this much time may pass between the two readings. So a clock
+# may still go back by up to this much.
 _TOLERATED = 100_000
 # Maximum microseconds between the readings of the host's two clocks, and
 # maximum number of attempts to read them that close together.

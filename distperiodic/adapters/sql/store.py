@@ -265,8 +265,8 @@ class SqlClaimStore:
         def again(tx: Transaction) -> Claimed:
             rows = tx.rows_of(number, keys)
             existing = [rows[key] for key in keys if key in rows]
-            # Rows whose watermark is still before the tick: the first call
-            # could not claim them.
+            # The first call could not claim these rows: their watermark is
+            # still before the tick.
             left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]

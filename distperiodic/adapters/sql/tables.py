@@ -426,7 +426,7 @@ ready = sa.Table(
     sa.Column('precedence', sa.Integer, nullable=False),
     #: When the step is due, in microseconds of the store's clock.
     sa.Column('due', sa.BigInteger, nullable=False),
-    #: Tick of the previous command of the task; 0 for the first command.
+    #: Tick of the command whose end made this step ready; 0 if there is none.
     sa.Column('after', sa.BigInteger, nullable=False),
     #: Same value as ``move`` in the row of the task.
     sa.Column('move', sa.Integer, nullable=False),

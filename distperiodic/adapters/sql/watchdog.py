@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watchdog for connections to a server that does not answer.
 
-A suspended server, or one behind a proxy that still acknowledges packets,
+A suspended server, or a server behind a proxy that still acknowledges packets,
 keeps a connection open and never answers. Timeouts that the server enforces do
 not help then. TCP's timeouts do not expire, because packets are acknowledged.
 libpq has no timeout for an answer. So a thread checks once a second how long
