@@ -43,7 +43,7 @@ class Partition(NamedTuple):
     #: Fence of the active worker; it grows from one active worker to the next.
     fence: int
     #: When the active worker became active, in microseconds. If no worker is
-    #: active, when the last active worker released the partition.
+    #: active, this is when the last active worker released the partition.
     since: int
     #: Seconds until the lease of the active worker expires.
     left: float

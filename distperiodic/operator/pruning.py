@@ -284,7 +284,8 @@ def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
     # creation.
     old = (_task.c.space == group.namespace, _task.c.status == status,
            _task.c.created < before, _task.c.ended < before)
-    # Keep the failed task that a halted queue names, for its operator.
+    # Keep a failed task that has halted a queue: operators need it to find the
+    # cause.
     blamed = sa.select(_queue.c.halted_by).where(
         _queue.c.space == group.namespace, _queue.c.halted_by.is_not(None))
     # Lock the tasks, so that none of them is retried before its deletion.

@@ -287,8 +287,8 @@ class TaskStore:
                          cancelled=len(ended))
         tx.leave(claim.lease, len(ended))
         # Each lost run increases the number of attempts. A run that a worker
-        # returns without starting it does not. So a number above 1 means that
-        # an earlier attempt may have begun.
+        # returns without starting it does not increase this number. So a
+        # number above 1 means that an earlier attempt may have begun.
         return claim.state is State.RETRY or claim.attempt > 1
 
     def retry(self, task: str, back: bool | None) -> Status:

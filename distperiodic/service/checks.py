@@ -102,7 +102,7 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
             'correct it', exc)
         return
     if kind != 'scheduler':
-        # Other workers may have the other commands.
+        # Other workers may have the commands that this worker lacks.
         return
     unknown = {name: types for name, types
                in workflow.types_by_command(workflows).items()

@@ -388,7 +388,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _work(self) -> None:
         if not self._connect(self._bus, 'the way to the workers'):
             return
-        # Notices of other processes need the directory of the store.
+        # To receive notices from other processes, the directory of the store
+        # must exist.
         if self._board is not None:
             notices.listen(self._board, self._put_notice)
             if self._stopping.is_set():

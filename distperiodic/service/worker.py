@@ -180,7 +180,8 @@ class WorkerService(lifecycle.Lifecycle):
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
 
     def _sharing_changed(self) -> None:
-        """Publish the slots of this worker after a change of its sharing.
+        """Publish the slots of this worker after a change of its right to
+        share.
 
         If other workers prevent this worker from sharing the partition, return
         the runs that have not started, and cancel the runs in progress.

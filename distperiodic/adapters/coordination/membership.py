@@ -467,7 +467,7 @@ class Membership:
                         other.view, trusted_until=until)
 
     def _renew(self, term: Term) -> None:
-        """Extend the trust in views of groups that have not changed."""
+        """Extend the time for which unchanged views are trusted."""
         now = self._clock.monotonic()
         until = term.heard + TRUST * term.timeout
         for group in self._groups.values():

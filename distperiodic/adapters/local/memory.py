@@ -60,7 +60,7 @@ class MemoryClaimStore:
     Only one member uses the store. So a claim for a tick before the last
     claimed tick means that the clock was set back. The claim is granted,
     because otherwise the object would not run until the clock has caught up.
-    Leases expire by a clock that does not jump.
+    The expiry of leases depends on a clock that does not jump.
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:

@@ -84,7 +84,8 @@ class Call(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """An exception of a handler, as text: it may not be picklable."""
+    """An exception of a handler, as text: the exception may not be picklable.
+    """
 
     kind: str
     text: str

@@ -90,7 +90,8 @@ def server_class() -> type:
                             consumer.queue.delete()
             except Exception as exc:
                 # The broker is unreachable, or another driver is in use. The
-                # queue stays, and its next consumer rejects its messages.
+                # queue stays, and its next consumer rejects the messages in
+                # it.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server

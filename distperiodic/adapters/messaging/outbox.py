@@ -60,7 +60,8 @@ class BatchOutbox:
         the outbox call both callbacks; put() may also call on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
-        batch is given up. A batch is never given up sooner after its put().
+        batch is given up. A batch is never given up before this time has
+        passed since its put().
     """
 
     def __init__(self, publish: Callable[[Batch], None],

@@ -21,7 +21,7 @@ _PORT = 5672
 
 
 class RabbitProbe:
-    """The servers of RabbitMQ that a URL names.
+    """The RabbitMQ servers that a URL names.
 
     See :class:`distperiodic.ports.BrokerProbe`.
 

@@ -24,8 +24,8 @@ def count(tx: Transaction, number: int, tick: int,
           **counts: int) -> None:
     """Add *counts* to the history of *tick*.
 
-    :param late: Number of objects whose lateness, the time since *tick*, is
-        added.
+    :param late: Number of objects for which the lateness (the time since
+        *tick*) is added to the history.
     :param reason: Reason why the objects did not run.
     """
     tx.connection.execute(tx.sql.count_of, increments(

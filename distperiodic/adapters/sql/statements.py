@@ -320,7 +320,8 @@ class Statements:
                 _claim.c.settled < sa.bindparam('of_tick')))
 
     def _at_once(self, dialect: Dialect, move: Any) -> Any:
-        """Build a statement that moves claims, and counts and leases them.
+        """Build one statement that moves claims, counts the objects and
+        creates the lease.
 
         The count and the lease are written only if all objects were moved.
         """

@@ -523,7 +523,8 @@ class SqlSteps:
                       lease: str, retried: set[str],
                       proceed: ports.Proceed | None,
                       numbers: Mapping[str, int]) -> ports.Advanced:
-        """Return the steps that ended in *lease*, and the runs granted then.
+        """Return the steps that ended in *lease*, and the runs that were
+        granted in the same transaction.
 
         This call may have recorded these ends, or an earlier call that this
         call repeats.

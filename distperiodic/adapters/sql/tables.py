@@ -376,7 +376,7 @@ task = sa.Table(
     #: The submitter's own name of the task. None means that the submitter
     #: gave no name.
     sa.Column('key', Exact(LONGEST_ID)),
-    #: Digest of the arguments with which a task with a key was submitted.
+    #: Digest of the arguments of a task that was submitted with a key.
     sa.Column('digest', LeaseName),
     #: Ordered queue of the task. None means that the task is in no queue.
     sa.Column('queue', Exact(LONGEST_NAME)),
@@ -535,7 +535,8 @@ partition = sa.Table(
     #: expired.
     sa.Column('fence', sa.BigInteger, nullable=False),
     #: When the worker became active, in microseconds of the store's clock. If
-    #: no worker is active, when the last one released the partition.
+    #: no worker is active, this is when the last active worker released the
+    #: partition.
     sa.Column('since', sa.BigInteger, nullable=False),
     #: When the lease of the worker expires, in microseconds of the lease
     #: clock.

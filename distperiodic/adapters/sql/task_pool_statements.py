@@ -98,7 +98,7 @@ class Statements:
         #: Move all tasks of a bucket that has expired.
         self.empty = sa.update(_task).where(
             _task.c.bucket == of_bucket).values(bucket=into)
-        #: Select and lock the first tasks with this bucket.
+        #: Select and lock the first tasks of a bucket, in order of place.
         self.best = self.content.limit(at_most).with_hint(
             _task, _BY_PLACE, 'mysql').with_for_update(skip_locked=True)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of the store: the operations of which its calls consist.
+"""One transaction of the store, with the operations that the store's calls
+use.
 
 Each call that moves claims into a lease gives the lease a name that no other
 call uses. The rows with this name are the claims that the call has acquired.

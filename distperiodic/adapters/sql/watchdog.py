@@ -3,11 +3,11 @@
 
 A suspended server, or a server behind a proxy that still acknowledges packets,
 keeps a connection open and never answers. Timeouts that the server enforces do
-not help then. TCP's timeouts do not expire, because packets are acknowledged.
-libpq has no timeout for an answer. So a thread checks once a second how long
-the current wait for the server has lasted. If the wait takes too long, the
-thread shuts down the connection. The driver then finds the connection closed,
-as if the server had died.
+not help in this case. TCP's timeouts do not expire, because packets are
+acknowledged. libpq has no timeout for an answer. So a thread checks once a
+second how long the current wait for the server has lasted. If the wait takes
+too long, the thread shuts down the connection. The driver then finds the
+connection closed, as if the server had died.
 """
 
 import logging
