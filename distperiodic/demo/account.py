@@ -64,7 +64,7 @@ class Tick:
     def __init__(self, instant: int):
         self.instant = instant
         self.runs: collections.Counter[str] = collections.Counter()
-        #: Process id of the last process that served an object, by object.
+        #: For each object, the process id of the process that served it last.
         self.by: dict[str, int] = {}
         self.late: list[float] = []
 

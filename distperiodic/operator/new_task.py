@@ -37,7 +37,8 @@ def digest(task: NewTask) -> str | None:
 
 
 def check_same(task: NewTask, row: Any) -> None:
-    """Check that *task* has the same arguments as the task with its key.
+    """Check that *task* has the arguments of the stored task with the same
+    key.
 
     :param row: Id, type and digest of the task in the store with this key.
     :raises InvalidTask: The arguments differ.
