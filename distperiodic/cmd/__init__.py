@@ -10,7 +10,8 @@ import warnings
 
 from oslo_service import backend
 
-# futurist imports eventlet if eventlet is installed. Nothing here uses it.
+# futurist imports eventlet if eventlet is installed. distperiodic does not use
+# eventlet.
 warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated')
 
 backend.register_backend_default_hook(lambda: backend.BackendType.THREADING)

@@ -111,7 +111,8 @@ SENTENCES = {
         'one of these: {several}',
 }
 
-#: Templates for the reasons whose answer differs for an earlier tick.
+#: Templates for reasons that need another answer for an object's earlier
+#: ticks.
 PAST = {
     Reason.RAN:
         'it ran: every object that was claimed for {at} was done ({number} '

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facts that the checks of ``distperiodic doctor`` need.
 
-Each fact is read when the first check asks for it, and then cached. If a fact
-is not available, reading it raises
-:class:`~distperiodic.cmd.findings.NotNow`. One check reports the cause, and
-all checks that depend on the fact are skipped.
+Each fact is read when the first check needs it, and then cached. If a fact is
+not available, reading it raises :class:`~distperiodic.cmd.findings.NotNow`.
+One check reports the cause, and all checks that depend on the fact are
+skipped.
 """
 
 import contextlib
@@ -122,14 +122,14 @@ class Case:
         """The members and workers of the group.
 
         :raises NotNow: the coordination service does not answer.
-        :raises CoordinationUnavailable: it stopped answering.
+        :raises CoordinationUnavailable: the service has stopped answering.
         """
         from distperiodic.cmd import status
         return status.look(self.survey, self.settings.group)
 
     @property
     def populated(self) -> 'Group':
-        """The same group, if it has a member on the ring.
+        """The group, if it has a member on the ring.
 
         :raises NotNow: no member is on the ring, or the group cannot be read.
         """
@@ -181,9 +181,10 @@ class Case:
         """The store, if it answers and its tables match this release.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
-        :raises ConfigError: its URL cannot be used, or its file is missing.
+        :raises ConfigError: the URL of the store cannot be used, or the file
+            of the store is missing.
         :raises StoreUnavailable: the store does not answer.
-        :raises SchemaError: its schema version does not match this release.
+        :raises SchemaError: the tables do not match this release.
         """
         if isinstance(self._connected, exceptions.DistperiodicError):
             raise self._connected
@@ -229,7 +230,8 @@ class Case:
     def brokers(self) -> 'dict[str, BrokerProbe]':
         """The brokers by topic of their partition.
 
-        The key of the main broker is ''. Partitions that use it are left out.
+        The key of the main broker is ''. Partitions that use the main broker
+        are left out.
 
         :raises NotNow: no broker is used, or a URL cannot be used.
         """

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of the checks of ``distperiodic doctor``, in the order of the
-report.
-"""
+"""The list of the checks of ``distperiodic doctor``, in report order."""
 
 import dataclasses
 import inspect

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of ``distperiodic doctor``.
 
-Each check is a function, and the operator sees its docstring. The function
-returns its finding and, unless all is well, the remedy. The checks run in the
-order of this file, the cheap ones first. They change nothing, except that
-``coordination_join`` joins a temporary group and leaves it again.
+Each check is a function, whose docstring the operator sees. The function
+returns its finding and, if there is a problem, the remedy. The checks run in
+the order of this file, the cheap checks first. They change nothing, except
+that ``coordination_join`` joins a temporary group and leaves it again.
 
-The file is long because its order is the order of the report.
+The file is long because the order of its functions is the order of the report.
 """
 
 import contextlib

@@ -148,7 +148,8 @@ def days(text: str) -> float:
 
 def add_job(parser: argparse.ArgumentParser,
             required: bool = False) -> None:
-    """Add the argument for the name of a job. ``--job`` gives it as well."""
+    """Add the argument for the name of a job, and its alternative ``--job``.
+    """
     parser.add_argument(
         'job', metavar='JOB', nargs='?',
         help='name of the job' if required else
@@ -158,7 +159,7 @@ def add_job(parser: argparse.ArgumentParser,
 
 
 def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
-    """Return the job that was named, or None.
+    """Return the name of the job on the command line, or None.
 
     :raises ConfigError: the job was named twice, or it is required and was not
         named.
@@ -191,7 +192,7 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
 
 
 def check_file(connection_url: str) -> None:
-    """Check that an SQLite file exists, because connecting would create it.
+    """Check that an SQLite file exists: a connection would create the file.
 
     :raises ConfigError: the file does not exist, or the URL cannot be used.
     """
@@ -327,7 +328,7 @@ def plural(number: int, word: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first *most* names, and the number of the others."""
+    """Return the first *most* names, and the number of the other names."""
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
 

@@ -20,7 +20,7 @@ _NARROWEST = 40
 
 
 class Nothing(str):
-    """The text that people see where programs see null."""
+    """A text for people in place of an unknown value; programs get null."""
 
 
 NEVER = Nothing('never')
@@ -44,8 +44,8 @@ class Display(configured.Configured):
     null for unknown values.
     """
 
-    #: Columns to keep if the table is too wide. If they do not fit either, or
-    #: if this is empty, each row becomes a block of lines.
+    #: Columns to keep if the table is too wide. If these columns do not fit
+    #: either, or if there are none, each row becomes a block of lines.
     essential: Sequence[str] = ()
 
     _normalize_column_name = staticmethod(key)
@@ -189,7 +189,7 @@ def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
                ) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     """Return only the essential columns.
 
-    If one of them is not in this table, return all columns.
+    If an essential column is missing in this table, return all columns.
     """
     if not essential or not set(essential).issubset(columns):
         essential = columns

@@ -53,8 +53,8 @@ class Explained(display.Display, show.ShowOne):
               ) -> 'tuple[str, periodic.PeriodicTasks | None]':
         """Return the key of the object's claim, and the tasks of --tasks.
 
-        :raises ConfigError: the job has objects but the user named none, or
-            the job has no objects but the user named one.
+        :raises ConfigError: the job has objects but the user named no object,
+            or the job has no objects but the user named an object.
         """
         from distperiodic.core import catalogue
         tasks = listed.load(self, parsed)

@@ -100,7 +100,7 @@ class _OfJobs(_OfJob):
 
     def names(self, parsed: argparse.Namespace,
               group: 'GroupReader') -> 'list[Job]':
-        """Return the jobs that were named.
+        """Return the jobs that the command line names.
 
         :raises ConfigError: the store has no jobs.
         """
@@ -229,7 +229,7 @@ class JobTrigger(_OfJob):
     def _read(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace
               ) -> 'tuple[core_job.Job, listed.Listed]':
-        """Return the job, and what its catalogue lists now.
+        """Return the job, and the objects that its catalogue lists now.
 
         :raises ConfigError: there is no such job or object, or the catalogue
             cannot be read.

@@ -28,7 +28,7 @@ class Listed(NamedTuple):
     """The objects of a job."""
 
     ids: frozenset[str]
-    #: Schedules of the objects that have their own, by id.
+    #: Schedules of the objects that have a schedule of their own, by id.
     own: 'Mapping[str, schedule.Schedule]'
 
 

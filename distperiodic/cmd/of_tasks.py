@@ -43,7 +43,7 @@ class OfTasks(configured.Configured):
 
 
 def instant(at: datetime.datetime | None, for_people: bool) -> str:
-    """Format an instant, for people in whole seconds. None becomes ''."""
+    """Format an instant, in whole seconds if *for_people*; '' for None."""
     if at is None:
         return ''
     micros = schedule.instant_of(at)

@@ -82,7 +82,7 @@ class PoolShow(display.Table, lister.Lister):
                 f'Worker {parsed.worker!r} has no task.')
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'
-        # The column Type distinguishes 1 from '1'.
+        # The column Type distinguishes the number 1 from the text '1'.
         return ('Task', 'Type', 'Score', 'Worker'), [
             (held.task, type(held.task).__name__, held.score,
              held.worker or '') for held in found]

@@ -33,7 +33,8 @@ class _OfMembers(of_tasks.OfTasks):
     def servers(self, parsed: argparse.Namespace) -> '_Servers':
         """Return the members that serve queues now.
 
-        Their group may be unknown: the facts of the store are shown anyway.
+        If the members are unknown, the result contains only the reason. The
+        command still shows the facts that are in the store.
         """
         if not self.database(parsed).backend_url:
             return _Servers(None, 'backend_url is empty, so any process with '
@@ -51,9 +52,9 @@ class _OfMembers(of_tasks.OfTasks):
 class _Servers(NamedTuple):
     """The members that serve queues."""
 
-    #: None means that they are unknown.
+    #: None means that the members are unknown.
     ring: 'Ring | None'
-    #: Reason why they are unknown. Empty means that they are known.
+    #: Reason why the members are unknown. Empty means that they are known.
     why: str
 
     def of(self, queue: str) -> str:

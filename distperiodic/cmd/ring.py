@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: a larger share is late while all others are on time. Smaller differences
 #: have no noticeable effect.
 _EVEN_ENOUGH = 1.25
-# Maximum total number of points of the rings that are built to show how the
+# Maximum total number of points of the simulated rings, which show how the
 # largest share depends on the names of the members.
 _POINTS_TO_SPEND = 40_000
 
@@ -256,9 +256,10 @@ class Simulation:
                  who: str) -> tuple[int, int, int]:
         """Return how many objects move when *who* joins or leaves.
 
-        :return: Three numbers of objects: all that change their owner; those
-            that must change it, because *who* owns them before or after; and
-            those that move between two other members.
+        :return: Three numbers of objects: all objects that change their owner;
+            the objects that must change their owner, because *who* owns them
+            before or after; and the objects that move between two other
+            members.
         """
         moved = needed = 0
         for old, new in zip(self.owners, self._owners(after), strict=True):

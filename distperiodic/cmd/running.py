@@ -78,7 +78,7 @@ def _age(micros: int | None, for_people: bool) -> Any:
 def _progress(text: str | None, for_people: bool) -> Any:
     """Return the progress that a run reported.
 
-    People get its JSON text, and programs its JSON value.
+    The result for people is the JSON text, and for programs the JSON value.
     """
     if for_people or text is None:
         return text or ''

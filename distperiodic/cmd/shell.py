@@ -34,7 +34,7 @@ _BROKEN_PIPE = 141
 #: The exit code that a shell shows for a program that SIGINT ended.
 _INTERRUPTED = 130
 
-#: The commands in the order of ``--help``; those of plug-ins come last.
+#: The commands in the order of ``--help``. Commands of plug-ins come last.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
     ('Check that all is well', ('status', 'doctor', 'audit')),
@@ -186,7 +186,7 @@ class Shell(app.App):
     def help(self, argv: list[str]) -> int:
         """Print the help of a command, a group of commands, or the program.
 
-        No pager is used, because a script cannot leave one.
+        No pager is used, because a script cannot leave a pager.
 
         :raises ConfigError: there is no such command.
         """
@@ -242,7 +242,7 @@ class Shell(app.App):
         """Return the command, its full name, and its arguments.
 
         :raises ConfigError: there is no such command; the message names
-            similar ones.
+            similar commands.
         """
         words = _leading_words(argv)
         try:

@@ -72,7 +72,7 @@ class Group:
 class Book:
     """Facts that the store records about a group.
 
-    If the store cannot be read, only the reason for that is set.
+    If the store cannot be read, only ``trouble`` is set.
     """
 
     #: For each process that is gone, by identity, the last tick in which it
@@ -82,8 +82,8 @@ class Book:
     paused: Sequence[str] = ()
     #: Partitions with one active worker.
     partitions: 'Sequence[Partition]' = ()
-    #: Reason why the store could not be read. Empty means that it was read, or
-    #: that there is no store.
+    #: Reason why the store could not be read. Empty means that the store was
+    #: read, or that there is no store.
     trouble: str = ''
 
 

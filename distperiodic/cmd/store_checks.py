@@ -19,8 +19,7 @@ from distperiodic.cmd.findings import warn
 #: causes a warning. Member jobs follow this host's clock, and all other jobs
 #: follow the store's clock.
 _SKEW = 1.0
-#: Number of rows of the history, or of the failures, from which on the check
-#: warns.
+#: Number of rows of the history, or of the failures, that causes a warning.
 _MANY = 1_000_000
 _DAY = 86400 * 1_000_000
 

@@ -109,10 +109,10 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
     def _with_processes(self, parsed: argparse.Namespace,
                         settings: 'opts.Settings', waiting: 'Waiting'
                         ) -> 'Waiting':
-        """Return *waiting*, or the reason that a process is missing.
+        """Return the reason why the task waits, given the current processes.
 
-        The group is read to find out whether a process is missing. If it
-        cannot be read, *waiting* is returned.
+        If no process in the group can run the task, this is the reason.
+        Otherwise, or if the group cannot be read, the result is *waiting*.
         """
         if not settings.backend_url:
             return waiting

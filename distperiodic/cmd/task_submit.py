@@ -78,7 +78,8 @@ class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
         with self.client(parsed, must_exist=False) as client:
             settings = self.database(parsed, must_exist=False)
             if settings.embedded:
-                # The record needs the store that the client would create.
+                # Create a missing store now: the record of the action needs
+                # the store before the client creates it.
                 from distperiodic.store import check_store
                 check_store(settings, self.configuration(parsed))
             # The parameters are not recorded: they may be secret.

@@ -26,8 +26,8 @@ class Movement:
     """The objects that one change of the ring moved."""
 
     moved: int
-    #: Number of objects that had to move: those that belonged to a member that
-    #: left, or that now belong to a member that joined.
+    #: Number of objects that had to move, because their old owner left or
+    #: their new owner joined.
     least: int
 
     @property
@@ -37,14 +37,14 @@ class Movement:
 
 @dataclasses.dataclass
 class Change:
-    """A change of the group, planned by the demo or not."""
+    """A planned or unplanned change of the group."""
 
     what: str
     who: str
     #: Microseconds since the epoch.
     at: int
-    #: Instant at which the others noticed the change. None means that they
-    #: have not noticed it yet.
+    #: Instant at which the other members noticed the change. None means that
+    #: they have not noticed the change yet.
     noticed: int | None = None
     movement: Movement | None = None
     #: True if the change was part of the plan. The account is incomplete if no
@@ -53,7 +53,7 @@ class Change:
 
     @property
     def delay(self) -> float | None:
-        """Seconds until the others noticed the change."""
+        """Seconds until the other members noticed the change."""
         return None if self.noticed is None else (
             (self.noticed - self.at) / 1e6)
 
@@ -64,7 +64,7 @@ class Tick:
     def __init__(self, instant: int):
         self.instant = instant
         self.runs: collections.Counter[str] = collections.Counter()
-        #: Process id of the last process that served an object, by object.
+        #: For each object, the process id of the process that served it last.
         self.by: dict[str, int] = {}
         self.late: list[float] = []
 
@@ -142,7 +142,9 @@ class Account:
             if change.at <= t.instant + _REACH_US < end)
 
     def lateness(self, *parts: float) -> list[float]:
-        """Return quantiles, such as 0.5, of the seconds from tick to start."""
+        """Return quantiles, such as 0.5, of the seconds from tick to start of
+        a run.
+        """
         return quantiles(
             [late for tick in self.due_ticks() for late in tick.late], *parts)
 

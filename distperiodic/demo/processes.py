@@ -162,8 +162,8 @@ def nobody_holds(lock: pathlib.Path | None) -> Iterator[None]:
     """Hold the lock of tooz's file driver while the block runs.
 
     A process that is frozen while it holds this lock blocks all other
-    processes. Only ``file://`` has this limit, and the demo is not meant to
-    show it.
+    processes. Only ``file://`` has this limitation, and the demo is not meant
+    to show it.
     """
     if lock is None or not lock.exists():
         yield

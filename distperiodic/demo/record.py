@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
     @property
     def late(self) -> float:
-        """Seconds from the tick to the start."""
+        """Seconds from the tick to the start of the run."""
         return (self.started - self.tick) / 1e6
 
 

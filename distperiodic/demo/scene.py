@@ -44,13 +44,14 @@ WORKERS = 2
 _PERIOD_US = round(pings.PERIOD * 1e6)
 _JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
 # Seconds for which a member stays frozen after its session has expired, so
-# that the demo shows the take-over by the others.
+# that the demo shows the take-over by the other members.
 _FROZEN_BEYOND_SESSION = 4.0
 # Microseconds from a tick until its result is shown. Runs that a dead or
 # frozen member had started may not have ended by then.
 _SHOW_US = 1_600_000
-# A tick is counted if, at the end, it is older than the session plus this
-# number of seconds. By then each of its pings has finished or is missed.
+# A tick is counted if, at the end of the demo, it is older than the session
+# plus this number of seconds. By then each of its pings has finished or is
+# missed.
 _COUNTED_AFTER = 4.0
 _LOOK = 0.1
 
@@ -74,8 +75,8 @@ class Seat:
         self.number = number
         self.process = process
         self.state = 'starting'
-        #: Tenure of its current entry in the group. None means that the
-        #: process is not in the group.
+        #: Tenure of the process's current entry in the group. None means that
+        #: the process is not in the group.
         self.tenure: int | None = None
         self.served = 0
 
@@ -443,7 +444,8 @@ class Scene:
 def _ended_by_signals() -> Iterator[None]:
     """Make SIGTERM and SIGHUP end the demo like Ctrl-C.
 
-    All three raise an exception, so that the demo cleans up.
+    Like Ctrl-C, these signals then raise an exception, so that the demo cleans
+    up.
     """
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt

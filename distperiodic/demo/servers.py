@@ -24,8 +24,8 @@ from distperiodic.operator.activity import Activity
 from distperiodic.operator.coordination_probe import CoordinationProbe
 from distperiodic.operator.coordination_probe import directory
 
-#: Requested session timeout in seconds. If a process is silent for longer, the
-#: others take over its work. A server may grant another value.
+#: Requested session timeout in seconds. If a process is silent for longer,
+#: other processes take over its work. A server may grant another value.
 SESSION = 2
 #: Seconds until a lease that is not renewed expires.
 LEASE = 5

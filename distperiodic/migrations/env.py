@@ -10,7 +10,7 @@ context.configure(
     connection=context.config.attributes['connection'],
     target_metadata=tables.metadata,
     version_table=VERSION_TABLE,
-    # To change a table, SQLite must create a new one and copy the rows.
+    # To change a table, SQLite must create a new table and copy the rows.
     render_as_batch=True)
 
 with context.begin_transaction():

@@ -2,8 +2,8 @@
 """Queries on the recent history and the current state of one group.
 
 :meth:`Activity.listings` and :meth:`Activity.unserved` read all objects of a
-job, and :meth:`Activity.runs` all leases of runs. The other queries read only
-dead claims, the newest failures, or the history from a given tick on.
+job, and :meth:`Activity.runs` reads all leases of runs. The other queries read
+only dead claims, the newest failures, or the history from a given tick on.
 """
 
 import json
@@ -52,7 +52,7 @@ class Ticked(NamedTuple):
     retried: int
     taken_over: int
     #: Number of schedulers and workers in the tick's history. A trigger or a
-    #: requeue by an operator counts as one more.
+    #: requeue by an operator counts as one more member.
     members: int
     #: Milliseconds from the tick to the claim of an object: the mean and the
     #: maximum over all claimed objects.
@@ -112,8 +112,8 @@ class Run(NamedTuple):
     #: The run's last progress report, as JSON. None means that the run has
     #: not reported any progress.
     progress: str | None
-    #: Instant at which the lease of the run expires. None means that it has
-    #: none: its job runs on every member.
+    #: Instant at which the lease of the run expires. None means that the run
+    #: has no lease, because its job runs on every member.
     until: int | None
 
 
@@ -128,8 +128,8 @@ class Listing(NamedTuple):
     #: None means that no schedule is recorded yet.
     schedule_since: int | None
     paused: bool
-    #: Text of the objects' own schedule. An empty text means that they follow
-    #: the schedule of the job.
+    #: Text of the objects' own schedule. An empty text means that the objects
+    #: follow the schedule of the job.
     rule: str
     objects: int
 
@@ -141,7 +141,7 @@ class Unserved(NamedTuple):
     tick: int
     state: State
     #: Instant at which a run of the object last succeeded, in microseconds.
-    #: None means never.
+    #: None means that no run has succeeded.
     served: int | None
 
 
@@ -279,7 +279,7 @@ class Activity:
                       _claim.c.object).limit(limit))]
 
     def lists(self, job: str) -> bool:
-        """Return whether the store has any object of *job*.
+        """Return whether the store has a row for any object of *job*.
 
         :raises ConfigError: the store has no such job.
         """
@@ -360,8 +360,8 @@ class Activity:
 
         Each job is returned with the number of its open claims. A scheduler
         ignores the claims of an unknown job, since other schedulers may know
-        it. If the job was renamed, no scheduler knows the old name, and the
-        claims wait forever.
+        the job. If the job was renamed, no scheduler knows the old name, and
+        its claims wait forever.
         """
         return {row.name: int(row.open) for row in self.group.rows(
             sa.select(_job.c.name, sa.func.coalesce(

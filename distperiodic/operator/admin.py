@@ -33,7 +33,7 @@ _job = tables.job
 _DEAD = MOVES[Move.REQUEUE][0]
 
 # Number of rows that are read and changed together, and number of claims in a
-# triggered lease. Both keep transactions short.
+# triggered lease. Both limits keep transactions short.
 _AT_A_TIME = 1000
 _IN_A_LEASE = 500
 
@@ -115,7 +115,7 @@ class StoreAdmin:
     def resume(self, job: str) -> bool:
         """Resume *job* at its next tick.
 
-        :returns: True if it was paused.
+        :returns: True if the job was paused.
         :raises ConfigError: the store has no such job.
         """
         paused = any(one.name == job and one.paused_since is not None
@@ -178,7 +178,10 @@ class StoreAdmin:
 
     def _chunks(self, which: list[sa.ColumnElement[bool]],
                 size: int) -> Iterator[Sequence[Any]]:
-        """Yield the objects and ticks of *which* claims, in chunks."""
+        """Yield the objects and ticks of some claims, in chunks.
+
+        :param which: Conditions on the claims.
+        """
         last = ''
         while found := self.group.rows(
                 sa.select(_claim.c.object, _claim.c.tick)

@@ -43,7 +43,7 @@ class Record:
     def __init__(self, namespace: str, actor: Actor, verb: str, target: str,
                  arguments: Mapping[str, Any] | None = None):
         self.id = uuid.uuid4().hex
-        #: Text about the changes of the action.
+        #: Text about the changes that the action made.
         self.outcome = 'done'
         self._values = {
             'id': self.id, 'space': namespace,
@@ -88,8 +88,8 @@ def recorded(database: Database, record: Record) -> Iterator[Record]:
     except exceptions.DistperiodicError as exc:
         record.outcome = f'not done: {" ".join(str(exc).split())}'
         with contextlib.suppress(exceptions.StoreUnavailable):
-            # If the outcome cannot be written, the record stays without one,
-            # and the error of the body is raised.
+            # If the outcome cannot be written, the record has no outcome, and
+            # the error of the body is raised.
             database.write(record.close)
         raise
     database.write(record.close)

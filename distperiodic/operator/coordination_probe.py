@@ -2,8 +2,9 @@
 """Read-only probe of the coordination service, for operators.
 
 A probe joins and watches no group, and creates nothing. Each request has a
-timeout, even where tooz has none. The probe first tries a TCP connection,
-because the ZooKeeper client would retry forever if it can reach no server.
+timeout, even where tooz itself waits forever. The probe first tries a TCP
+connection, because the ZooKeeper client would retry forever if it can reach no
+server.
 """
 
 import contextlib
@@ -41,11 +42,11 @@ class Entry:
     name: str
     #: None means that the entry is not in the format of this library.
     member: Member | None
-    #: When the member joined, in microseconds by its own clock. None means
-    #: unknown.
+    #: When the member joined, in microseconds by the member's own clock. None
+    #: means unknown.
     joined: int | None
     #: When the entry was created, in microseconds by the server's clock. None
-    #: means unknown; only ZooKeeper reports it.
+    #: means unknown; only ZooKeeper reports this time.
     created: int | None
 
 
@@ -108,8 +109,8 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
             while piece := channel.recv(65536):
                 answer += piece
     except (BrokenPipeError, ConnectionResetError) as exc:
-        # The server is reachable. If the caller tests only that, the driver
-        # reports this error later.
+        # The server is reachable. If the caller only tests this, ignore the
+        # error: the driver reports it later.
         return Server(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
@@ -130,7 +131,7 @@ class CoordinationProbe:
     """Connection for a probe of the coordination service; a context manager.
 
     :param session_timeout: The members' session timeout in seconds; the
-        ``file://`` driver uses it to find out which members are alive.
+        ``file://`` driver needs it to determine which members are alive.
     """
 
     def __init__(self, backend_url: str, *, session_timeout: float,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of the rows of one group, for queries and commands of an operator.
+"""Read access to the rows of one group, for operators' queries and commands.
 
 Queries have only a :class:`GroupReader`, so they cannot change a row. A
 command that writes also uses the :class:`Database` directly.
@@ -37,12 +37,13 @@ class Job(NamedTuple):
     paused_since: int | None
     paused_by: str
     paused_why: str
-    #: The instant from which its schedule is in force, or core.due.ALWAYS.
+    #: The instant since which the job's schedule is in force, or
+    #: core.due.ALWAYS.
     schedule_since: int
 
 
 def connect(connection_url: str) -> Database:
-    """Return a connection to the tables. It is opened at its first use.
+    """Return a connection to the tables, which is opened at its first use.
 
     :raises ConfigError: the URL cannot work.
     """
@@ -55,7 +56,7 @@ class GroupReader:
     def __init__(self, database: Database, namespace: str):
         #: Runs a function in a transaction that only reads.
         self.read = database.read
-        #: Closes the connection; the next call opens another.
+        #: Closes the connection; the next call opens a new one.
         self.close = database.close
         self.dialect = database.dialect
         self.namespace = namespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints over the bus: an operator has changed the store.
+"""Hints over the bus that an operator has changed the store.
 
 Members obey the store, not the hint. Without a hint they find the change at
 their next sweep.
@@ -55,10 +55,11 @@ class Hints:
              action: str) -> str:
         """Send a hint to *members*, over all brokers, and disconnect.
 
-        :param members: Partition and name of each member. Empty means all.
-        :param action: Id of the recorded action. Empty means a new one.
-        :returns: Reason why the hint could not be sent, for people. Empty
-            means that it was sent.
+        :param members: Partition and name of each member. Empty means all
+            members.
+        :param action: Id of the recorded action. Empty means a new id.
+        :returns: Reason in words why the hint could not be sent. Empty means
+            that the hint was sent.
         """
         if self._bus is None:
             return self._problem

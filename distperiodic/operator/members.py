@@ -28,19 +28,22 @@ _member = tables.member
 
 
 class MemberRow(NamedTuple):
-    """A member as the store knows it; times in microseconds."""
+    """A member, from its row or its reply; times in microseconds."""
 
     #: Partition of a worker. Empty means a scheduler.
     part: str
     name: str
-    #: The process that reported last. Empty means that it has stopped.
+    #: The process that reported last. Empty means that the process has
+    #: stopped.
     process: str
-    #: Time since its last report. None means that it has not replied.
+    #: Time since the member's last report. None means that the member has not
+    #: replied.
     age: int | None
     state: Mapping[str, Any]
     drained: bool
-    #: When it was drained, by whom and why. These are None and empty texts if
-    #: the member is not drained, or if the record was pruned.
+    #: When the member was drained, the operator who drained it, and the
+    #: reason. These are None and empty texts if the member is not drained, or
+    #: if the record was pruned.
     drained_at: int | None
     drained_by: str
     drained_why: str
@@ -54,8 +57,10 @@ class MemberRow(NamedTuple):
 
     @property
     def runs(self) -> list[Run]:
-        """The runs in its last report: those that the store does not know,
-        since their jobs run on every member, or there is no store.
+        """The runs in the member's last report.
+
+        A report contains only runs that are not in the store: runs of jobs
+        that run on every member, and all runs if there is no store.
         """
         return [Run(run['job'], run['object'], self.process, run['tick'],
                     round(run['age_s'] * 1e6) + (self.age or 0),
@@ -110,11 +115,11 @@ class MemberQueries:
              older_than: float = 0.0) -> list[Run]:
         """Return the runs in progress that are not in the store.
 
-        The members that run them report them.
+        These runs are in the reports of the members that run them.
 
         :param job: Name of the job. None means all jobs.
-        :param within: Seconds; leave out members whose report is older.
-        :param older_than: Seconds; leave out runs that began more recently.
+        :param within: Maximum age of a member's report, in seconds.
+        :param older_than: Minimum age of a run, in seconds.
         """
         return [run for member in self.members()
                 if not (member.stopped or member.silent(within))
@@ -145,7 +150,7 @@ class MemberAdmin(MemberQueries):
               **arguments: Any) -> str:
         """Write a command for *members*, and return the id of its action.
 
-        :param target: The target as the operator named it, for the record.
+        :param target: Target in the words of the operator, for the record.
         :param arguments: Arguments of the command.
         """
         record = Record(self.group.namespace, self._actor,
@@ -171,7 +176,7 @@ class MemberAdmin(MemberQueries):
         return record.id
 
     def problems(self) -> list[str]:
-        """Return no problems: a query on the store is complete or fails."""
+        """Return an empty list: a query on the store is complete or fails."""
         return []
 
     def conclude(self, action: str, outcome: str) -> None:

@@ -20,7 +20,7 @@ class NewTask(NamedTuple):
     parameters: str
     key: str | None
     queue: str | None
-    #: Earliest instant of its first step. None means at once.
+    #: Earliest instant of the first step. None means at once.
     due: int | None
     priority: int
 
@@ -37,7 +37,8 @@ def digest(task: NewTask) -> str | None:
 
 
 def check_same(task: NewTask, row: Any) -> None:
-    """Check that *task* has the same arguments as the task with its key.
+    """Check that *task* has the arguments of the stored task with the same
+    key.
 
     :param row: Id, type and digest of the task in the store with this key.
     :raises InvalidTask: The arguments differ.
@@ -52,7 +53,7 @@ def check_same(task: NewTask, row: Any) -> None:
 def check_alike(first: NewTask, task: NewTask) -> None:
     """Check that two tasks of one call with the same key have equal arguments.
 
-    :raises InvalidTask: They differ in their type, queue or parameters.
+    :raises InvalidTask: The tasks differ in type, queue or parameters.
     """
     if digest(first) != digest(task):
         raise exceptions.InvalidTask(

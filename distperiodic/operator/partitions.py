@@ -18,19 +18,19 @@ _worker = tables.partition_worker
 
 
 class Worker(NamedTuple):
-    """A worker of a partition, as it was at its last heartbeat."""
+    """A worker of a partition, at the time of its last heartbeat."""
 
-    #: Name of its process.
+    #: Name of the worker's process.
     process: str
     role: Role
-    #: Instant since which it has this role, in microseconds.
+    #: Instant since which the worker has this role, in microseconds.
     since: int
-    #: Seconds since its last heartbeat.
+    #: Seconds since the worker's last heartbeat.
     age: float
 
     @property
     def identity(self) -> str:
-        """Its member id."""
+        """Member id of the worker."""
         return identity_of(self.process)
 
 
@@ -38,21 +38,21 @@ class Partition(NamedTuple):
     """A partition that has had a worker with ``mode = standby``."""
 
     name: str
-    #: Process of the active worker. Empty means none.
+    #: Process of the active worker. Empty means that no worker is active.
     active: str
-    #: Number of take-overs.
+    #: Fence of the active worker; it grows from one active worker to the next.
     fence: int
     #: When the active worker became active, in microseconds. If no worker is
-    #: active: when the last one released the partition.
+    #: active, this is when the last active worker released the partition.
     since: int
     #: Seconds until the lease of the active worker expires.
     left: float
-    #: Member that an operator has chosen as the next active one, and the
-    #: operator.
+    #: Member that an operator has chosen as the next active worker, and the
+    #: name of this operator.
     promoted: str
     promoted_by: str
-    #: The workers of the partition, in order of name, without those that only
-    #: share it and those that have stopped.
+    #: The workers of the partition, in order of name, without workers in
+    #: ``mode = shared`` and workers that have stopped.
     workers: tuple[Worker, ...]
 
     def present(self, within: float) -> list[Worker]:
@@ -75,7 +75,7 @@ class PartitionQueries:
     def partition(self, name: str) -> Partition:
         """Return one partition.
 
-        :raises ConfigError: no worker of such a partition has ever run.
+        :raises ConfigError: no partition with this name has ever had a worker.
         """
         return _one(self.partitions(), self.group, name)
 
@@ -93,18 +93,19 @@ class PartitionAdmin:
         """Choose *member* as the next active worker of a partition.
 
         The active worker then finishes its runs and releases the partition. A
-        later choice replaces an earlier one.
+        later choice replaces an earlier choice.
 
         :param by: Operator, for the record.
         :param within: Seconds since the last heartbeat of a worker after which
-            it cannot be chosen.
-        :returns: The partition as it was before.
+            this worker cannot be chosen.
+        :returns: The partition before this change.
         :raises ConfigError: there is no such partition, or *member* is not one
-            of its workers, is stopping, or has sent no heartbeat for *within*.
+            of its workers, is stopping, or has sent no heartbeat for *within*
+            seconds.
         """
         def work(connection: sa.Connection) -> Partition:
-            # Lock the row: otherwise *member* may become active before it is
-            # chosen, and the choice would remain.
+            # Lock the row: otherwise *member* could become active before the
+            # choice is written, and the choice would never be deleted.
             self._update(connection, name, starts=_partition.c.starts + 1)
             found = _one(_read(connection, self.group), self.group, name)
             _check_candidate(found, member, within)

@@ -39,7 +39,8 @@ _task = tables.task
 
 # Maximum number of rows per transaction, so that no transaction takes long.
 _AT_A_TIME = 1000
-# The same for tasks: each task also has a row for each of its commands.
+# Maximum number of tasks per transaction. The number is lower, because a task
+# also has a row for each of its commands.
 _TASKS_AT_A_TIME = 200
 _DAY = 86400 * 1_000_000
 _ENDED = sorted(ENDED)
@@ -116,7 +117,8 @@ class Pruner:
         for number in numbers:
             old = [_claim.c.job == number, _claim.c.settled < before]
             if number not in unused:
-                # The row of a listed object determines its due ticks.
+                # Keep the row of a listed object, since the row determines
+                # which ticks are due.
                 old += [_claim.c.state.in_(CLOSED),
                         _claim.c.since.is_(None)]
             pruned += self._until_few(functools.partial(
@@ -133,8 +135,8 @@ class Pruner:
             .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
         some = old if last is None else [*old, _claim.c.object <= last]
         tx = Transaction(connection, self.group.dialect, self._sql)
-        # Count open claims as ended, because the history would otherwise show
-        # them as open forever.
+        # Count open claims as ended. Otherwise the history would show them as
+        # open forever.
         for tick, state, still_open in connection.execute(
                 sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
                 .where(*some, _claim.c.state.not_in(CLOSED))
@@ -164,9 +166,9 @@ def prune_steps(database: Database, namespace: str, *, history: float,
                 tasks: float) -> Iterator[Step]:
     """Delete the old rows of a group, one small transaction for each step.
 
-    The last step has deleted all rows that were old at the first step. Unlike
-    :class:`Pruner`, the steps keep the record of a failure while the failed
-    claim is dead.
+    After the last step, all rows that were old at the first step are deleted.
+    Unlike :class:`Pruner`, the steps keep the record of a failure while the
+    failed claim is dead.
 
     :param history: Maximum age in days of the history of ticks, of failures,
         of records of actions, and of the last report of a member. 0 keeps all
@@ -277,11 +279,13 @@ def _with_commands(group: GroupReader) -> Sequence[int]:
 
 def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
                       status: Status, before: int) -> int:
-    # For one status, the index returns the oldest tasks first. The index has
-    # the time of creation, and no task ends before its creation.
+    # For one status, the index returns the oldest tasks first. The condition
+    # on the time of creation only helps the index: no task ends before its
+    # creation.
     old = (_task.c.space == group.namespace, _task.c.status == status,
            _task.c.created < before, _task.c.ended < before)
-    # Keep the failed task that a halted queue names, for its operator.
+    # Keep a failed task that has halted a queue: operators need it to find the
+    # cause.
     blamed = sa.select(_queue.c.halted_by).where(
         _queue.c.space == group.namespace, _queue.c.halted_by.is_not(None))
     # Lock the tasks, so that none of them is retried before its deletion.
@@ -316,9 +320,10 @@ def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
                                  _task.c.queue == _queue.c.name))
     found = connection.execute(sa.select(_queue.c.name).where(*unused).limit(
         _AT_A_TIME)).scalars().all()
-    # Each submission locks the row of its queue before it inserts a task. No
-    # task can therefore appear while this transaction holds the lock. A task
-    # may have appeared before that; only a later statement sees it.
+    # Each submission locks the row of its queue before it inserts a task. So
+    # no task can be inserted while this transaction holds the lock. A task may
+    # have been inserted before the lock was acquired; only a later statement
+    # sees this task.
     locked = connection.execute(
         sa.select(_queue.c.name).where(
             _queue.c.space == group.namespace, among)
@@ -351,7 +356,7 @@ def _prune_some_history(connection: sa.Connection, *, number: int,
     if not ticks:
         return 0
     # Record the tick up to which the history is incomplete, so that no audit
-    # starts before it.
+    # starts before this tick.
     connection.execute(sa.update(_job).where(
         _job.c.id == number, sa.or_(
             _job.c.pruned_before.is_(None),

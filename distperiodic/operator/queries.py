@@ -2,8 +2,8 @@
 """Queries on ticks and objects, for operator commands.
 
 A query that needs several statements reads one snapshot of the database.
-Otherwise a claim could end between two statements, and its end would be
-missing from one of them.
+Otherwise a claim could end between two statements, and the statements would
+contradict each other.
 """
 
 import operator
@@ -37,8 +37,8 @@ _FAILED = 3
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
-# SQL expression for the slice of the ring that contains a position; the ring
-# has 64 slices. The second number is the number of slices per fetch.
+# SQL expression for the slice of the ring that contains a position, and the
+# number of slices per fetch. The ring has 64 slices.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
@@ -83,7 +83,7 @@ class Failed(NamedTuple):
 
     tick: int
     attempt: int
-    #: The worker that ran it. An empty text means that the run was never
+    #: The worker of the run. An empty text means that the run was never
     #: started.
     worker: str
     error: str
@@ -94,22 +94,23 @@ class Object(NamedTuple):
 
     #: Time of the store's clock when the data was read.
     now: int
-    #: None means that the store does not know the job.
+    #: None means that the store has no row for the job.
     job: Job | None
     #: None means that the store has no row for the object.
     claim: reason.Standing | None
     fence: int = 0
     attempt: int = 0
-    #: The worker to which the last run for its last tick was granted. An empty
-    #: text means that no run was granted.
+    #: The worker to which the last run of the claim was granted. An empty text
+    #: means that no run was granted.
     worker: str = ''
-    #: The tick of the claim before the last one. None means that there is no
+    #: The tick of the claim before the last claim. None means that there is no
     #: such claim.
     previous: int | None = None
-    #: Instant at which a run of the object last succeeded. None means never.
+    #: Instant at which a run of the object last succeeded. None means that no
+    #: run has succeeded.
     served: int | None = None
-    #: Reason in the history for which objects were skipped for the tick of
-    #: this object's watermark. An empty text means that no reason is recorded.
+    #: Reason in the history why objects were skipped for the tick that is this
+    #: object's watermark. An empty text means that no reason is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
@@ -154,8 +155,8 @@ class StoreQueries:
                 _job.c.space == self.group.namespace, _job.c.name == job)
             row = connection.execute(
                 sa.select(_claim, _lease.c.holder,
-                          # Converted from the lease clock to the clock of
-                          # ticks, which operators see.
+                          # Convert the time from the lease clock to the clock
+                          # for ticks, which operators see.
                           (_lease.c.until - self.group.dialect.lease_now
                            + self.group.dialect.now).label('until'),
                           _history.c.reason.label('skip_reason'))
@@ -182,8 +183,8 @@ class StoreQueries:
         """Return the text of the schedule that an object follows.
 
         The second value is True if the schedule is the object's own, and False
-        if it is that of the job. An empty text means that no schedule is
-        recorded.
+        if it is the schedule of the job. An empty text means that no schedule
+        is recorded.
 
         :raises ConfigError: the store has no such job.
         """
@@ -212,7 +213,7 @@ class StoreQueries:
                 connection, number, key, 1, _failure.c.tick == tick)
             sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
                     .label(name) for name in (*_COUNTERS.values(), 'missed')]
-            # The tick itself, or else the next tick that has a row.
+            # Read the row of the tick, or else the row of the next tick.
             row = connection.execute(
                 sa.select(_history.c.tick, *sums,
                           sa.func.max(_history.c.reason).label('reason'))
@@ -266,7 +267,7 @@ class StoreQueries:
         return self.group.read_snapshot(work)
 
     def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
-        """Return those of *objects* that the store does not list.
+        """Return the ids in *objects* that the store does not list.
 
         :raises ConfigError: the store has no such job.
         """
@@ -341,7 +342,7 @@ def _alike(connection: sa.Connection, number: int, begins: int,
     """
     columns = [
         # Replace all instants before the beginning of the account by the same
-        # one, so that more rows fall into one group.
+        # instant, so that more rows fall into one group.
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),
                              ('since', _claim.c.since))]

@@ -2,8 +2,8 @@
 """Queries and commands for the members of a group that has no store.
 
 The coordination service lists the members. Each member replies over the bus
-with its state. Nothing is recorded: a member without a reply was not reached,
-and each member logs the commands that it obeys.
+with its state. The commands are not recorded, but each member logs the
+commands that it executes. A member that does not reply counts as not reached.
 """
 
 import threading
@@ -80,7 +80,7 @@ class RingMembers:
         self._bus.close(_CLOSING)
 
     def problems(self) -> list[str]:
-        """Return texts with the new reasons why members may be missing."""
+        """Return reasons why members may be missing, each reason once."""
         found = [*self._problems, *(
             f'a reply was dropped: {reason}'
             for _, reason in sorted(self._bus.dropped))]
@@ -146,7 +146,7 @@ class RingMembers:
 
     def _received(self, action: str) -> dict[
             tuple[str, str], tuple[int, ControlReply]]:
-        """Return the first reply of each member, and its time."""
+        """Return the first reply of each member, and the time of the reply."""
         for reply in self._bus.received():
             self._replies[reply.request].setdefault(
                 (reply.part, reply.name), (self._clock.now(), reply))

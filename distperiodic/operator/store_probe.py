@@ -16,7 +16,8 @@ from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
 _TABLES = tables.metadata.sorted_tables
-#: Network file systems. Other hosts see their locks late or not at all.
+#: Network file systems. Other hosts see locks on their files late, or not at
+#: all.
 _NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
             'fuse.glusterfs', 'ceph', 'lustre', '9p', 'beegfs', 'afs')
 _MOUNTS = '/proc/self/mounts'
@@ -185,7 +186,7 @@ def _sequences_not_granted(
         connection: sa.Connection) -> list[tuple[str, str]]:
     """Return the PostgreSQL sequences that this user may not use.
 
-    Sequences supply the numbers of new rows. They have their own privileges.
+    Sequences supply the numbers of new rows, and have their own privileges.
     """
     return [(f'USAGE on the sequence of {name}', 'not granted')
             for name in (tables.job.name, tables.failure.name)

@@ -38,7 +38,7 @@ def tasks_alike(group: GroupReader, since: int) -> list[Alike]:
     """Return the numbers of tasks by type, condition and module.
 
     Tasks that have ended are counted only if they were submitted at or after
-    *since*. All other tasks are counted.
+    *since*. Tasks that have not ended are always counted.
 
     :param since: Instant in microseconds.
     """
@@ -61,7 +61,7 @@ def tasks_alike(group: GroupReader, since: int) -> list[Alike]:
 
 
 def _settled(group: GroupReader, since: int) -> Any:
-    """Count tasks that have ended, and those that are stuck."""
+    """Count the tasks that have ended or are stuck."""
     return sa.select(
         _task.c.type, _task.c.status, sa.null(), sa.func.count()
     ).where(_task.c.space == group.namespace, sa.or_(
@@ -73,9 +73,9 @@ def _settled(group: GroupReader, since: int) -> Any:
 def _ready_or(group: GroupReader, *others: Any, otherwise: Any) -> Any:
     """Return an SQL expression for the condition of a task.
 
-    The condition is "delayed" or "ready" if the task has such a step.
-    Otherwise it is that of the first of *others* that applies, or else
-    *otherwise*.
+    If the task has a delayed or ready step, the condition is "delayed" or
+    "ready". Otherwise the first of *others* that applies determines the
+    condition. If none of them applies, the condition is *otherwise*.
     """
     return sa.case(
         (sa.and_(_ready.c.delayed == 1, _ready.c.due > sa.select(

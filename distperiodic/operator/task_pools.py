@@ -43,7 +43,7 @@ class Bucket(NamedTuple):
 
     worker: str
     tasks: int
-    #: When the bucket expires, in microseconds of the clock of leases.
+    #: When the bucket expires, in microseconds of the lease clock.
     until: int
 
 
@@ -92,7 +92,7 @@ class PoolQueries:
         return self.group.read_snapshot(work)
 
     def tasks(self, pool: str, worker: str | None, limit: int) -> list[Held]:
-        """Return tasks: first those in buckets, then the free ones.
+        """Return tasks: first the tasks in buckets, then the free tasks.
 
         In both parts, tasks with a higher score come first.
 

@@ -32,8 +32,8 @@ class Look(NamedTuple):
 
     task: Task
     position: Position
-    #: The operator who asked to cancel the task, and the reason. None means
-    #: that there is no such request.
+    #: The operator who requested the cancellation of the task, and the reason.
+    #: None means that there is no such request.
     cancelled_by: str | None
     #: None means that the task runs or has ended.
     waiting: Waiting | None
@@ -115,7 +115,7 @@ class TaskQueries:
                 for name, tasks in sorted(found.items()) if tasks]
 
     def stuck(self) -> Stuck:
-        """Return the number of stuck tasks, and the one submitted first."""
+        """Return the number of stuck tasks, and the id of the oldest one."""
         stuck = (_task.c.space == self.group.namespace,
                  _task.c.status == Status.STUCK)
 
@@ -192,8 +192,8 @@ class TaskQueries:
             head = connection.execute(
                 sa.select(_task.c.id, _task.c.status).where(
                     _task.c.id == queue.head)).one_or_none()
-        # The tasks before this one include a head that waits. A head that was
-        # retried is not among them.
+        # So far, the number includes a head that waits, but not a head with
+        # another status.
         if head is not None and head.status is not Status.WAITING:
             number += 1
         first = head or connection.execute(before.order_by(

@@ -31,13 +31,13 @@ class Running(NamedTuple):
 
     state: State
     attempt: int
-    #: Worker to which the run was granted. None means that it has not been
+    #: Worker to which the run was granted. None means that no run has been
     #: granted.
     worker: str | None
     #: Holder of the lease. Empty means that the lease has no holder.
     holder: str
-    #: When the run was granted, in microseconds. None means that it has not
-    #: been granted.
+    #: When the run was granted, in microseconds. None means that the command
+    #: does not run.
     granted: int | None
     #: When the lease expires. If the claim waits for a retry, this is when the
     #: retry is due.
@@ -54,8 +54,8 @@ class QueueRow(NamedTuple):
     head_status: Status | None
     waiting: int
     goes_on: bool
-    #: When the queue was halted, in microseconds. None means that it is not
-    #: halted.
+    #: When the queue was halted, in microseconds. None means that the queue is
+    #: not halted.
     halted: int | None
     halted_why: str | None
     halted_by: str | None
@@ -72,7 +72,7 @@ class TaskReader:
         self._namespace = namespace
 
     def get(self, task: str) -> tuple[task_rows.Task, Running | None]:
-        """Return a task, and the claim of its current command if it has one.
+        """Return a task, and the claim of its current command, if any.
 
         :raises UnknownTask: No task of the group has this id.
         """
@@ -85,7 +85,8 @@ class TaskReader:
              after: str | None) -> list[task_rows.Task]:
         """Return tasks in the order in which they were submitted.
 
-        :param after: Id of a task; return only later ones.
+        :param after: Id of a task. Only tasks that were submitted after this
+            task are returned.
         :raises UnknownTask: No task has the id *after*.
         """
         conditions = [_task.c.space == self._namespace]
@@ -102,8 +103,9 @@ class TaskReader:
                     raise unknown(self._namespace, after)
                 conditions.extend([_task.c.created >= created, sa.or_(
                     _task.c.created > created, _task.c.id > after)])
-            # In each index the status precedes the time. The page of one
-            # status is therefore read in index order, without its later rows.
+            # In each index the status precedes the time. So the tasks of one
+            # status are read in the order of the index, and only up to the
+            # limit.
             ids = sa.union_all(*(
                 sa.select(sa.select(_task.c.id).where(
                     *conditions, _task.c.status == one).order_by(

@@ -148,7 +148,8 @@ class TaskStore:
                 # The tasks of one call keep their order.
                 'created': [now + index for index in range(len(new))],
             }
-            # A workflow may be long, and often all tasks have the same one.
+            # Send a value that is the same for all tasks only once: a workflow
+            # may be long, and often all tasks have the same workflow.
             same = {name: values[0] for name, values in differ.items()
                     if name != 'id' and len(set(values)) == 1}
             self._dialect.insert_new(connection, _task, {
@@ -184,7 +185,7 @@ class TaskStore:
             {'keys': self._dialect.keys(values)})}
 
     def _lock_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        """Lock the rows of queues, and create those that are missing."""
+        """Lock the rows of queues, and create the missing rows."""
         lock = sa.update(_queue).where(
             _queue.c.space == self._namespace,
             self._dialect.among(_queue.c.name)).values(
@@ -200,7 +201,7 @@ class TaskStore:
     def _keep_queues(self, tx: Transaction, names: Sequence[str]) -> None:
         """Protect the rows of queues from deletion until the commit.
 
-        Missing rows are created. Other submissions need not wait.
+        Missing rows are created. Other submissions do not wait for this lock.
         """
         keep = sa.select(_queue.c.name).where(
             _queue.c.space == self._namespace,
@@ -227,7 +228,7 @@ class TaskStore:
         :raises InvalidTask: The task has ended.
         """
         def work(tx: Transaction) -> Status:
-            # Lock the rows in the same order as a claim does.
+            # Lock the rows in the order in which a claim locks them.
             waits = tx.connection.execute(sa.select(_ready.c.task).where(
                 _ready.c.task == task).with_for_update()).one_or_none()
             found = self._locked(tx, task)
@@ -263,8 +264,8 @@ class TaskStore:
 
         A worker that has received the command can no longer start it.
 
-        :returns: Whether an earlier attempt may have begun. None means that
-            there is no such claim: the command runs.
+        :returns: True if an earlier attempt may have begun. None means that
+            there is no such claim, because the command runs.
         """
         job = COMMAND_PREFIX + task.action.name
         number = self._numbers.within(tx.connection, {job})[job]
@@ -285,8 +286,9 @@ class TaskStore:
         history.count_in(tx, number, ended[0].tick, claim.lease,
                          cancelled=len(ended))
         tx.leave(claim.lease, len(ended))
-        # A worker that returns a run without starting it does not count the
-        # attempt; every loss of a run does.
+        # Each lost run increases the number of attempts. A run that a worker
+        # returns without starting it does not increase this number. So a
+        # number above 1 means that an earlier attempt may have begun.
         return claim.state is State.RETRY or claim.attempt > 1
 
     def retry(self, task: str, back: bool | None) -> Status:
@@ -346,7 +348,7 @@ class TaskStore:
             halted_why=why[:tables.LONGEST_REASON], halted_by=None)
 
     def set_goes_on(self, queue: str, goes_on: bool) -> None:
-        """Set whether a queue goes on after a task that failed.
+        """Set whether a queue continues after a task has failed.
 
         A missing queue is created.
         """

@@ -45,11 +45,11 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
     """Check whether a scheduler of *tasks* can start.
 
     Call this before the fork: an error that appears only in a forked process
-    ends that process, and each replacement fails the same way. A database or
-    broker that is merely unavailable is not an error.
+    ends that process, and each replacement fails in the same way. A database
+    or broker that is merely unavailable is not an error.
 
     :param conf: Configuration of the service, with its files read.
-    :param tasks: The tasks that the scheduler is to run.
+    :param tasks: The tasks that the scheduler will run.
     :raises ConfigError: An option, a URL, a job or the store's tables cannot
         be used. The message names the remedy.
     """
@@ -84,8 +84,8 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
                       kind: str) -> None:
     """Log errors in the file of the workflows.
 
-    A service can run without this file, because its jobs and the submitted
-    tasks do not need it. So the service starts in any case.
+    The jobs of a service and the submitted tasks do not need this file. So an
+    error in the file does not prevent the start of the service.
 
     :param kind: 'scheduler' or 'worker'.
     """
@@ -102,7 +102,7 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
             'correct it', exc)
         return
     if kind != 'scheduler':
-        # Other workers may have the other commands.
+        # Other workers may have the commands that this worker lacks.
         return
     unknown = {name: types for name, types
                in workflow.types_by_command(workflows).items()

@@ -49,11 +49,13 @@ class Controlled(Protocol):
         """
 
     def report(self) -> dict[str, Any]:
-        """Return the current activity of this member, for its row."""
+        """Return the current activity of this member, for its row in the
+        store.
+        """
 
 
 class Controls:
-    """State that operators want for one service, and its answers.
+    """Desired state of one service, and the service's answers to commands.
 
     :param member: Name of the member, for the log.
     """
@@ -63,8 +65,8 @@ class Controls:
         self._member = member
         #: The state that was applied last.
         self.desired = Desired()
-        #: Result of the last change of the pool. None means that there was
-        #: none.
+        #: Result of the last change of the pool. None means that the pool
+        #: was not changed.
         self._resized: Outcome | None = None
 
     def apply(self, desired: Desired) -> None:
@@ -96,7 +98,7 @@ class Controls:
                 return Outcome(False, 'a later command has replaced this one')
             case Verb.SET | Verb.UNSET:
                 if self._resized is None:
-                    # Nothing has changed; the answer names the size in force.
+                    # The size has not changed: return the current size.
                     self._resized = self._service.set_pool_size(
                         self.desired.pool_size)
                 return self._resized
@@ -108,8 +110,9 @@ class Controls:
 class BusControl:
     """Control through messages.
 
-    Without a store this is the only control. A drain then ends with the
-    process. With a store, this component only reports.
+    Without a store, operators can control a member only through messages, and
+    a drain ends with the process. With a store, this component only reports
+    the state of the member.
 
     :param process: Name of this process.
     :param reply: Sends a reply to the queue whose name ends with the given
@@ -127,7 +130,7 @@ class BusControl:
         self._reply = reply
         self._stored = stored
         #: Sender, time and reason of the drain of this member. Empty means
-        #: that it is not drained.
+        #: that this member is not drained.
         self._drained: dict[str, Any] = {}
 
     def obey(self, request: ControlRequest) -> None:
@@ -218,7 +221,7 @@ class StoreControl:
             self._report()
 
     def hurry(self) -> None:
-        """Read the row at the next sweep; an operator has changed it."""
+        """Read the row at the next sweep, after an operator has changed it."""
         self._looked = self._clock.monotonic() - self._look_interval
 
     def _look(self) -> None:

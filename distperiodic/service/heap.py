@@ -2,9 +2,9 @@
 """Exempt long-lived objects from garbage collection.
 
 A full collection visits every object of the process while no other thread
-runs. It takes tens of milliseconds, possibly in the middle of a tick. The
+runs. This takes tens of milliseconds, possibly in the middle of a tick. The
 objects that exist when a service begins to work live as long as the service,
-so the collector need not visit them. :func:`gc.freeze` exempts them.
+so it is useless to visit them. :func:`gc.freeze` exempts these objects.
 
 While a service works, collections of young objects are also less frequent. A
 burst of a thousand ticks keeps some 15,000 new objects alive until its reports
@@ -26,9 +26,10 @@ _before: tuple[int, int, int] | None = None
 
 
 def freeze() -> None:
-    """Run a full collection, and exempt the surviving objects from later ones.
+    """Exempt all objects that exist now from garbage collection.
 
-    See :func:`gc.freeze`. Also raise the threshold for a collection of young
+    This function first runs a full collection, and then calls
+    :func:`gc.freeze`. It also raises the threshold for a collection of young
     objects to :data:`YOUNG` new objects.
 
     If the collector is disabled, nothing changes. A higher threshold that the
@@ -47,7 +48,7 @@ def freeze() -> None:
 
 
 def unfreeze() -> None:
-    """Undo :func:`freeze` once each of its callers has called this."""
+    """Undo :func:`freeze` when all its callers have called this function."""
     global _before, _users
     with _lock:
         _users -= 1

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fork the processes of a service and replace those that end.
+"""Fork the processes of a service, and replace processes that end.
 
-At SIGHUP, oslo.service's own launcher stops each process, waits until its runs
-have ended, and only then forks another one. If a handler hangs, the group
-lacks a member for a minute. If the configuration file has an error, every
-process ends for good. With this launcher, a process reads its options again at
-SIGHUP and keeps running.
+At SIGHUP, oslo.service's own launcher stops each process, waits until the runs
+of the process have ended, and only then forks a new process. If a handler
+hangs, the group lacks a member for a minute. If the configuration file has an
+error, every process ends for good. With this launcher, a process reads its
+options again at SIGHUP and keeps running.
 """
 
 import contextlib
@@ -32,7 +32,8 @@ LOG = logging.getLogger(__name__)
 class _Process(cotyledon.Service):
     """The main program of a forked process.
 
-    :param worker_id: Number of this process among those of its service.
+    :param worker_id: Number of this process among the processes of its
+        service.
     """
 
     def __init__(self, worker_id: Any, *services: base.ServiceBase):
@@ -50,11 +51,11 @@ class _Process(cotyledon.Service):
             except Exception as exc:
                 self._failed(service, exc)
             if isinstance(service, lifecycle.Lifecycle):
-                # cotyledon's own title names the class, which all processes
-                # share.
+                # cotyledon's own title contains only the name of the class,
+                # which is the same for all processes.
                 setproctitle.setproctitle(service.title)
-        # One service that ends with an error ends the process, so wait for all
-        # of them at the same time.
+        # An error of one service ends the process, so wait for all services at
+        # the same time.
         for service in self._services:
             threading.Thread(target=self._wait, args=(service,), daemon=True,
                              name='distperiodic-wait').start()
@@ -99,8 +100,8 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
 
     Each process runs all of the services. It starts them in the given order
     and stops them in the reverse order. ``start()`` of a service must return,
-    and ``wait()`` may block until the service has stopped. If either raises an
-    error, the process ends, and a new one replaces it.
+    and ``wait()`` may block until the service has stopped. If one of these
+    methods raises an error, the process ends, and a new process replaces it.
 
     SIGTERM and Ctrl-C make the processes finish their runs, for at most
     ``graceful_shutdown_timeout`` seconds. A second Ctrl-C ends them at once.
@@ -112,9 +113,9 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
 
     :param conf: Configuration of the service. The options of oslo.service are
         registered on it.
-    :param services: Any services of oslo.service: your own, and those of
-        distperiodic. The latter are checked before the fork, as by
-        :func:`distperiodic.service.check`.
+    :param services: Any services of oslo.service: your own services, and
+        services of distperiodic. Services of distperiodic are checked before
+        the fork, as by :func:`distperiodic.service.check`.
     :param workers: Number of processes.
     :raises SystemExit: An option, a URL, a job or the tables of a service of
         distperiodic cannot be used; the text is one line.
@@ -154,7 +155,7 @@ def _handle_ctrl_c() -> None:
     A terminal sends SIGINT to all processes at the same time, and the manager
     would end each of them in the middle of its work. SIGINT is blocked here,
     and therefore in all processes that are forked later. Only the thread that
-    this function starts receives it.
+    this function starts receives SIGINT.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

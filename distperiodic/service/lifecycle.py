@@ -74,19 +74,21 @@ LOG = logging.getLogger(__name__)
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
-# Number of lease names that are generated at a time, and their random bytes.
+# Number of lease names that are generated together, and number of random bytes
+# in each name.
 _NAMES = 256
 _BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
-# Maximum number of runs in a report to operators, and of characters of the
-# progress of one: a report is one row, and one message.
+# Maximum number of runs in a report to operators, and maximum number of
+# characters of the progress of one run. A report is one row or one message, so
+# its size must be limited.
 _REPORTED_RUNS, _REPORTED_PROGRESS = 20, 200
 
 
 # Lease names generated in advance. Each read of the system's random source
-# releases the interpreter lock. A burst of a thousand ticks would pay for this
-# twice per tick.
+# releases the interpreter lock. A burst of a thousand ticks would otherwise
+# need two thousand of these reads.
 _names: list[str] = []
 # A forked child must not use the names of its parent.
 os.register_at_fork(after_in_child=_names.clear)
@@ -181,7 +183,7 @@ class Lifecycle(ServiceBase):
         #: Membership of this process. None means that it joins no group.
         self._group_member: Membership | None = None
         self._pool = Pools('', {})
-        #: Runs handlers. Before the start it has no jobs.
+        #: Executor of the handlers. Before the start it has no jobs.
         self._executor = runs.Executor(
             {}, clock=SystemClock(), pool=self._pool,
             report=lambda report, to_entry: None,
@@ -248,8 +250,8 @@ class Lifecycle(ServiceBase):
                          name=f'distperiodic-{self._kind}').start()
 
     def _warn_unknown_partitions(self) -> None:
-        # Services may share a file, so an unknown partition need not be an
-        # error.
+        # Several services may share a configuration file, so an unknown
+        # partition need not be an error.
         topics = sorted({job.topic for job in self._known_jobs().values()})
         for topic in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
@@ -314,7 +316,7 @@ class Lifecycle(ServiceBase):
         """Build all parts of the service without opening connections."""
 
     def _messages(self) -> Bus | None:
-        """Return the message bus. None means that there is none."""
+        """Return the message bus. None means that there is no bus."""
         return None
 
     @abc.abstractmethod
@@ -364,8 +366,8 @@ class Lifecycle(ServiceBase):
         process is not certain of its membership, cannot reach its store, is
         stalled, or does not run. ``problem`` then gives the reason in one
         line. ``pools`` gives the number of threads of each partition: the
-        maximum (``size``), those that run a handler (``busy``), and those that
-        were replaced because their handler did not return in time
+        maximum (``size``), the threads that run a handler (``busy``), and the
+        threads that were replaced because their handler did not return in time
         (``hanging``). ``queued`` is the number of objects that wait for a
         thread. ``tasks`` gives, by status, the number of tasks that this
         process has recorded as ended or stuck since it started. This key is
@@ -447,8 +449,8 @@ class Lifecycle(ServiceBase):
         arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         before: dict[int, Any] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A shell makes its background jobs ignore SIGINT; leave that
-            # unchanged.
+            # A shell makes its background jobs ignore SIGINT; keep this
+            # setting.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(
                     number, lambda number, frame: arrived.put(number))
@@ -510,8 +512,7 @@ class Lifecycle(ServiceBase):
             **kind)
 
     def _store_thread(self) -> StoreThread:
-        """Return a thread for the store; its answers come through the inbox.
-        """
+        """Return a thread for the store, whose answers go to the inbox."""
         from distperiodic.adapters.sql.store import SqlClaimStore
 
         return StoreThread(
@@ -615,8 +616,8 @@ class Lifecycle(ServiceBase):
     def _put_command(self, request: ControlRequest) -> str | None:
         """Handle a command from the bus; a thread of the bus calls this.
 
-        :returns: The reason to drop the command. None means that it is
-            accepted.
+        :returns: The reason to drop the command. None means that the command
+            is accepted.
         """
         if not request.names(self._part, self._member_id):
             return None
@@ -635,8 +636,8 @@ class Lifecycle(ServiceBase):
     def _sweep_control(self) -> None:
         """Read the store if a read is due, or after a command.
 
-        The main thread calls this several times a second. Forged commands,
-        whatever their number, cause no more reads than that.
+        The main thread calls this several times a second. So even a flood of
+        forged commands causes only a few reads per second.
         """
         if self._hinted.is_set():
             self._hinted.clear()
@@ -645,7 +646,7 @@ class Lifecycle(ServiceBase):
             self._control.sweep()
 
     def _hurry(self) -> None:
-        """Read the store at once, because an operator has changed it."""
+        """Read the store at once, after an operator has changed it."""
         if self._control is not None:
             self._control.hurry()
 
@@ -653,7 +654,8 @@ class Lifecycle(ServiceBase):
     def set_drained(self, drained: bool) -> None:
         """Stop or resume the acquisition of new work.
 
-        :param drained: True stops it. Acquired work is finished in any case.
+        :param drained: True stops the acquisition. Work that is already
+            acquired is finished in both cases.
         """
 
     @abc.abstractmethod
@@ -694,8 +696,7 @@ class Lifecycle(ServiceBase):
             'runs': self._unstored_runs()}
 
     def _unstored_runs(self) -> list[dict[str, Any]]:
-        """Return the longest runs in progress that the store does not know.
-        """
+        """Return the longest runs in progress that are not in the store."""
         stored = bool(self._settings.connection)
         found = [run for run in self._executor.in_progress()
                  if not (stored and run.authority is Authority.STORE)]
@@ -737,8 +738,8 @@ class Lifecycle(ServiceBase):
             except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
-            # Log outside the except block: inside it oslo.log would append the
-            # error to the line.
+            # Log outside the except block: inside the block, oslo.log would
+            # append the error to the line.
             if throttle.allow(reason):
                 LOG.error(
                     '%s not started: reason=%s; the next attempt is in %g s',
@@ -748,7 +749,7 @@ class Lifecycle(ServiceBase):
         return False
 
     def _grace(self) -> float:
-        """Return the seconds that a stop may take for its runs.
+        """Return the seconds for which a stop may wait for runs to end.
 
         The launcher kills the process after ``graceful_shutdown_timeout``
         seconds. :data:`CLOSING` seconds of this time are reserved.

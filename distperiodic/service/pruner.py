@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of old rows by a running service.
 
-Once a minute a turn begins, which deletes all rows that are too old. It takes
-small steps through the queue of the store, so that other calls are answered
-between the steps. After a short time the turn pauses until the next sweep.
+Once a minute the service begins a turn, in which it deletes all rows that are
+too old. It deletes them in small steps. Each step is one call in the queue of
+the store, so the store answers other calls between the steps. After a short
+time the turn pauses until the next sweep.
 """
 
 import collections
@@ -49,7 +50,7 @@ class ServicePruner:
         self._deleted: collections.Counter[str] = collections.Counter()
 
     def sweep(self) -> None:
-        """Continue the current turn, or begin one if it is due."""
+        """Continue the current turn, or begin a new turn if it is due."""
         now = self._clock.monotonic()
         if self._submitted or (self._steps is None and now < self._next):
             return
@@ -65,8 +66,7 @@ class ServicePruner:
     def _step(self, store: ports.ClaimStore) -> 'Step | None':
         """Take a step, in a thread of the store.
 
-        If a step fails, its iterator has ended, so the next call ends the
-        turn.
+        If a step fails, the iterator of the steps ends, and so does the turn.
         """
         if self._steps is None:
             from distperiodic.adapters.sql.store import SqlClaimStore

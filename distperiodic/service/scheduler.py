@@ -52,10 +52,10 @@ from distperiodic.service.pruner import ServicePruner
 LOG = logging.getLogger(__name__)
 
 # Seconds to wait in a burst before the results of this process's own pool are
-# collected, so that several are collected together. If objects wait to be
+# handled, so that several results are handled together. If objects wait to be
 # dispatched, there is no delay.
 _LINGER = 0.02
-# Number of runs in progress up to which results are collected at once.
+# Number of runs in progress up to which results are handled without a delay.
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
@@ -65,7 +65,7 @@ _AT_A_TIME = 200
 _LOCAL_WINDOW = 10000
 
 # Partition of the jobs that run in the scheduler's own process while workers
-# run all others.
+# run all other jobs.
 _LOCAL = '-'
 
 _GUARANTEES = {
@@ -84,7 +84,7 @@ _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
 
 
 class SchedulerService(lifecycle.Lifecycle):
-    """The service that claims due objects of this process and dispatches them.
+    """The service that claims and dispatches the due objects of this process.
 
     The constructor opens no connections, so it may run before a fork.
 
@@ -124,7 +124,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         #: Key under which this process receives notices. None means that it
-        #: receives none.
+        #: receives no notices.
         self._board: notices.Key | None = None
         membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
@@ -290,8 +290,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.hurry()
 
     def open_runs(self) -> int:
-        """Return the number of objects with a claim here that has not ended.
-        """
+        """Return the number of objects whose claims here have not ended."""
         dispatcher = self._flow.dispatcher
         return dispatcher.waiting + dispatcher.outstanding
 
@@ -308,10 +307,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def _put_notice(self, tasks: Sequence[str]) -> None:
         """Queue a notice of the tasks that this member must check.
 
-        All members receive the notice. The ring divides the tasks among them,
-        so that they do not compete, and assigns the tasks of an ordered queue
-        to one member. If a member misses a task, the sweep of another member
-        finds it.
+        All members receive the notice. The ring divides the tasks among the
+        members, so that they do not compete, and assigns the tasks of an
+        ordered queue to one member. If a member misses a task, the sweep of
+        another member finds it.
         """
         if not self._tasks.commands:
             return
@@ -344,7 +343,7 @@ class SchedulerService(lifecycle.Lifecycle):
         """Return whether this process is certainly still in its group.
 
         :param entry: Entry of this process. Its tenure must be the current
-            one.
+            tenure.
         """
         if self._group_member is None:
             return True
@@ -389,7 +388,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _work(self) -> None:
         if not self._connect(self._bus, 'the way to the workers'):
             return
-        # Notices of other processes need the directory of the store.
+        # To receive notices from other processes, the directory of the store
+        # must exist.
         if self._board is not None:
             notices.listen(self._board, self._put_notice)
             if self._stopping.is_set():
@@ -432,8 +432,8 @@ class SchedulerService(lifecycle.Lifecycle):
             self._last_worker = now
             return False
         # Other schedulers take over claims that are in the store. For claims
-        # that exist only in memory, wait a while for workers that are being
-        # replaced.
+        # that exist only in memory, wait until new workers replace the lost
+        # ones, but not longer than the session timeout.
         if (now - self._last_worker < self._settings.session_timeout
                 and dispatcher.waits_for(Authority.RING)):
             return False
@@ -525,9 +525,9 @@ class SchedulerService(lifecycle.Lifecycle):
         dispatcher.schedulers_changed(view.members)
         self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
-            # Other members owned this member's objects meanwhile, so they run
-            # the objects that wait here. Set _admitted_tenure last, because it
-            # lets the pool start runs again.
+            # Other members owned this member's objects in the meantime, so
+            # they run the objects that wait here. Set _admitted_tenure last:
+            # the pool then starts runs again.
             if self._store is None:
                 self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
@@ -559,14 +559,14 @@ class SchedulerService(lifecycle.Lifecycle):
         process. ``healthy`` is false while the process is not certain of its
         membership, cannot reach its store, is stalled, or does not run.
         ``problem`` then gives the reason in one line. ``pools`` gives the
-        number of threads of each partition: the maximum (``size``), those that
-        run a handler (``busy``), and those that were replaced because their
-        handler did not return in time (``hanging``). ``queued`` is the number
-        of objects that wait for a thread. ``tasks`` gives, by status, the
-        number of tasks that this process has recorded as ended or stuck; this
-        key is missing without commands or a store. ``members`` lists the
-        identities in the group, and ``counts`` gives the number of objects by
-        job and outcome.
+        number of threads of each partition: the maximum (``size``), the
+        threads that run a handler (``busy``), and the threads that were
+        replaced because their handler did not return in time (``hanging``).
+        ``queued`` is the number of objects that wait for a thread. ``tasks``
+        gives, by status, the number of tasks that this process has recorded as
+        ended or stuck. This key is missing if there are no commands or no
+        store. ``members`` lists the identities in the group, and ``counts``
+        gives the number of objects by job and outcome.
         """
         status = super().status()
         member = self._group_member

@@ -2,9 +2,10 @@
 """The service that runs the batches that schedulers send.
 
 With a store, a run starts only under a lease that the store granted to this
-worker. Without one, this worker must be certain of its membership when a run
-starts. The bus, the store and the pool have threads of their own. With a
-store, their events reach the service's main thread through one queue.
+worker. Without a store, this worker must be certain of its membership when a
+run starts. The bus, the store and the pool have threads of their own. With a
+store, the events of these threads reach the service's main thread through one
+queue.
 """
 
 import contextlib
@@ -150,7 +151,7 @@ class WorkerService(lifecycle.Lifecycle):
     def _members(self) -> dict[str, str] | None:
         """Return the identities of the workers in the group, by process.
 
-        None means that they are not known for certain.
+        None means that the workers are not known for certain.
         """
         try:
             view = self._member.view(self._group)
@@ -163,8 +164,8 @@ class WorkerService(lifecycle.Lifecycle):
     def _is_busy(self) -> bool:
         """Return whether handlers run here or may begin to run.
 
-        Handlers that have timed out count, and so do runs whose start the
-        store may still grant.
+        This includes handlers that have timed out, and runs that the store may
+        still grant.
         """
         assert self._run_leases is not None
         return bool(self._executor.busy or self._executor.hanging
@@ -179,7 +180,12 @@ class WorkerService(lifecycle.Lifecycle):
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
 
     def _sharing_changed(self) -> None:
-        """Let the schedulers send work to this worker, or to another."""
+        """Publish the slots of this worker after a change of its right to
+        share.
+
+        If other workers prevent this worker from sharing the partition, return
+        the runs that have not started, and cancel the runs in progress.
+        """
         assert self._sharing is not None
         self._set_slots()
         if self._sharing.prevented:
@@ -221,7 +227,7 @@ class WorkerService(lifecycle.Lifecycle):
         """Return None if this process is certainly a member, else the refusal.
 
         :param entry: Entry of this process. Its tenure must be the current
-            one.
+            tenure.
         """
         tenure = self._tenures.get(entry)
         if tenure is None:
@@ -260,12 +266,12 @@ class WorkerService(lifecycle.Lifecycle):
             'shared' if self._standby is None else str(self._standby.role))}
 
     def set_drained(self, drained: bool) -> None:
-        """Publish that this worker accepts no work, or that it does again.
+        """Stop accepting work, or accept work again.
 
-        :param drained: True means that it accepts no work.
+        :param drained: True means that this worker accepts no work.
         """
         if self._standby is not None:
-            # While this worker is drained, another one takes over the
+            # While this worker is drained, another worker takes over the
             # partition.
             if drained:
                 self._standby.leave()
@@ -338,7 +344,7 @@ class WorkerService(lifecycle.Lifecycle):
                 self._topic, me.process, seconds=settings.session_timeout,
                 starting=True)
         if others:
-            # This worker would run jobs beside the active one.
+            # This worker would run jobs beside the active worker.
             raise exceptions.ConfigError(
                 f'partition {self._topic!r} has mode = standby for '
                 f'{", ".join(sorted(map(identity_of, others)))}, but not for '
@@ -426,8 +432,8 @@ class WorkerService(lifecycle.Lifecycle):
             if self._control is not None:
                 self._control.stopped()
             self._flush(end)
-        # Send the reports before leaving: schedulers treat a worker that left
-        # as dead. Reserve a part of the time for leaving.
+        # Send the reports before leaving the group: schedulers treat a worker
+        # that has left as lost. Reserve a part of the time for leaving.
         leave_by = end + lifecycle.CLOSING
         self._bus.close(timeout=self._share(0.4, leave_by))
         self._leave(self._share(1.0, leave_by))
@@ -443,7 +449,7 @@ class WorkerService(lifecycle.Lifecycle):
     def _share(self, share: float, leave_by: float) -> float:
         """Return the seconds for one step of closing.
 
-        They are a share of the time left until *leave_by*.
+        The result is a share of the time that is left until *leave_by*.
         """
         return min(lifecycle.CLOSING, max(
             0.3, share * (leave_by - self._clock.monotonic())))
@@ -453,8 +459,8 @@ class WorkerService(lifecycle.Lifecycle):
         assert self._store is not None
         handled = threading.Event()
         for _ in range(2):
-            # Two rounds: the reports in the inbox send requests to the store,
-            # and the answers come back through the inbox.
+            # Do this twice: the reports in the inbox send requests to the
+            # store, and the answers come back through the inbox.
             handled.clear()
             self._inbox.put(events.Called(handled.set))
             handled.wait(max(0.1, end - self._clock.monotonic()))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tooz's drivers, with distperiodic's namespace and helpful error messages.
 
-kazoo retries until its timeout, and then always reports that the connection
-timed out. So this module records the error of each attempt, and reports the
-last one.
+kazoo retries a connection until its timeout, and then reports the timeout but
+not the cause. So this module records the error of each attempt to connect, and
+reports the error of the last attempt.
 """
 
 import logging
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-# Import tooz here, in the main thread. tooz imports futurist, which imports
-# eventlet if it is installed. eventlet then replaces the object on which other
-# threads join the importing thread. If a thread of distperiodic imported tooz,
-# that thread could never be joined. eventlet also warns that it is deprecated.
-# This warning does not concern the users of distperiodic.
+# Import tooz here, in the main thread. tooz imports futurist, and futurist
+# imports eventlet if eventlet is installed. The import of eventlet replaces
+# the object by which other threads join the importing thread, so that no
+# thread can join it afterwards. So no thread of distperiodic may be the first
+# to import tooz. eventlet also warns that it is deprecated. The users of
+# distperiodic cannot act on that warning, so suppress it.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
@@ -31,18 +32,19 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
 from distperiodic.core import redaction
 
-# Seconds until a failed connection is reported. Retries continue after that.
+# Maximum seconds of one attempt to connect. The membership thread logs the
+# error of a failed attempt, and tries again.
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
 
 
 def make(url: str, entry: bytes, seconds: float) -> Any:
-    """Return tooz's coordinator for *url*, confined to distperiodic's groups.
+    """Return a tooz coordinator for *url*, in distperiodic's namespace.
 
-    This does not connect.
+    The coordinator is not connected yet.
 
-    :param seconds: Session timeout, unless the URL has one.
+    :param seconds: Session timeout. A timeout in the URL takes precedence.
     :raises ConfigError: the driver rejects the URL, or is not installed.
     """
     scheme = check_backend_url(url)
@@ -55,7 +57,8 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
             f'backend_url {shown!r} cannot be used: {exc}; correct it'
         ) from exc
     except RuntimeError as exc:
-        # Raised by stevedore: an extra of tooz is not installed.
+        # stevedore raises this error if the driver's extra of tooz is not
+        # installed.
         extra = scheme.partition('+')[0].replace('etcd3', 'etcd3gw')
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
@@ -73,13 +76,13 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
 class _Masking(logging.Filter):
     """A filter that removes credentials from log lines.
 
-    kazoo logs its requests unmasked. They contain user and password, their
-    digest (in the access rights of this process's nodes) and the session's
-    password.
+    kazoo logs its requests with all credentials: the user and the password,
+    their digest (in the access rights of the nodes that this process creates),
+    and the password of the session.
     """
 
     _SECRETS = tuple(re.compile(pattern) for pattern in (
-        # Text and bytes as repr() shows them.
+        # Match text and bytes in the form that repr() returns.
         r'''((?:\bauth|passwd)=b?)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
         r'''(scheme='digest', id=)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
         r'(session_passwd: )\S+'))

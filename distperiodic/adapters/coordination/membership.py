@@ -9,12 +9,12 @@
 A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
 term may end for many reasons: the session expired, an operator deleted the
 entry, the client is stuck with a server that lost its data, or the points
-changed. The remedy is always the same: the process opens its next term. If a
-process has two terms at the same time, every reader uses the later one, so a
-change of points leaves no gap.
+changed. The remedy is always the same: the process opens its next term. While
+a process has two terms, all members use the entry of the later term. So a
+change of points does not interrupt the membership.
 
-With ``file://``, the entries of dead processes are not deleted: the driver
-ignores old entries, and each entry is one small file.
+With ``file://``, the entries of dead processes stay on the disk. The driver
+ignores entries that are too old, and each entry is only one small file.
 
 The file is long because one thread owns the whole state: the terms, the groups
 and their views.
@@ -48,9 +48,9 @@ from distperiodic.core.ring import Ring
 LOG = logging.getLogger(__name__)
 
 # Minimum seconds between two reads of one group. If two hundred processes join
-# at the same time, this member then has about twenty views instead of two
-# hundred. A single join is still seen at once, since the first read does not
-# wait.
+# at the same time, this limit makes a member compute about twenty views
+# instead of two hundred. The first read after a pause is never delayed, so a
+# member sees a single join at once.
 _COALESCE = 0.025
 
 
@@ -78,9 +78,11 @@ class Membership:
     :param identity: Name of this process on the ring.
     :param points: Number of points on the ring; 0 for a process that owns
         nothing.
-    :param slots: Number of runs that it accepts at a time; 0 for none.
-    :param jobs: Signature of the jobs that it schedules; see
-        :func:`distperiodic.core.member.sign_of`. 0 for none.
+    :param slots: Number of runs that this process accepts at a time; 0 for a
+        process that accepts no runs.
+    :param jobs: Signature of the jobs that this process schedules; see
+        :func:`distperiodic.core.member.sign_of`. 0 for a process that
+        schedules no jobs.
     :param session_timeout: Seconds without a heartbeat after which other
         members take over. The server may grant another value.
     :param heartbeat_interval: Seconds between reads of a service that cannot
@@ -103,13 +105,13 @@ class Membership:
         self._me = Member(
             check_identity(identity), secrets.token_hex(8), 0,
             points, slots, jobs=jobs)
-        # Values for the next term. Any thread may publish them; only the
+        # Values for the next term. publish() sets them in any thread. Only the
         # membership thread writes _me.
         self._points = points
         self._slots = slots
         self._lock = threading.Lock()
-        # Replaced as a whole when a group is added, since other threads
-        # iterate over it.
+        # To add a group, replace the whole dictionary: other threads may be
+        # iterating over it.
         self._groups: dict[str, _Group] = {}
         self._wake = threading.Event()
         self._changed_condition = threading.Condition()
@@ -117,11 +119,11 @@ class Membership:
         self._republish = False
         self._connected = False
         self._thread: threading.Thread | None = None
-        #: Error that keeps this process out of its groups. None means that it
-        #: is in them.
+        #: Error that prevents this process from joining its groups. None means
+        #: that there is no such error.
         self.problem: exceptions.DistperiodicError | None = None
-        #: Session timeout that the server granted, in seconds. None means not
-        #: connected yet.
+        #: Session timeout that the server granted, in seconds. None means that
+        #: this process has not connected yet.
         self.session_timeout: float | None = None
 
     @property
@@ -159,7 +161,8 @@ class Membership:
                 group.listeners.append(listener)
             if member and not group.member:
                 group.member = True
-                # The current term does not join this group. The next one does.
+                # A term joins groups only when it begins. So the next term
+                # joins this group.
                 self._republish = True
         self._wake.set()
 
@@ -190,8 +193,8 @@ class Membership:
     def joined(self) -> bool:
         """Return whether this process is connected and knows its groups.
 
-        It must have a view of each group, and must be able to trust the views
-        of the groups that it has joined.
+        The process must have a view of each group, and must be able to trust
+        its views of the groups that it has joined.
         """
         now = self._clock.monotonic()
         return self._connected and all(
@@ -285,8 +288,8 @@ class Membership:
                              None)
             else:
                 if self._republish and not self._stopping.is_set():
-                    # Make before break: the next term joins before this one
-                    # ends.
+                    # Let the next term join before this term ends, so that
+                    # other members always see an entry of this process.
                     old = term
                     broken = False
                     continue
@@ -295,7 +298,7 @@ class Membership:
                 if ended is not None:
                     ended.close()
             old = None
-            # Do not wait on _wake: closing the old client sets it.
+            # Do not wait on _wake: the old client sets _wake when it closes.
             self._stopping.wait(delay * random.uniform(0.8, 1.2))
             delay = min(delay * 2, 2.0)
 
@@ -343,7 +346,8 @@ class Membership:
             # A new client has no watches yet.
             group.changed = True
         while True:
-            # Clear first: any later change then ends the wait below.
+            # Clear the event before the checks: any change during the checks
+            # then ends the wait below.
             self._wake.clear()
             if self._stopping.is_set() or self._republish:
                 return
@@ -380,7 +384,8 @@ class Membership:
         for group in groups:
             if group.standing and not group.member:
                 if group.view is not None:
-                    # Give up the objects before another member owns them.
+                    # Stop owning objects before the entry disappears and
+                    # another member owns them.
                     group.view = dataclasses.replace(
                         group.view, me=None, trusted_until=0.0)
                 term.leave(group.name)
@@ -395,9 +400,9 @@ class Membership:
             rivals = self._rivals(term.read(group.name))
             if not rivals:
                 term.join(group.name)
-                # If two processes join at the same time, the one that writes
-                # second sees the other's entry, so at least one of them
-                # notices.
+                # If two processes with this identity join at the same time,
+                # the process that writes second sees the entry of the first
+                # process. So at least one of the two detects the conflict.
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True
@@ -453,8 +458,8 @@ class Membership:
                 self._notify_listeners(group)
         else:
             self._changed(group, entries, me, until)
-        # One answer proves that the session is alive, so the views of all its
-        # groups can be trusted.
+        # This answer proves that the session is alive. So the views of all
+        # groups can be trusted for longer.
         for other in self._groups.values():
             if other is not group and other.view is not None:
                 if other.view.me is not None or not other.member:
@@ -462,7 +467,7 @@ class Membership:
                         other.view, trusted_until=until)
 
     def _renew(self, term: Term) -> None:
-        """Extend the trust in views of groups that have not changed."""
+        """Extend the time for which unchanged views are trusted."""
         now = self._clock.monotonic()
         until = term.heard + TRUST * term.timeout
         for group in self._groups.values():

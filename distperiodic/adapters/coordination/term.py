@@ -27,10 +27,10 @@ from distperiodic.core import redaction
 
 LOG = logging.getLogger(__name__)
 
-#: Fraction of the session timeout for which an answer is trusted, counted from
-#: the moment at which its request was sent. kazoo disconnects from a server
-#: that has been silent for the same fraction. That leaves a third of the
-#: session timeout before others take over.
+#: Fraction of the session timeout for which an answer is trusted. This time
+#: begins when the request is sent. kazoo disconnects from a server that has
+#: been silent for the same fraction of the timeout. The remaining third is a
+#: safety margin: after the full timeout, other members take over.
 TRUST = 2.0 / 3.0
 
 # Maximum seconds between two attempts to reach a server.
@@ -38,7 +38,7 @@ _LONGEST_PAUSE = 1.0
 
 
 class TermLost(Exception):
-    """The term is over; the text gives the reason."""
+    """The term has ended; the text gives the reason."""
 
 
 class Term:
@@ -60,7 +60,7 @@ class Term:
         #: answer proved that the session is alive.
         self.heard = clock.monotonic()
         self._closed = False
-        #: Attributes of the entry that others may read.
+        #: Attributes of the entry that other processes may read.
         self._capabilities: dict[str, int] = {}
         #: Groups that this entry has joined.
         self.joined: set[str] = set()
@@ -70,7 +70,8 @@ class Term:
 
     @property
     def timeout(self) -> float:
-        """Session timeout: seconds of silence before others take over."""
+        """Session timeout: seconds of silence before other members take over.
+        """
         for name in ('_timeout', 'membership_timeout', 'timeout'):
             value = getattr(self._coordinator, name, None)
             if isinstance(value, (int, float)) and value > 0:
@@ -81,15 +82,16 @@ class Term:
         try:
             self._coordinator.start(start_heart=False)
         except Exception as exc:
-            # Catch all exceptions: here tooz does not wrap those of its
-            # drivers' libraries (for example etcd3gw's, which have no text).
+            # Catch all exceptions: tooz's start() does not wrap the exceptions
+            # of its drivers' libraries. The exceptions of etcd3gw, for
+            # example, have no text.
             raise self._explainer.explain(exc) from exc
         self.heard = self._clock.monotonic()
 
     def check(self) -> None:
         """Check that the session of this term still exists.
 
-        :raises TermLost: the session is over, or may be.
+        :raises TermLost: the session has ended, or may have ended.
         """
         if self._clock.monotonic() - self.heard > TRUST * self.timeout:
             raise TermLost('this process sent no heartbeat for too long; '
@@ -161,7 +163,7 @@ class Term:
                 self.leave(group)
         finally:
             if self._coordinator.is_started:
-                # Only the threads of the driver are left to stop. tooz's
+                # The threads of the driver must still be stopped. tooz's
                 # stop() waits a second for them, so call it in another thread.
                 threading.Thread(target=self._coordinator.stop,
                                  daemon=True).start()
@@ -193,10 +195,12 @@ class KazooTerm(Term):
             counts from here    changes before this
 
     All requests and answers go over one connection, in order. If no watch has
-    reported a change by the time of the answer, the members are those that
-    were read last. A process without an entry instead asks its server to catch
-    up with the leader. This proves less: the server and this leader may both
-    be cut off from the other servers.
+    reported a change when the answer arrives, the members have not changed
+    since they were last read.
+
+    A process without an entry has nothing to write. Instead it asks its server
+    to catch up with the leader. The answer proves less: the server and its
+    leader may both be cut off from the other servers.
     """
 
     pushes = True
@@ -212,16 +216,17 @@ class KazooTerm(Term):
         self._fired: set[str] = set()
         self._watches: dict[str, Callable[[Any], None]] = {}
         self._lost = False
-        # kazoo doubles the pause between two attempts up to a minute, and
-        # would reconnect up to a minute after the server is back.
+        # By default, kazoo doubles the pause between two attempts to connect,
+        # up to a minute. Then it could take a minute to reconnect to a server
+        # that is available again.
         self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
         self._client.add_listener(self._on_state)
         self._wrap_handshake()
 
     def _wrap_handshake(self) -> None:
         # kazoo keeps the timeout that the server granted in a local variable.
-        # Its _connect, which runs once for each connection, returns two thirds
-        # of that timeout in milliseconds.
+        # Its method _connect, which runs once for each connection, returns two
+        # thirds of that timeout in milliseconds.
         connection = self._client._connection
         connect = connection._connect
 
@@ -234,9 +239,9 @@ class KazooTerm(Term):
         invoke = connection._invoke
 
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
-            # This runs for the handshake only. A server that has just begun to
-            # listen can lose the handshake, and kazoo would then wait for an
-            # answer until the end of the session timeout.
+            # kazoo calls this for the handshake only. A server that has just
+            # begun to listen may not answer the handshake. kazoo would then
+            # wait for the answer until the end of the session timeout.
             return invoke(min(timeout, max(1.0, self._requested_timeout / 3)),
                           *args, **kwargs)
 
@@ -265,13 +270,14 @@ class KazooTerm(Term):
         if self._stopping.is_set():
             raise TermLost('stopping')
         # A server may start a new session without reporting the loss of the
-        # old one (ClickHouse Keeper did), so compare the session's id as well.
+        # old session (ClickHouse Keeper did), so compare the session's id as
+        # well.
         if self._lost or self._client_id() not in (None, self._session):
             raise TermLost('the session has expired')
         silent = self._clock.monotonic() - self.heard
         if silent > self.timeout * 1.5:
-            # Either the session is over by now, or the server has restarted
-            # with older data and rejects this client forever.
+            # Either the session has expired by now, or the server has
+            # restarted with older data and rejects this client forever.
             raise TermLost(f'no answer for {silent:.1f} s')
 
     def changed(self, group: str) -> bool:
@@ -330,7 +336,7 @@ class KazooTerm(Term):
         The request is repeated after a loss of the connection, as long as the
         term lasts.
 
-        :raises TermLost: the term is over.
+        :raises TermLost: the term has ended.
         """
         result = send()
         while True:
@@ -350,7 +356,8 @@ class KazooTerm(Term):
                 raise self._explainer.explain(exc) from exc
 
     def _end(self) -> None:
-        # The end of the session removes its entries, so there is no need to
-        # leave each group. tooz's stop() would wait for an answer forever.
+        # ZooKeeper removes the entries when the session ends, so there is no
+        # need to leave each group. tooz's stop() would wait for an answer
+        # forever.
         self._client.stop()
         self._client.close()

@@ -2,9 +2,9 @@
 """Validation and completion of coordination service URLs.
 
 tooz and its drivers ignore any part of a URL that they do not know: a path, a
-misspelt option, a certificate without ``use_ssl``. Then two services that
-should be separate would share one group, or traffic would not be encrypted. So
-such a URL is rejected here.
+misspelt option, a certificate without ``use_ssl``. As a result, two services
+that should be separate could share one group, or traffic would not be
+encrypted. So this module rejects a URL with such a part.
 """
 
 import difflib
@@ -22,7 +22,8 @@ from distperiodic.core import redaction
 #: a service may keep in the same place.
 NAMESPACE = 'distperiodic'
 
-#: Drivers with group membership, and the option that sets their timeout.
+#: URL schemes of the drivers that have group membership, each with the option
+#: that sets its session timeout.
 _DRIVERS = {
     'zookeeper': 'timeout', 'kazoo': 'timeout', 'file': 'timeout',
     'redis': 'membership_timeout', 'etcd3+http': 'membership_timeout',
@@ -69,7 +70,7 @@ def check_backend_url(backend_url: str) -> str:
 
 def _place(scheme: str, url: urllib.parse.SplitResult,
            whole: str) -> str | None:
-    """Return the error in the URL before its options, or None."""
+    """Return the error in the part of the URL before its options, or None."""
     if '#' in whole:
         return ('contains a "#", at which its driver ends the URL; give the '
                 'service a password without "#"')
@@ -101,7 +102,7 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
     return None
 
 
-# -- options; each function returns the error in a value, or None
+# -- checks of options; each function returns the error in a value, or None
 
 def _text(value: str) -> str | None:
     return None
@@ -235,7 +236,8 @@ def complete_url(url: str, seconds: float) -> str:
     elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
         added.append(f'namespace={NAMESPACE}')
     if _DRIVERS[scheme] not in given:
-        # tooz parses the value with int(). Round it: with a timeout shorter
-        # than requested, other members would take over too early.
+        # tooz accepts whole seconds only. Round the timeout: truncation could
+        # shorten it by almost a second, and other members would take over too
+        # early.
         added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
     return f'{before}?{"&".join(added)}' if added else before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bus to the worker of the same process."""
+"""The bus between the scheduler and the worker of one process."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,8 @@ class LocalBus:
     """A bus that calls the worker of its own process directly. See
     :class:`distperiodic.ports.WorkBus`.
 
-    :param here: Jobs that run in this process.
+    :param accept: Passes a batch to the worker of this process.
+    :param here: Names of the jobs that run in this process.
     :param remote: The bus for batches of all other jobs. None means that
         there are no other jobs.
     """

@@ -11,9 +11,9 @@ class SystemClock:
         return time.time_ns() // 1000
 
     if hasattr(time, 'CLOCK_BOOTTIME'):
-        # CLOCK_MONOTONIC stops while the machine is suspended. A member that
-        # was suspended for longer than its session must not trust that
-        # session after waking.
+        # CLOCK_BOOTTIME advances while the machine is suspended, and
+        # CLOCK_MONOTONIC does not. After a suspension, a member must notice
+        # that its session may have expired.
         def monotonic(self) -> float:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
     else:

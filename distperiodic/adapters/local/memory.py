@@ -2,9 +2,10 @@
 """Claims in this process's memory.
 
 The store records the decisions of one member. It prevents that member from
-starting a tick twice, and from starting a second run of an object while one is
-in progress. It contains nothing about other members, so only the ring decides
-which member runs an object. The contents are lost when the process ends.
+starting a tick twice, and from starting a second run of an object while a run
+of this object is in progress. The store contains nothing about other members,
+so only the ring decides which member runs an object. The contents are lost
+when the process ends.
 
 The file is long because it has one method for each operation of the port.
 """
@@ -52,14 +53,14 @@ class MemoryClaimStore:
     """A store in memory; see :class:`distperiodic.ports.ClaimStore`.
 
     Objects whose claims ended in the same way share their data, so a million
-    objects need little more memory than one dictionary of their ids. Delisted
-    objects are forgotten after some time. Not thread-safe: only the thread of
-    its flow may use it.
+    objects need little more memory than one dictionary of their ids. The store
+    forgets delisted objects when there are many. The store is not thread-safe:
+    only the thread of its flow may use it.
 
-    Only one member uses the store. So a claim for an earlier tick than the
-    last one means that the clock was set back. The claim is granted, because
-    otherwise the object would not run until the clock has caught up. Leases
-    expire by a clock that does not jump.
+    Only one member uses the store. So a claim for a tick before the last
+    claimed tick means that the clock was set back. The claim is granted,
+    because otherwise the object would not run until the clock has caught up.
+    The expiry of leases depends on a clock that does not jump.
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:
@@ -67,7 +68,8 @@ class MemoryClaimStore:
         self._epoch = self._clock.now() - int(
             self._clock.monotonic() * SECOND)
         self._rows: dict[str, JobRows] = {}
-        #: The text of each job's schedule, and when it took effect.
+        #: The schedule in force of each job, as text, and the instant at which
+        #: that schedule took effect.
         self._schedules: dict[str, tuple[str, int]] = {}
         self._checked: dict[str, int] = {}
         self._leases: dict[str, LeaseRow] = {}
@@ -180,8 +182,8 @@ class MemoryClaimStore:
         rows = self._rows_of(job)
         lease_row = self._leases.get(lease)
         if not self._in_force(job, schedule):
-            # Return the claims that an earlier call won: its answer may have
-            # been lost.
+            # Return the claims that an earlier call acquired: the answer to
+            # that call may have been lost.
             return Claimed([_claim_of(key, row) for key, row in (
                 lease_row.rows.items() if lease_row else ())], [], 0, [], [],
                 outdated=True)
@@ -229,13 +231,13 @@ class MemoryClaimStore:
                 if previous_tick is not None and row.settled < previous_tick:
                     behind.append(key)
                     continue
-                # The row does not have the fence of its last claim, so use one
-                # above all fences of that tick.
+                # The row does not contain the fence of its last claim. So use
+                # a fence above all fences of the tick of that claim.
                 fence = max(newest, first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
                 if row.lease is lease_row and row.state is State.CLAIMED:
-                    # An earlier call won this claim, but the answer to
-                    # that call was lost.
+                    # An earlier call acquired this claim, but the answer
+                    # to that call was lost.
                     won.append(_claim_of(key, row))
                     known += 1
                 continue
@@ -259,7 +261,7 @@ class MemoryClaimStore:
                 continue
             rows[key] = lease_row.rows[key] = ClaimRow(
                 tick, fence, lease_row, attempt, since, row_rule, row.served)
-            # The same as Claim(), but faster.
+            # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (key, fence, attempt, tick)))
         if lease_row.rows:
             self._leases[lease] = lease_row
@@ -296,7 +298,7 @@ class MemoryClaimStore:
 
     def _standing(self, lease: str, objects: Iterable[str],
                   move: Move) -> Iterator[tuple[str, ClaimRow]]:
-        """Yield those of *objects* in *lease* whose state allows *move*."""
+        """Yield the claims of *objects* in *lease* that can make *move*."""
         lease_row = self._leases.get(lease)
         if lease_row is not None:
             before = MOVES[move][0]
@@ -309,12 +311,13 @@ class MemoryClaimStore:
               lease: str, into: str, holder: str, seconds: float,
               active: Active | None = None) -> list[Claim]:
         if active is not None:
-            # No other process shares this store, so no worker was elected.
+            # Processes do not share this store, so no partition has an active
+            # worker.
             return []
         target = self._leases.get(into)
         if target is not None:
-            # Another holder has this lease, or the answer to an earlier call
-            # was lost.
+            # The lease exists: either another holder has created it, or an
+            # earlier call of this holder, whose answer was lost.
             return [_claim_of(key, target.rows[key]) for key in objects
                     if key in target.rows and target.holder == holder]
         lease_row = self._leases.get(lease)
@@ -370,9 +373,9 @@ class MemoryClaimStore:
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:
         after = MOVES[move][1]
-        # A caller repeats a call before it makes any other, so remembering
-        # the last one is enough. The answer of the repeated call includes the
-        # claims that the first one ended.
+        # A caller repeats a call whose answer was lost before it makes another
+        # call. So it is enough to remember the last call. The repeated call
+        # also returns the claims that the first attempt ended.
         last, ending, ended = self._ended
         if last != lease or ending is not after:
             self._ended = lease, after, (ended := set())
@@ -404,7 +407,8 @@ class MemoryClaimStore:
             return self._end(keys, lease, Move.BURY)
         target = self._leases.get(into)
         if target is not None:
-            # An earlier call moved these claims, and its answer was lost.
+            # An earlier call moved these claims, and the answer to that call
+            # was lost.
             return {key for key in keys if key in target.rows}
         target = LeaseRow(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
@@ -436,7 +440,8 @@ class MemoryClaimStore:
             if not isinstance(row, ClaimRow):
                 continue
             if row.lease is target:
-                # An earlier call reclaimed it, and its answer was lost.
+                # An earlier call reclaimed this object, and the answer to that
+                # call was lost.
                 reclaimed.append(_claim_of(key, row))
             elif row.lease.id in leases and row.state in _RECLAIMED_FROM:
                 reclaimed.append(
@@ -483,7 +488,7 @@ class MemoryClaimStore:
                    lease_row.until <= now or (
                        lease_row.holder in lost
                        and lease_row.until <= unheard))]
-        # Leases from an earlier call whose answer was lost.
+        # True if an earlier call created leases and its answer was lost.
         ours = any([name.startswith(into) for name in self._leases])
         if not due and not ours:
             return []

@@ -16,10 +16,12 @@ from distperiodic.core.claim import first_fence
 from distperiodic.core.ring import positions_of
 
 new_tuple = tuple.__new__
-# Number of delisted objects up to which none is forgotten. They need little
-# memory, and to forget some requires a pass over all rows.
+# Number of delisted objects that a job may have before any of them is
+# forgotten. A delisted object needs little memory, and forgetting requires a
+# pass over all rows.
 KEPT = 10_000
-# Maximum number of ticks of a job for which objects are counted.
+# Maximum number of ticks of a job for which the number of settled objects is
+# kept.
 TICKS = 1000
 
 
@@ -87,13 +89,13 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Delisted objects, with the instant of the reading that left them
-        #: out.
+        #: Delisted objects, each with the instant of the catalogue reading
+        #: that no longer contained the object.
         self.delisted: dict[str, int] = {}
         #: Number of delisted objects above which the next delist() forgets
         #: some.
         self.forget_at = KEPT
-        #: A lower bound for new fences, above those of forgotten objects.
+        #: A lower bound for new fences, above all fences of forgotten objects.
         self.floor = 0
         #: Number of objects that were claimed or skipped, by tick.
         self.settled: collections.Counter[int] = collections.Counter()
@@ -145,8 +147,9 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
     def delist(self, key: str, at: int) -> None:
         """Record one more delisted object; if there are many, forget old ones.
 
-        Delisted objects without an open claim are forgotten if their
-        watermark is before *at*: their old ticks are not claimed again.
+        A delisted object is forgotten if it has no open claim and its
+        watermark is before *at*. If it is listed again, its schedule applies
+        from a later instant, so its old ticks are not claimed again.
         """
         self.delisted[key] = at
         if len(self.delisted) <= self.forget_at:

@@ -24,17 +24,17 @@ from typing import NamedTuple
 
 LOG = logging.getLogger(__name__)
 
-# Number of ids in one datagram. An id has at most 64 characters.
+# Maximum number of ids in one datagram. An id has at most 64 characters.
 _IN_A_DATAGRAM = 500
-# Maximum number of bytes that are read of a datagram.
+# Maximum number of bytes that the listener reads from a datagram.
 _LONGEST = 100_000
-# Maximum number of bytes of a path to which a socket can be bound on every
-# system.
+# Maximum length of a socket's path, in bytes. Every system accepts a path of
+# this length.
 _LONGEST_PATH = 100
 
 
 class Place(NamedTuple):
-    """The sockets of one group beside one file."""
+    """The location of the sockets of one group, beside its SQLite file."""
 
     directory: pathlib.Path
     #: First part of the names of the sockets.
@@ -42,9 +42,9 @@ class Place(NamedTuple):
 
 
 def place_of(connection: str, group: str) -> Place | None:
-    """Return the place of the sockets, or None.
+    """Return the place of the sockets.
 
-    None means that the store is not a SQLite file.
+    None means that the store is not a SQLite file, so there are no sockets.
 
     :param connection: URL of the store.
     """
@@ -58,7 +58,7 @@ def place_of(connection: str, group: str) -> Place | None:
 
 
 class Listener:
-    """A socket at *place* that passes on the ids that it receives.
+    """A socket at *place* that receives the ids of tasks.
 
     :param notified: Receives the ids of tasks, in a thread of this object. It
         must not block.
@@ -67,7 +67,7 @@ class Listener:
 
     def __init__(self, place: Place,
                  notified: Callable[[Sequence[str]], None]):
-        #: Name of the socket, which no other process uses.
+        #: Name of the socket, unique to this object.
         self.name = place.prefix + os.urandom(6).hex()
         self._path = place.directory / self.name
         self._notified = notified
@@ -96,7 +96,7 @@ class Listener:
         self._closed.set()
         with contextlib.suppress(OSError):
             self._path.unlink()
-        # This wakes the thread.
+        # Wake the thread, which blocks in recv().
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
@@ -132,7 +132,7 @@ def _sent(sender: socket.socket, path: pathlib.Path,
                 sender.sendto(data, address)
     except OSError as exc:
         if exc.errno == errno.ECONNREFUSED:
-            # The process of this socket was killed.
+            # The process that created this socket was killed.
             with contextlib.suppress(OSError):
                 path.unlink()
         LOG.debug('notice of tasks not received: socket=%s reason=%s; the '
@@ -145,7 +145,7 @@ def _sent(sender: socket.socket, path: pathlib.Path,
 def address_of(path: pathlib.Path) -> Iterator[str]:
     """Yield an address of *path* that is short enough for a socket.
 
-    :raises OSError: This system has no such address.
+    :raises OSError: The directory of a long path cannot be opened.
     """
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
@@ -158,7 +158,7 @@ def address_of(path: pathlib.Path) -> Iterator[str]:
 
 
 def _decoded(data: bytes) -> list[str]:
-    """Return the ids in a datagram. Empty means that it cannot be read."""
+    """Return the ids in a datagram; an empty list if it is invalid."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

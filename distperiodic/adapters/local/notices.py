@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices of tasks to the schedulers of this host.
 
-They reach the schedulers of this process, and those of other processes that
-share a SQLite file with it.
+A notice reaches the schedulers of this process, and the schedulers of other
+processes that use the same SQLite file.
 """
 
 import logging
@@ -19,7 +19,7 @@ Listener = Callable[[Sequence[str]], None]
 Key = tuple[str, str]
 
 _lock = threading.Lock()
-#: For each listener, its socket. None means that the listener has no socket.
+#: Listeners, each with its socket. None means that the listener has no socket.
 _listeners: dict[Key, list[tuple[
     Listener, notice_sockets.Listener | None]]] = {}
 
@@ -27,8 +27,8 @@ _listeners: dict[Key, list[tuple[
 def listen(key: Key, listener: Listener) -> None:
     """Call *listener* with the ids of tasks that are submitted or changed.
 
-    This process may submit or change the tasks, and so may other processes
-    that share a SQLite file with it. *listener* must not block.
+    The tasks may be submitted or changed by this process, or by another
+    process that uses the same SQLite file. *listener* must not block.
     """
     socket = None
     place = notice_sockets.place_of(*key)
@@ -45,7 +45,7 @@ def listen(key: Key, listener: Listener) -> None:
 
 
 def unlisten(key: Key, listener: Listener) -> None:
-    """Undo :func:`listen`, if it was called."""
+    """Stop calling *listener*; do nothing if it is not registered."""
     with _lock:
         found = [pair for pair in _listeners.get(key, ())
                  if pair[0] == listener][:1]

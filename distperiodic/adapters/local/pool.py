@@ -2,13 +2,13 @@
 """Thread pools that run handlers, by priority and then round-robin.
 
 The threads are daemons: a handler that never returns must not keep the
-process from exiting. The thread of such a handler can be written off. Another
-thread replaces it, and the written-off thread ends if its handler returns
-after all.
+process from exiting. The thread of a handler that hangs can be written off.
+Then another thread replaces it, and the written-off thread ends if its handler
+returns.
 
 Threads are woken one at a time: a thread that takes a chunk and leaves work in
-the queue wakes the next one. If each batch woke all threads, they would
-compete for the interpreter lock and delay every handler of a burst.
+the queue wakes the next thread. If each batch woke all threads, the threads
+would compete for the interpreter lock and delay all handlers of a burst.
 """
 
 import heapq
@@ -25,17 +25,17 @@ LOG = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Work that several threads may share, each taking a chunk.
+    """Work in chunks, which several threads may run.
 
-    Sources of one priority take turns, chunk by chunk, so that a large source
-    does not delay the others.
+    The pool takes one chunk at a time from each source of a priority, in turn.
+    So a large source does not delay other sources.
     """
 
     def take(self) -> tuple[Any, bool]:
-        """Return a chunk to run, and whether more chunks are left.
+        """Return a chunk to run, and True if more chunks are left.
 
-        The chunk is None if none is left. The pool calls this under its lock,
-        so it must be quick.
+        The chunk is None if no chunk is left. The pool holds its lock during
+        the call, so the method must be quick.
         """
 
     def run(self, chunk: Any) -> object:
@@ -90,8 +90,8 @@ class Pool:
     def write_off(self, ident: int) -> int:
         """Write off the thread *ident*, which hangs in its handler.
 
-        :returns: Number of written-off threads that still hang. Each of them
-            keeps its memory until its handler returns.
+        :returns: Number of written-off threads that still hang. Each of these
+            threads keeps its memory until its handler returns.
         """
         with self._lock:
             if ident in self._threads:
@@ -116,7 +116,7 @@ class Pool:
                 self._wake_one()
 
     def recheck(self) -> None:
-        """Wake or start a thread, if queued work needs one.
+        """Wake or start a thread, if queued work needs a thread.
 
         Call this several times a second: an earlier attempt to start a thread
         may have failed.
@@ -201,8 +201,8 @@ class Pool:
                 self._threads.discard(me)
             if me not in self._threads:
                 # This thread is surplus, or was written off and its handler
-                # has returned. If the thread was woken for work, another one
-                # must take that work.
+                # has returned. If the thread was woken for work, another
+                # thread must take that work.
                 self._hanging.discard(me)
                 if self._queue and not self._coming:
                     self._wake_one()

@@ -17,13 +17,13 @@ _REMEDY = ('set [distperiodic] state_path to a directory that only this user '
 def make_directory(path: str) -> None:
     """Create the directory *path* if it is missing; check that it is private.
 
-    :raises ConfigError: *path* cannot be created, is a symbolic link, or can
-        be written or replaced by other users.
+    :raises ConfigError: *path* cannot be created, is a symbolic link, or other
+        users can write to it or replace it.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # lstat() does not follow a symbolic link, so that a link is rejected:
-        # its owner could point it elsewhere later.
+        # Use lstat(), which does not follow a symbolic link, to detect and
+        # reject a link. The owner of a link could change its target later.
         found = os.lstat(path)
         above = os.stat(os.path.dirname(os.path.abspath(path)))
     except OSError as exc:
@@ -48,7 +48,7 @@ def make_directory(path: str) -> None:
 def _open_to(found: os.stat_result) -> str:
     """Return the reason why other users can write to a directory.
 
-    Empty means that they cannot.
+    An empty text means that other users cannot write to the directory.
     """
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'

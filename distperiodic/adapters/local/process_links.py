@@ -14,9 +14,10 @@ Each run has a time limit. The service sends the limit with each message, and
 extends it when it renews the lease of the run. At the limit, the process ends
 itself. So even if the service is suspended or the link breaks, a handler does
 not continue while the next attempt runs. A broken link affects only the runs
-of its process, and not their results, which are not sent over the link.
+of its own process. The results of these runs still arrive, because they are
+not sent over the link.
 
-Both ends start a thread for each connection.
+Each end has a thread for each connection.
 """
 
 import contextlib
@@ -38,10 +39,11 @@ from distperiodic.core.context import Context
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two messages of each end during a run.
+# Seconds between two messages from the service during a run.
 _EVERY = 0.5
 # Seconds without a message from the service after which a handler must assume
-# that the lease of its run has expired: the service may be suspended.
+# that the lease of its run has expired. The service may be suspended, and then
+# it does not renew the lease.
 _SILENT = 3.0
 
 #: Exit code of a process that ended because the lease of its run had ended.
@@ -95,8 +97,8 @@ class Hub:
         try:
             yield number
         finally:
-            # The result contains the latest progress. Any that arrives after
-            # the result is older.
+            # The result contains the latest progress. Progress that arrives
+            # after the result is older, so ignore it.
             with self._lock:
                 del self._contexts[number]
 
@@ -105,7 +107,7 @@ class Hub:
             try:
                 connection = self._listener.accept()
             except (OSError, EOFError, multiprocessing.AuthenticationError):
-                # The process was killed while it connected, or this process
+                # A process was killed while it was connecting, or the service
                 # has no file descriptor left, or the listener is closed.
                 self._closing.wait(_EVERY)
                 continue
@@ -157,7 +159,7 @@ class _Run:
 
 
 class Link:
-    """A process's end of its link.
+    """The end of a link in a process that runs handlers.
 
     :param expired: Called when the time limit of the run has passed.
     :raises OSError: The service cannot be reached.
@@ -180,10 +182,10 @@ class Link:
         """Send the progress of *context* until :meth:`end` is called.
 
         :param number: Number that identifies the run in the service.
-        :param until: Time limit of the run, in monotonic seconds, until the
-            service sends a later one. If it has already passed, because the
-            process took long to start, this method waits until the service
-            confirms the run.
+        :param until: Time limit of the run, in monotonic seconds. The service
+            may extend it. If the limit has already passed, because the process
+            took long to start, this method waits until the service confirms
+            the run.
         """
         now = self._monotonic()
         run = self._run = _Run(
@@ -197,8 +199,8 @@ class Link:
     def is_current(self) -> bool:
         """Return whether the service has recently sent a message for the run.
 
-        If that message says that the run has lost its lease or is cancelled,
-        the context of the run is cancelled.
+        If a message reports that the run has lost its lease or is cancelled,
+        the link cancels the context of the run.
         """
         run = self._run
         return run is not None and self._monotonic() - run.heard < _SILENT
@@ -207,7 +209,7 @@ class Link:
         """End the run.
 
         :returns: JSON text of the last progress that its handler has assigned.
-            None means that it has assigned none.
+            None means that the handler has assigned no progress.
         """
         run, self._run = self._run, None
         assert run is not None

@@ -23,10 +23,10 @@ def host_name() -> str:
 class ProcessSlot:
     """This process's number among the processes of one kind on this host.
 
-    It is the lowest free number. So a restarted process gets the number of
-    the process that it replaces, and with it the same place on the ring. A
-    lock on a file reserves the number. The kernel releases the lock when the
-    process ends for any reason.
+    The number is the lowest free number. So a restarted process gets the
+    number of the process that it replaces, and therefore the same place on the
+    ring. A lock on a file reserves the number. The kernel releases the lock
+    when the process ends for any reason.
 
     :param path: Directory for the lock files.
     :raises ConfigError: the directory cannot hold lock files, or is not
@@ -48,9 +48,10 @@ class ProcessSlot:
                     os.close(handle)
                     continue
                 if (path, kind, number) in _SLOTS:
-                    # Another slot of this process has the number: a process
-                    # does not conflict with its own POSIX locks. Closing the
-                    # handle would release the lock.
+                    # Another slot of this process has this number. The lock
+                    # did not fail, because a process does not conflict with
+                    # its own POSIX locks. Leave the handle open: closing it
+                    # would release the lock of the other slot.
                     continue
                 self._key = (path, kind, number)
                 _SLOTS.add(self._key)

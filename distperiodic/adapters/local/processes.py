@@ -3,12 +3,12 @@
 
 A handler that takes too long is killed with its process, and another process
 replaces the killed one. The processes are started by ``spawn``, so they share
-nothing with the service: each builds its own instance of the tasks, as
+nothing with the service: each process builds its own instance of the tasks, as
 ``CLASS(conf)``. Progress and cancellation are sent over a separate link.
 
-One thread of this module starts each pool, with its threads and processes.
-This thread lives as long as the service: the system kills a process when the
-thread that started it ends.
+A single thread starts all pools and their processes, and lives as long as the
+service. This is necessary because the processes set PR_SET_PDEATHSIG: the
+kernel kills such a process when the thread that started it ends.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from distperiodic.core.workflow import result_text
 
 LOG = logging.getLogger(__name__)
 
-# Number of pools that are tried for one run.
+# Maximum number of pools that are tried for one run.
 _TRIES = 3
 # prctl(2): the signal that this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -84,7 +84,8 @@ class Call(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """An exception of a handler, as text: it may not be picklable."""
+    """An exception of a handler, as text: the exception may not be picklable.
+    """
 
     kind: str
     text: str
@@ -134,8 +135,8 @@ class Processes:
         self._lock = threading.Lock()
         self._closed = False
         self._pool: Any = None
-        #: Pools to start, each with an event that is set once it is started.
-        #: None ends the thread.
+        #: Pools to start, each with an event that is set once the pool is
+        #: started. None ends the thread.
         self._starts: queue.SimpleQueue[
             tuple[Any, threading.Event] | None] = queue.SimpleQueue()
         threading.Thread(target=self._start_pools, daemon=True,
@@ -144,16 +145,17 @@ class Processes:
     def _start_pools(self) -> None:
         while (found := self._starts.get()) is not None:
             pool, started = found
-            # If this fails, the run that needs the pool fails as well.
+            # If the start fails, the run that needs the pool fails as well.
             with contextlib.suppress(OSError):
-                # Reading this starts the processes.
+                # Reading this property starts the processes.
                 pool.active  # noqa: B018
             started.set()
 
     def _usable(self, broken: Any) -> Any:
         """Return a started pool. None means that this object is closed.
 
-        :param broken: Pool that must be replaced. None means none.
+        :param broken: Pool that must be replaced. None means that no pool is
+            known to be broken.
         """
         with self._lock:
             if self._pool is broken and not self._closed:
@@ -260,8 +262,8 @@ _link: process_links.Link | None = None
 def _begin(recipe: Recipe) -> None:
     """Prepare a new process."""
     global _tasks, _namespace, _link
-    # Ctrl-C reaches all processes of a terminal. The service decides when
-    # this one ends.
+    # Ctrl-C sends SIGINT to all processes of a terminal. Ignore it: the
+    # service ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == 'linux':
         # A handler that hangs must not outlive a service that was killed.
@@ -286,7 +288,7 @@ def _begin(recipe: Recipe) -> None:
 
 
 def _end() -> None:
-    """End this process: the lease of its run has ended."""
+    """End this process, because the lease of its run has ended."""
     os._exit(process_links.LEASE_ENDED)
 
 

@@ -23,7 +23,8 @@ LOG = logging.getLogger(__name__)
 class CatalogueMethods:
     """Runner of catalogue methods in the thread of the caller.
 
-    Objects that cannot be used are left out and logged; the others run.
+    Objects with an invalid id, or with an invalid schedule of their own, are
+    left out and logged; the other objects run.
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param sort: True sorts the catalogue for the scheduler, which takes
@@ -45,8 +46,9 @@ class CatalogueMethods:
                         bool]:
         """Call the catalogue method of *job*.
 
-        :returns: the catalogue, the schedules of objects that have their own,
-            and True if the catalogue has only the objects on *arcs*.
+        :returns: the catalogue, the schedules of the objects that have a
+            schedule of their own, and True if the catalogue contains only the
+            objects on *arcs*.
         :raises InvalidObject: The method does not return objects.
         """
         method = self._method(job.name)
@@ -80,15 +82,15 @@ class CatalogueMethods:
                     'once per tick; give each object a unique id',
                     job.name, job.objects, duplicate)
         if self._sort:
-            # These sorts take long, so do them here and not in the thread of
-            # the flow.
+            # Sorting takes long, so sort here and not in the thread of the
+            # flow.
             found.index()
             if job.spread:
                 found.by_phase(job.schedule.period_us(tick))
         return found, own, takes_arcs
 
     def _usable(self, job: Job, objects: Sequence[Any]) -> list[Any]:
-        """Return the objects that have an id and no invalid schedule."""
+        """Return the objects that have a valid id and no invalid schedule."""
         usable, problem, number = [], '', 0
         for obj in objects:
             try:
@@ -118,9 +120,9 @@ class ThreadReader:
     returns blocks neither another job nor the end of the process.
 
     :param method: Returns the catalogue method of a job, by the job's name.
-    :param answer: Called with job, ticket, and either an exception or the
-        tuple (catalogue, own schedules, True if the catalogue has only the
-        requested arcs), in the thread that has read the catalogue.
+    :param answer: Called in the thread that has read the catalogue, with the
+        job, the ticket, and either an exception or the result of
+        :meth:`CatalogueMethods.read`.
     :param sort: True sorts the catalogue for the scheduler, which takes
         seconds for a million objects.
     """
@@ -168,7 +170,7 @@ class ThreadReader:
 
 
 def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
-    """Return the schedules of objects that have their own, by id."""
+    """Return the schedules of the objects that have their own, by id."""
     own: dict[str, schedule.Schedule] = {}
     if set(map(type, objects)) <= {str, int}:
         return own

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads that call a store, so that the flow never waits for the store.
 
-Calls run in order. While the store is unreachable, a call is retried until it
-is answered, and later calls wait in a queue. To keep the queue short, the flow
-requests no further ticks of a job that still has a call in it. The queue can
-still grow long when a big job catches up on many ticks, or when a call waits
-for locked rows. Renewals of leases do not wait in this queue: they have their
-own thread and connection::
+Calls run in order. While the store is unreachable, a call is retried until the
+store answers, and later calls wait in a queue. To keep the queue short, the
+flow requests no further ticks of a job while the queue contains a call for
+this job. The queue can still grow long when a big job catches up on many
+ticks, or when a call waits for locked rows. Renewals of leases do not wait in
+this queue: they have their own thread and connection::
 
                     +-- urgent ---> thread --> connection --+
     flow -- submit -+                                       +--> database
@@ -63,7 +63,7 @@ class StoreThread:
 
     @property
     def problem(self) -> Exception | None:
-        """The error of the unreachable store; None means that it works."""
+        """The error of an unreachable store; None means that it works."""
         return self._ordered.problem or self._urgent.problem
 
     def start(self) -> None:

@@ -50,11 +50,11 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
 
 
 def _check_unique(node: Any) -> None:
-    """Check that each key of a dictionary is text, and is given once.
+    """Check that each key of a dictionary is text, and occurs once.
 
-    YAML itself would use the last value of a key that is given twice.
+    YAML itself would accept a repeated key, and use its last value.
 
-    :raises yaml.MarkedYAMLError: A key is not text, or is given twice.
+    :raises yaml.MarkedYAMLError: A key is not text, or occurs twice.
     """
     if isinstance(node, yaml.MappingNode):
         seen = set()

@@ -3,7 +3,8 @@
 
 Each worker process and each scheduler process has a queue of its own. A
 message is addressed to one process, so a scheduler knows exactly which batches
-each worker still holds, and no worker can hoard work::
+each worker still holds, and no worker can take more batches than schedulers
+send to it::
 
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
@@ -14,14 +15,14 @@ notices of tasks. All members receive messages to
 ``distperiodic.GROUP.control.all``: the commands of operators.
 
 The nonce identifies the process, as in its membership entry. Two processes
-with the same member id therefore never receive each other's messages. This is
-needed when the group rejects a second process, or when a process replaces one
-that hangs.
+with the same member id therefore never receive each other's messages. This
+separation is needed when the group rejects a second process, or when a new
+process replaces a process that hangs.
 
-This module encodes, signs and checks the messages. The driver that the scheme
-of ``transport_url`` names carries them (module ``drivers``). The modules
-``outbox`` and ``report_outbox`` handle failures of the broker. Nothing here
-imports the client of a broker before ``start()``.
+This module encodes, signs and checks the messages. A driver sends and receives
+them; the scheme of ``transport_url`` selects the driver (module ``drivers``).
+The modules ``outbox`` and ``report_outbox`` handle failures of the broker. No
+client of a broker is imported before ``start()``.
 """
 
 import abc
@@ -58,13 +59,14 @@ from distperiodic.ports import Inbox
 LOG = logging.getLogger(__name__)
 
 # Number of distinct (origin, reason) pairs that are counted separately. The
-# limit is needed because a forger could invent any number of them.
+# limit is needed because forged messages may contain any number of origins.
 _MOST_ORIGINS = 200
 #: Maximum number of characters in the name of a queue, which is ASCII. This is
 #: the limit of AMQP. It applies to all drivers, so that a group can change its
 #: driver.
 NAME_LIMIT = 255
-#: Last word of a name to which messages for all processes of a kind are sent.
+#: Last word of the name to which messages for all processes of one kind are
+#: sent.
 ALL = 'all'
 
 
@@ -115,7 +117,7 @@ def _server(entry: str) -> str:
 
 
 class Drops:
-    """Counter of dropped messages, which logs each kind of them once."""
+    """Counter of dropped messages, which logs each kind of message once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +139,7 @@ class Drops:
             return dict(self._counts)
 
 
-#: Receiver of the commands that count; see :class:`MessagingWorkBus`.
+#: Callback for the commands of operators; see :class:`MessagingWorkBus`.
 OnControl = Callable[[ControlRequest], str | None]
 
 
@@ -295,7 +297,7 @@ class _Bus(abc.ABC):
 def _claimed_origin(payload: Any) -> str:
     """Return the sender that a rejected message names, for the log.
 
-    The sender is not verified. Empty means that the message names none.
+    The sender is not verified. Empty means that the message names no sender.
     """
     try:
         origin = payload.get('sender') or payload['reports'][0]['worker']
@@ -315,20 +317,20 @@ class MessagingWorkBus(_Bus):
     :param group: Group of the schedulers and workers.
     :param me: The scheduler's membership entry.
     :param on_report: Called with the reports of one message.
-    :param on_unsent: Called with a batch that could not be handed to the
-        broker, and the reason.
+    :param on_unsent: Called with a batch that the broker has not confirmed,
+        and the reason.
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
-    :param on_control: Called with each command of an operator, except those
-        that are dropped because of their age, id or group. It returns the
-        reason to drop the command, or None. If *on_control* itself is None,
-        no commands are received.
+    :param on_control: Called with each command of an operator, except commands
+        that are dropped because of their age, id or group. The callback
+        returns the reason to drop the command, or None. If *on_control* itself
+        is None, no commands are received.
     :param keys: Secrets that sign messages. The first key signs; messages
-        signed with any of them are accepted. If empty, messages are neither
-        signed nor checked.
-    :param quorum: Use quorum queues instead of durable ones, where the broker
-        has both.
+        signed with any of the keys are accepted. If empty, messages are
+        neither signed nor checked.
+    :param quorum: Use quorum queues instead of durable queues, where the
+        broker has both.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up.
     :param capacity: Maximum number of batches that wait to be sent.
@@ -397,8 +399,8 @@ class MessagingWorkBus(_Bus):
         elif member.process_of(
                 received.to) != member.process_of(self.me):
             # Only the process must match. A report to an earlier term of this
-            # process is accepted: the scheduler may still track its batch, and
-            # the fence decides whether the report counts.
+            # process is accepted: the scheduler may still wait for the outcome
+            # of the batch, and the fence decides whether the report counts.
             self._drops.note(received.reports[0].worker,
                              'reports for another process', logging.INFO)
         else:

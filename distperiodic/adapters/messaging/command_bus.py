@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that an operator's process sends as messages, and their replies.
 
-A command goes to all members of a group, over all brokers at the same time. An
-unreachable broker delays the process until the timeout, but does not delay the
-messages over other brokers. The process may have a queue for replies.
+A command is sent to all members of a group, over all brokers at the same time.
+An unreachable broker delays the operator's process until the timeout, but does
+not delay the messages over other brokers. If the operator's process expects
+replies, it has a queue for them.
 """
 
 import queue
@@ -45,7 +46,7 @@ class CommandBus:
     :param conf: Configuration of the command; not changed.
     :param urls: URLs of the brokers.
     :param keys: Secrets that sign messages. The first key signs commands;
-        replies that are signed with any of them are accepted.
+        replies that are signed with any of the keys are accepted.
     :param hears: True to receive replies.
     """
 

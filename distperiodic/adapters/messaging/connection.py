@@ -2,17 +2,18 @@
 """The connections of one process to a broker, through oslo.messaging.
 
 Only this module, its transport (module ``transport``) and its server (module
-``consumer``) use oslo.messaging. They work around some of its behaviour:
+``consumer``) send and receive through oslo.messaging. They work around two
+problems of oslo.messaging:
 
-* A cast to a missing queue succeeds and is lost. Our cast is mandatory, so the
-  broker reports that the queue is missing.
-* A cast during an outage, or to a broker that is out of memory, blocks
-  forever. Our cast fails immediately during an outage. If the broker is out of
-  memory, our cast still blocks, but in a thread for which no other thread
-  waits (module ``outbox``).
+* By default, a cast to a missing queue succeeds, and the message is lost. Here
+  each cast is mandatory, so the broker reports that the queue is missing.
+* By default, a cast during an outage, or to a broker that is out of memory,
+  blocks forever. Here a cast fails immediately during an outage. If the broker
+  is out of memory, the cast still blocks, but in a thread for which no other
+  thread waits (module ``outbox``).
 
-Importing oslo.messaging fixes the backend of oslo.service for the whole
-process, so it is imported only when a connection opens.
+The import of oslo.messaging fixes the backend of oslo.service for the whole
+process. So oslo.messaging is imported only when a connection opens.
 
 Limits: a process that is killed leaves its queue behind. The broker deletes
 the queue after half an hour without a consumer. A process that stops normally
@@ -67,7 +68,7 @@ class BrokerConnection:
 
     See :class:`distperiodic.ports.Carrier`.
 
-    :param quorum: Use quorum queues instead of durable ones.
+    :param quorum: Use quorum queues instead of durable queues.
     """
 
     def __init__(self, conf: Any, url: str, inbox: Inbox | None,
@@ -208,7 +209,8 @@ class BrokerConnection:
         server.on_message = functools.partial(self._receive, inbox)
         server.on_garbage = inbox.on_garbage
         server.hears = inbox.hears
-        # The class of the server never starts a thread of this pool.
+        # The server never starts a thread of its pool, so the size has no
+        # effect.
         server.start(override_pool_size=1)
         self._server = server
         self._opened.set()
@@ -218,8 +220,8 @@ class BrokerConnection:
     def _reach(self, inbox: Inbox, deadline: float) -> None:
         """Probe the broker until it answers.
 
-        Starting the server at once could block forever, and there would be no
-        way to stop it.
+        Without this probe, the start of the server could block forever, and
+        nothing could stop it.
         """
         if self._broker.is_fake:
             return
@@ -258,7 +260,7 @@ class BrokerConnection:
         if client is None:
             if len(self._clients) > 1000:
                 # The names of workers change over time, so limit the number of
-                # clients. A new client is cheap.
+                # clients. It is cheap to create a client again.
                 self._clients.clear()
             client = self._clients[topic, identity] = sender(
                 self._transport, topic, identity)
@@ -301,8 +303,9 @@ class BrokerConnection:
     def _release(self) -> None:
         """Close the connections after close(), unless a cast is in progress.
 
-        A connection that is in use would return to its pool later, and stay
-        open forever. So the last cast closes the connections.
+        If the connections were closed during a cast, the connection of the
+        cast would return to its pool later, and stay open forever. So the last
+        cast closes the connections.
         """
         with self._casting:
             if not self._releasing or self._casts:

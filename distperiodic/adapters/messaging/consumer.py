@@ -5,14 +5,15 @@ It differs from oslo.messaging's own server:
 
 * oslo.messaging acknowledges a message before it delivers the message, and
   accepts any number of messages. Here the flow control of the schedulers
-  limits their number.
-* oslo.messaging would reply to a forged call, and wait a minute for a missing
-  caller. Our server never replies, and accepts only one method name.
+  limits the number of messages.
+* oslo.messaging would reply to a forged call, and wait for a minute if the
+  caller does not exist. Our server never replies, and accepts only one method
+  name.
 * oslo.messaging declares three queues, and the broker would keep them forever
   after the process is killed. Our server declares only the queue that it
   needs, and the broker deletes that queue after a time without a consumer.
-* oslo.messaging logs a traceback for each invalid message, and some of these
-  close the channel. Our server counts them and continues.
+* oslo.messaging logs a traceback for each invalid message, and some invalid
+  messages close the channel. Our server counts them and continues.
 * oslo.messaging decompresses every message, so a small compressed message can
   fill the receiver's memory. Our server checks length and headers first.
 """
@@ -29,7 +30,7 @@ from distperiodic.ports import LONGEST_MESSAGE
 LOG = logging.getLogger(__name__)
 
 # Milliseconds without a consumer after which the broker deletes a queue. By
-# then the senders have reclaimed the work in it.
+# then the senders have reclaimed the work in the queue.
 _EXPIRES = 30 * 60 * 1000
 
 
@@ -69,8 +70,8 @@ def server_class() -> type:
                 self.on_message(received.message)
 
         def _process_incoming(self, incoming):
-            # Abstract in the base class, which calls it from its pool. Our
-            # messages never reach that pool.
+            # The base class requires this method, and calls it in its thread
+            # pool. Our messages never reach that pool.
             raise NotImplementedError('nothing is handed to the pool')
 
         def forget_queue(self, name):
@@ -88,8 +89,9 @@ def server_class() -> type:
                         if left.consumer_count == 0:
                             consumer.queue.delete()
             except Exception as exc:
-                # The broker is unreachable, or the driver is another one. The
-                # queue stays, and its next consumer rejects its messages.
+                # The broker is unreachable, or another driver is in use. The
+                # queue stays, and its next consumer rejects the messages in
+                # it.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server
@@ -98,11 +100,11 @@ def server_class() -> type:
 def _listen_to_own_queue(driver: Any, target: Any,
                          on_garbage: Callable[[str, str], None],
                          hears: Sequence[str]) -> Any:
-    """Listen to the queue of *target*'s server, and declare no other.
+    """Listen to the queue of *target*'s server, and declare no other queue.
 
     The driver itself would also declare queues that all servers of a topic
-    share; nothing is ever sent to those. The broker deletes the queue after a
-    time without a consumer.
+    share, but no message is ever sent to these. The broker deletes the queue
+    of the server after a time without a consumer.
 
     :param hears: Other routing keys of messages for this queue.
     """
@@ -131,7 +133,7 @@ def _listen_to_own_queue(driver: Any, target: Any,
 def _bind_to_all(consumer: Any, routing_keys: Sequence[str]) -> None:
     """Bind the queue of *consumer* to *routing_keys* as well.
 
-    This is done each time that the driver declares the queue.
+    The queue is bound again each time that the driver declares it.
     """
     declare = consumer.declare
 
@@ -156,8 +158,8 @@ def _quiet_callback(consumer: Any,
     already, which closes the channel.
     """
     from oslo_messaging._drivers import impl_rabbit
-    # Ids of recent messages. A message whose acknowledgement was lost is
-    # delivered again among the first ones after a reconnect.
+    # Ids of recent messages, to detect duplicates. A message whose
+    # acknowledgement was lost is delivered again soon after a reconnect.
     recent_ids: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:

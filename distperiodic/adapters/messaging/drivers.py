@@ -78,15 +78,15 @@ def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
 
 
 def is_within_process(url: str) -> bool:
-    """Return whether *url* names the bus that no other process reaches."""
+    """Return whether *url* names the bus that works in one process only."""
     return url.partition(':')[0].lower() == 'fake'
 
 
 def check_standby(conf: Any, partition: Partition) -> None:
-    """Check that the workers of a partition with ``mode = standby`` reach its
-    broker.
+    """Check that all workers of a standby partition can reach its broker.
 
-    :raises ConfigError: Its URL names a bus within one process.
+    :raises ConfigError: The URL of the broker names the bus that works in one
+        process only.
     """
     url = partition.transport_url or url_of(conf)
     if is_within_process(url):

@@ -33,7 +33,8 @@ _CONNECTING = 5.0
 class TaskNotices:
     """Sends notices of tasks in a separate thread.
 
-    It connects at the first notice. A forked child opens its own connection.
+    The thread connects at the first notice. A forked child opens its own
+    connection.
 
     :param conf: Configuration with ``[DEFAULT] transport_url``.
     :param keys: Secrets that sign messages. The first one signs. Empty means
@@ -105,8 +106,8 @@ class TaskNotices:
                 carrier.cast(self._topic, ALL, message.encode_notice(
                     message.Notice(tasks), self._keys))
             except exceptions.DistperiodicError as exc:
-                # No scheduler listens (NoConsumer), or the broker is away. The
-                # next sweep of a scheduler finds the tasks.
+                # No scheduler listens (NoConsumer), or the broker is
+                # unreachable. The next sweep of a scheduler finds the tasks.
                 self._drop(exc)
         carrier.close(_CONNECTING)
 

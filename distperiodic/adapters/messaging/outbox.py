@@ -4,16 +4,17 @@
 Publishing a message can block forever: a broker that is out of memory keeps
 the connection open and answers heartbeats, but confirms nothing until memory
 is freed. So a separate thread publishes. A batch must be reported as sent or
-unsent within a limited time, so for batches a second thread watches the
-clock::
+unsent within a limited time, so for batches a second thread enforces the time
+limit::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
                   \\            \\----- refused ---------------> on_unsent
                    \\-----------\\---- patience exceeded -----> on_unsent
                                        (by the watcher thread)
 
-Patience counts from the broker's last answer, not from put(). While the broker
-keeps confirming messages, however slowly, no waiting batch is given up.
+The time limit, *patience*, counts from the broker's last answer, not from
+put(). While the broker keeps confirming messages, however slowly, no waiting
+batch is given up.
 
 A batch that was reported as unsent may still arrive once the broker recovers.
 This does no harm: a message is only a hint, and the claim decides whether the
@@ -43,7 +44,7 @@ _LONGEST_PAUSE = 1.0
 class _QueuedBatch:
     batch: Batch
     put_at: float  # monotonic seconds
-    settled: bool = False  # on_sent or on_unsent was called, or is about to be
+    settled: bool = False  # on_sent or on_unsent was called or will be called
 
 
 class BatchOutbox:
@@ -59,7 +60,8 @@ class BatchOutbox:
         the outbox call both callbacks; put() may also call on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
-        batch is given up. Each batch has at least this much time.
+        batch is given up. A batch is never given up before this time has
+        passed since its put().
     """
 
     def __init__(self, publish: Callable[[Batch], None],
@@ -110,7 +112,7 @@ class BatchOutbox:
     def close(self, timeout: float) -> None:
         """Send the waiting batches, for at most *timeout* seconds.
 
-        on_unsent is called for those that remain.
+        on_unsent is called for each batch that was not sent in time.
         """
         with self._changed:
             self._closing = True
@@ -134,7 +136,8 @@ class BatchOutbox:
         while True:
             with self._changed:
                 self._sending = None
-                # Wake the watcher: the batch that it waits for may be gone.
+                # Wake the watcher: the batch whose time limit it watches
+                # may be settled.
                 self._changed.notify_all()
                 while not self._waiting and not self._closing:
                     self._changed.wait()
@@ -209,7 +212,7 @@ class BatchOutbox:
         return max(item.put_at, self._answered_at) + self._patience
 
     def _first(self) -> _QueuedBatch | None:
-        """Return the batch whose patience ends first."""
+        """Return the batch that is given up first if no answer arrives."""
         if self._sending is not None and not self._sending.settled:
             return self._sending
         return self._waiting[0] if self._waiting else None

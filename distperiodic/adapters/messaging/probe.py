@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """RabbitMQ probes for operators: reachability, queues and consumers.
 
-This module uses AMQP directly. oslo.messaging does not report why a broker
-rejected a login, retries forever, and creates a queue when it asks for its
-state. In this module every request has a timeout, and a query creates nothing.
+This module uses AMQP directly, because oslo.messaging does not report why a
+broker rejected a login, retries forever, and creates a missing queue when it
+reads the state of the queue. In this module every request has a timeout, and a
+query creates nothing.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ _PORT = 5672
 
 
 class RabbitProbe:
-    """The servers of RabbitMQ that a URL names.
+    """The RabbitMQ servers that a URL names.
 
     See :class:`distperiodic.ports.BrokerProbe`.
 
@@ -77,7 +78,8 @@ class RabbitProbe:
         return f'{self.driver}://{hosts}/{self._vhost.lstrip("/")}'
 
     def open_to_all(self, host: BrokerHost) -> Weakness | None:
-        """Return a weakness if the user is guest, whose password is public."""
+        """Return a weakness if the user is guest: its password is well known.
+        """
         if host.user != 'guest':
             return None
         return Weakness(
@@ -88,13 +90,14 @@ class RabbitProbe:
             'password into transport_url')
 
     def weaknesses(self, host: BrokerHost) -> list[Weakness]:
-        """Return an empty list: RabbitMQ keeps messages if memory runs out."""
+        """Return an empty list: RabbitMQ deletes no messages to free memory.
+        """
         return []
 
     def check(self, host: BrokerHost) -> None:
         """Log in to *host*.
 
-        :raises BusUnavailable: the login failed; the message says why.
+        :raises BusUnavailable: the login failed; the text gives the reason.
         """
         with self._connection(host):
             pass
@@ -102,7 +105,7 @@ class RabbitProbe:
     def find(self) -> BrokerHost:
         """Return the first server that accepts the login.
 
-        :raises BusUnavailable: no server accepts it.
+        :raises BusUnavailable: no server accepts the login.
         """
         reasons = []
         for host in self.hosts:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outgoing queue of replies to operators.
 
-An operator waits for a few seconds only. So a reply is sent once: if the
-broker is away, the operator's command reports that the member did not answer.
+An operator's command waits for replies for a few seconds only. So the outbox
+tries only once to send a reply. If the broker is unreachable, the command
+reports that the member did not answer.
 """
 
 import logging
@@ -16,13 +17,13 @@ from distperiodic.exceptions import NoConsumer
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of replies that wait to be sent. A forger could request any
-# number of them.
+# Maximum number of replies that wait to be sent. The limit is needed because
+# forged commands could request any number of replies.
 _MOST_WAITING = 100
 
 
 class ReplyOutbox:
-    """Sends replies, in a thread that starts with the first one.
+    """Sends replies, in a thread that starts with the first reply.
 
     :param send: Function that sends a reply. Its second argument is the last
         word of the name of the operator's queue. It may block.

@@ -34,16 +34,17 @@ class ReportOutbox:
     sends at most 1 / linger messages per second to a scheduler. A message is
     sent early if it is full.
 
-    :param publish: Sends reports to one scheduler. It returns once the broker
-        has confirmed them, and raises otherwise.
-    :param on_lost: Called with each report that is given up, the scheduler and
+    :param publish: Sends reports to one scheduler. The function returns once
+        the broker has confirmed the reports, and raises an error otherwise.
+    :param on_lost: Called with each report that is given up, its scheduler and
         the reason. The report is not sent again; the scheduler recovers the
-        run when its lease has expired.
+        run after the lease of the run has expired.
     :param linger: Seconds between two messages to one scheduler.
     :param most: Maximum number of objects in one message; a single report may
         have more.
-    :param capacity: Maximum number of waiting objects. Beyond it, the oldest
-        reports to the scheduler with the most waiting objects are given up.
+    :param capacity: Maximum number of waiting objects. Above this number, the
+        oldest reports to the scheduler with the most waiting objects are given
+        up.
     :param patience: Seconds after which an unsent report is given up.
     :param longest_pause: Maximum seconds between two attempts.
     """
@@ -138,7 +139,8 @@ class ReportOutbox:
         try:
             self._publish(box.to, [report for report, _ in parcel])
         except InvalidMessage as exc:
-            # No retry: the parcel would fail forever and block the whole box.
+            # Do not retry: each attempt would fail, and the parcel would block
+            # all later reports to this scheduler.
             for report, _ in parcel:
                 self._give_up(report, box.to, str(exc))
             return
@@ -212,6 +214,6 @@ class ReportOutbox:
 
 
 def _size(report: Report) -> int:
-    # An empty report counts as one object; otherwise any number of them could
-    # wait.
+    # Count an empty report as one object. Otherwise the capacity would not
+    # limit the number of empty reports.
     return report.size or 1

@@ -2,7 +2,7 @@
 """Buses to the workers of partitions that have brokers of their own.
 
 An unreachable broker delays only its own partitions: the buses of all other
-partitions start and send without it.
+partitions start and send without this broker.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds for which start() waits for a broker of a partition.
 _FIRST_WAIT = 5.0
-# Maximum seconds of one attempt to connect to such a broker.
+# Maximum seconds of one attempt to connect to a broker of a partition.
 _ATTEMPT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
@@ -51,7 +51,7 @@ class _Start:
 class PartitionBuses:
     """Sends each batch through the bus of its partition.
 
-    :param main: Bus of all partitions without one of their own.
+    :param main: Bus of all partitions that have no bus of their own.
     :param own: Buses of the other partitions, by partition. Partitions on one
         broker share a bus.
     """
@@ -65,7 +65,8 @@ class PartitionBuses:
         self._starts: dict[Bus, _Start] = {}
 
     def start(self, timeout: float = 30.0) -> None:
-        """Connect to the main broker, and begin to connect to the others.
+        """Connect to the main broker, and begin to connect to the other
+        brokers.
 
         The other brokers are retried in the background until they answer.
         After an error, start() may be called again.
@@ -90,7 +91,7 @@ class PartitionBuses:
         self._own.get(batch.partition, self._main).send(batch)
 
     def reply(self, reply: ControlReply, word: str) -> None:
-        """Send the reply to a command, which came from the main broker."""
+        """Send the reply to a command over the main broker."""
         self._main.reply(reply, word)
 
     def close(self, timeout: float = 5.0) -> None:

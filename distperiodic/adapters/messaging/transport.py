@@ -23,10 +23,10 @@ METHOD = 'hear'
 
 
 class BrokerTransport:
-    """A transport of oslo.messaging, and the texts of its errors.
+    """A transport of oslo.messaging, whose error texts contain no password.
 
     :param url: URL with its password.
-    :param quorum: Use quorum queues instead of durable ones.
+    :param quorum: Use quorum queues instead of durable queues.
     """
 
     def __init__(self, conf: Any, url: str, quorum: bool):
@@ -76,8 +76,9 @@ class BrokerTransport:
     def _set_defaults(self, url: Any) -> None:
         """Set the options of the queues for this transport only.
 
-        The query of the URL overrides the options of the driver in the
-        configuration, which belong to the service.
+        The options are added to the query of the URL, which overrides the
+        driver's options in the configuration. The configuration itself must
+        not change, since it belongs to the service.
         """
         if url.transport not in ('rabbit', 'kombu'):
             return

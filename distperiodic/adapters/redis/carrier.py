@@ -6,18 +6,19 @@ The keys have the names of the queues::
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE   stream, one per queue
     distperiodic.GROUP.notices.all.hearers   set of streams that hear a name
 
-A sender appends to a stream only if the stream exists, so it learns at once
-if the receiving process is gone. A message to a name that several processes
-hear is appended to each stream of the set.
+A sender appends to a stream only if the stream exists, so the sender learns at
+once if the receiving process is gone. If several processes listen to a name, a
+message to this name is appended to the streams of all these processes.
 
-A process reads its stream through a consumer group. An entry is pending from
-the read until the process has passed it on; then the entry is deleted. After a
-reconnect, the process first claims the pending entries. So a lost connection
-causes no entry to be lost or to be passed on twice.
+A process reads its stream through a consumer group. An entry is pending until
+the process has passed on the message of the entry; then the entry is deleted.
+After a reconnect, the process first handles the pending entries. So no message
+is lost or passed on twice because of a lost connection.
 
 Limits: a stream keeps its newest 10,000 messages. A process that is killed
-leaves its stream behind, and Redis deletes it half an hour later. Redis
-Cluster is not supported: the streams of a set are in different slots.
+leaves its stream behind, and Redis deletes the stream half an hour later.
+Redis Cluster is not supported: the streams of processes that listen to the
+same name may be on different nodes.
 """
 
 import collections
@@ -45,12 +46,12 @@ _GROUP = 'distperiodic'
 _FIELD = b'message'
 #: Number of messages that a stream keeps.
 _MOST = 10_000
-#: Number of messages that are read with one command.
+#: Maximum number of messages that are read with one command.
 _AT_ONCE = 100
-# Milliseconds after which Redis deletes a stream, unless its process has
-# renewed this time. By then the senders have reclaimed the work in it.
+# Milliseconds after which Redis deletes a stream, unless its process renews
+# this time. By then the senders have reclaimed the work in the stream.
 _EXPIRES = 30 * 60 * 1000
-# Seconds between two renewals of the time until a stream is deleted.
+# Seconds between two renewals of the expiry time of a stream.
 _RENEWAL = 60.0
 # Milliseconds for which a read waits. close() waits for the end of a read.
 _WAIT = 500
@@ -119,7 +120,8 @@ class RedisCarrier:
             sent = (self._add(self._client, queue, body) is not None
                     or self._add_to_all(queue, body))
         except clients.FAILURES as exc:
-            # The server may have become a replica: connect again.
+            # The server may have become a replica. Close the idle connections,
+            # so that the next command connects again.
             self._client.connection_pool.disconnect(inuse_connections=False)
             raise BusUnavailable(self._send_failed(exc)) from None
         self._send_worked()
@@ -140,20 +142,20 @@ class RedisCarrier:
 
     @staticmethod
     def _add(client: Any, queue: str | bytes, body: bytes) -> Any:
-        """Append a message to a stream; return None if it does not exist."""
+        """Append a message to a stream; return None if there is no stream."""
         return client.xadd(queue, {_FIELD: body}, maxlen=_MOST,
                            nomkstream=True)
 
     def _add_to_all(self, name: str, body: bytes) -> bool:
-        """Append a message to all streams that hear *name*."""
+        """Append a message to all streams that receive messages to *name*."""
         hearers = sorted(self._client.smembers(_hearers(name)))
         if not hearers:
             return False
         with self._client.pipeline(transaction=False) as pipeline:
             for hearer in hearers:
                 self._add(pipeline, hearer, body)
-            # If the pipeline raised an error, the text of the error would
-            # contain the command.
+            # If the pipeline itself raised an error, the text of the error
+            # would contain the command, and so the message.
             added = pipeline.execute(raise_on_error=False)
         gone = [hearer for hearer, found in zip(hearers, added, strict=True)
                 if found is None]
@@ -233,7 +235,7 @@ class RedisCarrier:
         ids = []
         for id_, fields in entries:
             if id_ is None:
-                # Older servers also return deleted entries, without an id.
+                # Older servers also return deleted entries, without their ids.
                 continue
             ids.append(id_)
             if id_ not in known and fields is not None:

@@ -18,7 +18,7 @@ from distperiodic.ports import BrokerHost
 OLDEST = (6, 2)
 #: All errors of Redis, and of the connection to it.
 FAILURES = (redis.RedisError, OSError)
-#: Errors of the connection. All others are answers of the server.
+#: Errors of the connection. All other errors are answers of the server.
 DISCONNECTED = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
@@ -30,7 +30,8 @@ def client_of(place: Place, timeout: float,
     arrive twice.
 
     :param timeout: Maximum seconds of a connection and of a command.
-    :param host: One of the servers. None means the one that the URL selects.
+    :param host: One of the servers. None means the server that the URL
+        selects.
     """
     options: dict[str, Any] = {
         'db': place.database, 'protocol': 2,
@@ -61,8 +62,8 @@ def check_version(client: Any, place: Place) -> None:
     try:
         text = client.info('server')['redis_version']
     except errors.NoPermissionError:
-        # The user has no right to ask. If the server is too old, it rejects a
-        # later command.
+        # The user may not read the version. If the server is too old, it
+        # rejects a later command.
         return
     except KeyError:
         # A server that is compatible with Redis may not report this version.

@@ -15,8 +15,8 @@ from distperiodic.ports import QueueState
 from distperiodic.ports import Weakness
 
 _TIMEOUT = 3.0
-# Milliseconds since its last read after which a consumer counts as gone. A
-# process that is alive reads twice a second.
+# Milliseconds without a read after which a consumer counts as gone. A process
+# that is alive reads twice a second.
 _SILENT = 10_000
 
 

@@ -3,9 +3,9 @@
 
 In the steady state, all claims of the previous tick have ended, and one UPDATE
 claims all objects. The rows of the remaining objects are read, and each object
-is handled according to its row: for example, it is not listed, its last claim
-has ended, or its last claim was not started. If several members try to claim
-an object, the first one wins it.
+is handled according to its row: for example, the object is not listed, its
+last claim has ended, or its last claim was not started. If several members try
+to claim an object, the first member acquires the claim.
 """
 
 import collections
@@ -47,23 +47,23 @@ def take(tx: transaction.Transaction, number: int, tick: int,
          max_attempts: int = UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
-    """Claim those of *keys* that may be claimed; do not create the lease.
+    """Claim the objects *keys* that can be claimed; do not create the lease.
 
-    This never waits for a row that a handler's open transaction has locked: it
-    changes only claims that have ended or were not started, and no handler
-    runs under such a claim.
+    This function never waits for a row that a handler's open transaction has
+    locked. It changes only claims that have ended or were not started, and no
+    handler runs under such a claim.
 
-    The parameters without a description are those of
+    For the parameters without a description, see
     :meth:`distperiodic.ports.ClaimStore.claim`.
 
-    :param min_watermark: Objects with an earlier watermark are reported as
-        behind.
+    :param min_watermark: Objects with an earlier watermark are not claimed,
+        but returned as behind.
     :param settle: True sets the watermark to *tick*, so that this tick and all
-        earlier ones can no longer be claimed. False is for a tick that an
+        earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
-    :param won: Claims of *keys* that the caller has already moved into the
-        lease, because their last tick had ended. None means that the caller
-        has not tried this.
+    :param won: Claims that the caller has already moved into the lease,
+        because the previous claims of these objects had ended. None means that
+        the caller has not tried to move any claims.
     :returns: the result, and the number of superseded claims by their tick.
     """
     busy: list[str] = []
@@ -87,7 +87,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     rest = [key for key in keys if key not in won]
     if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
             'of_job': number}) not in (None, schedule):
-        # An earlier call whose answer was lost may have won some of these
+        # An earlier call whose answer was lost may have claimed some of these
         # objects.
         return Claimed(
             [*won.values(), *tx.standing(number, rest, lease)],
@@ -96,9 +96,9 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         if not rest:
             break
         rows = tx.rows_of(number, rest)
-        # Check the time only if the lease has no claims yet, neither from this
-        # call nor from an earlier one whose answer was lost: the answers "too
-        # early" and "too late" mean that nothing was claimed.
+        # The answers "too early" and "too late" mean that nothing was claimed.
+        # So check the time only if the lease has no claims yet, neither from
+        # this call nor from an earlier call whose answer was lost.
         if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
             now = _now(tx, rows)
@@ -130,8 +130,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
             elif row.state in CLOSED:
                 ended.append(key)
             elif row.state in _UNCOUNTED:
-                # Count the end of the last run before the new claim replaces
-                # it.
+                # The last run has ended, but is not in the history yet. Count
+                # this run before the new claim replaces its claim.
                 ended.append(key)
                 uncounted[row.lease].append(key)
             elif row.state not in _SUPERSEDED_FROM:
@@ -195,7 +195,7 @@ def _relisted(tx: transaction.Transaction, number: int, tick: int,
 def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:
     """Return the store's time at which *rows* were read.
 
-    Without rows, return its current time.
+    Without rows, return the store's current time.
     """
     for row in rows.values():
         return int(row.now)

@@ -37,7 +37,8 @@ T = TypeVar('T')
 
 #: PostgreSQL's error code for a missing privilege.
 _NO_RIGHTS = '42501'
-# MySQL's error codes for the same, on a database, a table and a column.
+# MySQL's error codes for a missing privilege on a database, a table and a
+# column.
 _MYSQL_NO_RIGHTS = (1044, 1142, 1143)
 #: PostgreSQL's error codes for a stale prepared statement: its tables have
 #: changed, or a connection pooler has switched to another session.
@@ -86,7 +87,7 @@ class Database:
         """Run *work* in a transaction, commit it and return the result.
 
         :raises StoreUnavailable: the transaction was not committed, or it is
-            unknown whether it was.
+            unknown whether it was committed.
         :raises SchemaError: the schema version does not match this release.
         """
         return self._run(work, read_only=False)
@@ -173,7 +174,7 @@ class Database:
         ) from exc
 
     def close(self) -> None:
-        """Close the connection; the next transaction opens another."""
+        """Close the connection; the next transaction opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None and self._pid == os.getpid():
             try:

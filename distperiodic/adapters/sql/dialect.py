@@ -19,11 +19,11 @@ from distperiodic.adapters.sql.host_clock import State
 
 
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
-    """List of values that is bound as one parameter, for PyMySQL.
+    """Type of a list of values that is bound as one parameter, for PyMySQL.
 
     SQLAlchemy itself would bind one parameter per value. For 1,000 values,
-    building the parameters takes longer than parsing the statement takes on
-    the server.
+    SQLAlchemy then takes longer to build the parameters than the server takes
+    to parse the statement.
 
     :param of: SQL type of each value.
     """
@@ -38,7 +38,7 @@ class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
         return lambda values: tuple(map(each, values) if each else values)
 
 
-#: Types of the elements of PostgreSQL's arrays.
+#: SQL types of the elements of PostgreSQL's arrays, by Python type.
 _ELEMENTS: dict[type, Any] = {
     str: sa.Text(), int: sa.BigInteger(), float: sa.Double()}
 
@@ -137,16 +137,17 @@ class Dialect:
     def add_up(self, table: sa.Table, values: dict[str, Any],
                greatest: Sequence[str], newest: Sequence[str],
                nothing: Sequence[str] = (), given: Any = None) -> Any:
-        """Return a statement that inserts a row or adds to the existing one.
+        """Return a statement that inserts a row, or adds to an existing row.
 
-        If a row with the same key exists, the new numbers are added to it.
+        If a row with the same key exists, the new numbers are added to the
+        numbers in that row.
 
         :param greatest: Columns that take the greater of the two values
             instead of their sum.
         :param newest: Columns that take the new value, if it is not NULL.
         :param nothing: Columns of an existing row that do not change.
         :param given: Subquery from which *values* are selected. It returns at
-            most one row; if it returns none, nothing is inserted. None means
+            most one row; if it returns no row, nothing is inserted. None means
             that *values* are inserted as they are.
         """
         inserts: dict[str, Any] = {
@@ -198,18 +199,19 @@ class Dialect:
               same: Sequence[str],
               change: Callable[[Any], Sequence[tuple[str, Any]]],
               only_if: Any, returning: Sequence[Any]) -> Any:
-        """Return a statement that inserts rows, or changes those that exist.
+        """Return a statement that inserts rows, or changes existing rows.
 
         :meth:`rows` returns the parameters of the statement.
 
         :param differ: Columns whose values differ from row to row.
-        :param same: All other columns with values.
+        :param same: Columns that have the same value in all rows.
         :param change: Returns the columns to set in an existing row, with
             their new values, in the order of assignment. Its argument has the
             values of the row to insert as columns.
-        :param only_if: Condition on an existing row. Without it, the row is
-            not changed. Only the last assignment may set a column that the
-            condition reads, since MySQL evaluates it for each assignment.
+        :param only_if: Condition on an existing row. A row that does not meet
+            the condition is not changed. MySQL evaluates the condition before
+            each assignment, so only the last assignment may set a column that
+            the condition reads.
         :param returning: Columns that the statement returns, on PostgreSQL
             only.
         """
@@ -309,7 +311,8 @@ def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
 def _array(values: Sequence[str | int | float | None]) -> str:
     """Return an array for PostgreSQL as text.
 
-    For JSON texts, the driver would take several times as long to do this.
+    For JSON texts, the driver would take several times as long to build the
+    array.
     """
     return '{' + ','.join([
         'NULL' if value is None else repr(value) if type(value) is not str

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQLAlchemy engines whose connections wait for a limited time only.
 
-The settings that limit waiting, and those that let a transaction see the
-commits of others, differ between databases. Both are set when a connection
-opens.
+Some settings limit the waiting. Others let a transaction see what other
+transactions have committed. These settings differ between databases, and are
+applied when a connection opens.
 """
 
 import itertools
@@ -21,7 +21,8 @@ from distperiodic.core import redaction
 
 # Seconds that SQLite waits for another process to end its transaction.
 _SQLITE_PATIENCE = 10.0
-#: Maximum number of retries of a transaction after conflicts with others.
+#: Maximum number of retries of a transaction after conflicts with other
+#: transactions.
 CONFLICTS = 8
 
 #: Key of connection.info: True if the next transaction only reads.
@@ -34,7 +35,7 @@ _DRIVERS = {
     'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
     'mysql+pymysql': ('pymysql', 'PyMySQL'),
 }
-#: For each URL scheme, its drivers. The first one that is installed is used.
+#: For each URL scheme, its drivers. The first installed driver is used.
 _SCHEMES = {
     'sqlite': ('sqlite+pysqlite',),
     # psycopg prepares repeated statements on the server.
@@ -49,17 +50,17 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
 #: Seconds that a transaction may stay idle before the server ends it. A
-#: process that is stopped inside a transaction must not block the others for
-#: longer. Normally only milliseconds pass between two statements. The limit
-#: must be shorter than the time in which other processes detect that this one
-#: is gone.
+#: process that is suspended inside a transaction must not block other
+#: processes for longer. Normally only milliseconds pass between two
+#: statements. The limit must be shorter than the time after which other
+#: processes treat a silent process as gone.
 IDLE = 2
 #: Seconds to wait for a lock.
 _LOCKED = 10
 #: Maximum seconds of one statement, which changes a few hundred rows.
 STATEMENT = 30
-#: Value of wsrep_sync_wait, a variable of Galera. It has the bits of all kinds
-#: of statements, so the first statement of a transaction waits in any case.
+#: Value of wsrep_sync_wait, a variable of Galera. The bits of all kinds of
+#: statements are set, so the first statement of a transaction always waits.
 _EVERY_STATEMENT = 15
 
 #: URL options that limit waiting, by database. By default, drivers wait
@@ -157,8 +158,8 @@ def make_engine(connection_url: str, bounded: bool = True,
             connection.commit()
         if engine.dialect.name == 'mysql':
             _see_other_nodes(connection)
-        # Each statement must see what others have committed. Otherwise a
-        # process could not detect that another one was first.
+        # Each statement must see what other transactions have committed.
+        # Otherwise a process could not detect that another process was first.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
     sa.event.listen(engine, 'connect', opened)
     return engine
@@ -181,7 +182,8 @@ def _bounds(dialect: str) -> str:
             # that PostgreSQL would compile the plan (JIT).
             "('jit', 'off')) AS bound(name, value) "
             "WHERE current_setting(name) IN ('0', 'on')")
-    # MySQL takes the second part as a comment: only MariaDB has this variable.
+    # MySQL ignores the second setting as a comment, and MariaDB executes it:
+    # only MariaDB has this variable.
     return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '
             f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
 
@@ -224,9 +226,10 @@ def wait_for_others(attempt: int) -> None:
 def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
                   parameters: Any, context: Any, many: bool
                   ) -> tuple[str, Any]:
-    # BEGIN IMMEDIATE makes a writing transaction wait for others. Without it,
-    # a transaction that reads first and then writes would fail if another one
-    # wrote in between. A transaction that only reads must not block writers.
+    # BEGIN IMMEDIATE makes a writing transaction wait for other writers.
+    # Without IMMEDIATE, a transaction that reads first and then writes would
+    # fail if another transaction wrote in between. A transaction that only
+    # reads must not block writers.
     if statement == 'BEGIN' and not connection.info.get(READ_ONLY):
         statement = 'BEGIN IMMEDIATE'
     return statement, parameters

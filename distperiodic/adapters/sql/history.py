@@ -24,8 +24,8 @@ def count(tx: Transaction, number: int, tick: int,
           **counts: int) -> None:
     """Add *counts* to the history of *tick*.
 
-    :param late: Number of objects whose lateness, the time since *tick*, is
-        added.
+    :param late: Number of objects for which the lateness (the time since
+        *tick*) is added to the history.
     :param reason: Reason why the objects did not run.
     """
     tx.connection.execute(tx.sql.count_of, increments(
@@ -36,14 +36,13 @@ def increments(number: int, tick: int, holder: str, *, late: int = 0,
                reason: str = '', **counts: int) -> dict[str, Any]:
     """Return the parameters that :func:`count` binds.
 
-    Other statements that count bind the same parameters.
+    Other statements that add to the history bind the same parameters.
     """
     return _parameters(number, tick, counts, late, reason) | {'runner': holder}
 
 
 def merged(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Combine several counts of one tick and member into one, so that they
-    need one statement.
+    """Add up the counts of each tick and member, to execute fewer statements.
 
     :param counts: Results of :func:`increments` without a reason.
     """

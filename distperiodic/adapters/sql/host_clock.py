@@ -8,7 +8,8 @@ cannot be set. A row of the database holds their offsets from that time, so all
 processes of the host agree, even after a restart:
 
 * At its first use after a boot, the lease clock takes the time of the wall
-  clock, unless that would set it back. From then on it ignores the wall clock.
+  clock, unless the lease clock would go back. From then on it ignores the wall
+  clock.
 * The clock for ticks serves all other purposes. If the wall clock is set
   forward, the clock for ticks follows at once. If the wall clock is set back,
   the clock for ticks runs at half speed until the wall clock has caught up. So
@@ -43,12 +44,12 @@ LOG = logging.getLogger(__name__)
 
 _BOOT_ID = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
-# Maximum difference between two clocks that is ignored, in microseconds: on a
-# busy host, this much time may pass between the two readings. So a clock may
-# still go back by up to this much.
+# A difference between two clocks is ignored up to this number of microseconds:
+# on a busy host, this much time may pass between the two readings. So a clock
+# may still go back by up to this much.
 _TOLERATED = 100_000
-# Microseconds within which both clocks of the host should be read, and the
-# number of attempts to achieve this.
+# Maximum microseconds between the readings of the host's two clocks, and
+# maximum number of attempts to read them that close together.
 _APART = 1_000
 _READINGS = 3
 # Microseconds after which the state is recorded again even if it has not
@@ -85,8 +86,8 @@ class State(NamedTuple):
     lease: int
     #: Clock for ticks minus the time since the boot, before the knee.
     offset: int
-    #: Time since the boot from which the clock for ticks runs at half speed.
-    #: None means that the wall clock was not set back.
+    #: Time since the boot at which the clock for ticks began to run at half
+    #: speed. None means that it runs at full speed.
     knee: int | None
     #: Time since the boot at which this state was recorded.
     seen: int
@@ -178,8 +179,8 @@ class HostClock:
                 last, self.read()):
             return
         state = _state_in(connection)
-        # Read the clocks after the row, so that the reading is never older
-        # than the recorded state.
+        # Read the clocks of the host after the row, so that the reading is
+        # never older than the recorded state.
         read = self.read()
         if not _is_recorded(state, read):
             _warn(state, read)

@@ -22,8 +22,8 @@ from distperiodic.ports import JobStatus
 
 _job = tables.job
 
-#: Range of job numbers. It starts high, since an earlier release numbered jobs
-#: from 1.
+#: Range of job numbers. It is far above 1, because an earlier release numbered
+#: the jobs from 1.
 _NUMBERS = 2 ** 20, 2 ** 31 - 1
 #: Seconds for which a cached number is used. If the tables are recreated,
 #: statements use an old number, and find no rows, until the cache expires.
@@ -33,8 +33,8 @@ _CACHED = 10.0
 def kind_and_name(job: str) -> tuple[str, str]:
     """Return the kind of *job*, and its name within that kind.
 
-    The name of a command is ``task:module.command``; all other names are
-    those of periodic jobs.
+    The name of a command is ``task:module.command``; all other names are names
+    of periodic jobs.
     """
     if job.startswith(COMMAND_PREFIX):
         return tables.COMMAND, job[len(COMMAND_PREFIX):]
@@ -132,12 +132,12 @@ class Commands(NamedTuple):
 
     numbers: Numbers
     known: Mapping[str, int]
-    #: The database's clock when they were read.
+    #: The database's clock when the numbers were read.
     now: int
 
     def within(self, connection: sa.Connection,
                needed: Collection[str]) -> Mapping[str, int]:
-        """Return the numbers of some commands; see :meth:`Numbers.within`."""
+        """Return the numbers of the commands; see :meth:`Numbers.within`."""
         if self.known.keys() >= set(needed):
             return self.known
         return self.numbers.within(connection, needed)
@@ -216,7 +216,7 @@ class Attendance(NamedTuple):
     #: Numbers of the jobs whose series of attendances continues.
     continuing: list[int]
     #: For each job to update, its number, the recorded instant up to which its
-    #: ticks are checked, and the new one.
+    #: ticks are checked, and the new instant.
     checked: list[dict[str, int]]
     #: The database's clock.
     now: int
@@ -247,8 +247,8 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
             found.found[name] = _status(
                 row, since, checked.get(name))
             continue
-        # A clock that was set back also breaks the series: until the clock has
-        # caught up, the length of a gap is unknown.
+        # If the clock was set back, the series of attendances begins again:
+        # until the clock has caught up, the length of a gap is unknown.
         if row.attended_until is None or (
                 abs(now - row.attended_until) > gap):
             since = now
@@ -280,10 +280,10 @@ _CHECKED = sa.update(_job).where(
 
 
 def uncheck(connection: sa.Connection, number: int, at: int) -> None:
-    """Record that ticks from *at* on may be due that no scan has read.
+    """Record that no scan has checked the ticks of a job from *at* on.
 
-    The instant up to which the job is checked always moves back, so that the
-    scans under way do not count.
+    The instant up to which the job is checked always moves back. A scan that
+    is in progress expects the old instant, so its result does not count.
     """
     checked = sa.func.coalesce(_job.c.checked, 0)
     connection.execute(sa.update(_job).where(_job.c.id == number).values(
@@ -293,7 +293,8 @@ def uncheck(connection: sa.Connection, number: int, at: int) -> None:
 def _checked(row: Any, scan: Checked | None) -> int:
     """Return the instant up to which the job of *row* is checked.
 
-    :param scan: A scan that counts if it read all objects.
+    :param scan: Result of a scan. It counts only if the recorded instant has
+        not changed since the scan began.
     """
     recorded: int = due.ALWAYS if row.checked is None else row.checked
     if scan is not None and scan.expected == recorded < scan.until:

@@ -39,7 +39,7 @@ def row_of(row: Any) -> due.Row:
 
 def some(tx: Transaction, number: int,
          keys: Sequence[str]) -> list[due.Row]:
-    """Return the rows of those *keys* that are listed.
+    """Return the rows of the listed objects among *keys*.
 
     See :meth:`distperiodic.ports.ClaimStore.rows_of`.
     """
@@ -91,7 +91,8 @@ def sync(tx: Transaction, number: int,
     left = _update(tx, number, rows, listed, gone_keys, readings)
     if any(key not in rows or _differs(rows[key], one, at)
            for key, one in listed.items()):
-        # At the end: until the commit, others wait for the row of the job.
+        # Do this last: other transactions wait for the row of the job until
+        # the commit.
         jobs.uncheck(tx.connection, number, at)
     return left
 
@@ -108,8 +109,8 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
               if key in rows and _differs(rows[key], one, at)]
     gone = [key for key in gone_keys
             if key in rows and _is_listed_until(rows[key], at)]
-    # Objects that count from an instant after *at*, with a schedule that
-    # differs: another process has recorded a newer reading of the catalogue.
+    # Objects whose recorded schedule differs and applies from an instant after
+    # *at*: another process has recorded a newer reading of the catalogue.
     later = [key for key, row in rows.items() if row.since is not None
              and row.since > at and row.rule is not None and (
                  key not in listed or listed[key].rule != row.rule)]
@@ -135,7 +136,7 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
 
 def _insert(tx: Transaction, number: int,
             new: list[ports.Listed], at: int) -> None:
-    """Insert rows for the listed objects *new*, which have none."""
+    """Insert rows for the listed objects *new*, which have no rows."""
     if not new:
         return
     ticks = [one.settled for one in new]

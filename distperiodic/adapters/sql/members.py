@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row of a member in a database, as the member itself reads and writes it.
 
-The row holds the state that operators want of the member, and the state that
-the member reports. The row stays when the process ends. So a process that
-restarts under the same name finds the state that operators want.
+The row holds the desired state of the member, which operators set, and the
+state that the member reports. The row stays when the process ends. So a
+process that restarts under the same name finds the desired state.
 """
 
 import json

@@ -2,11 +2,11 @@
 """Active worker of each partition, and heartbeats of all its workers.
 
 A partition has one row. Each change of its active worker is an UPDATE of this
-row, on the condition that the row is as the caller has read it. The result is
-then read back from the row. A transaction that starts runs, or lets a worker
-share the partition, changes the row first. So it cannot commit at the same
-time as a take-over: one of the two waits for the other, or is aborted and
-repeated.
+row, on the condition that the row has not changed since the caller read it.
+The result is then read back from the row. A transaction that starts runs, or
+lets a worker share the partition, changes the row first. So this transaction
+and a take-over cannot commit at the same time: one of the two waits for the
+other, or is aborted and repeated.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,7 @@ from distperiodic.core.standby import Standing
 _partition = tables.partition
 _worker = tables.partition_worker
 
-# Microseconds after its last heartbeat until the row of a worker is deleted.
+# Microseconds from the last heartbeat of a worker until its row is deleted.
 _REMEMBERED = 86_400_000_000
 
 
@@ -52,14 +52,15 @@ class Statements:
             this, _partition.c.worker == by).values(until=lease)
         free = sa.or_(_partition.c.worker.is_(None),
                       _partition.c.until <= lease_now)
-        #: Acquire a free partition, unless another worker has acquired it
-        #: since the caller read the row.
+        #: Acquire a free partition, unless another worker has acquired the
+        #: partition since the caller read the row.
         self.acquire = sa.update(_partition).where(
             this, free, _partition.c.fence == fence).values(
                 worker=by, fence=_partition.c.fence + 1, since=now,
                 until=lease, promoted=None, promoted_by=None)
         vacant: dict[str, Any] = {'worker': None, 'since': now, 'until': 0}
-        #: Release a partition, unless this worker has acquired it again.
+        #: Release a partition, unless this worker has acquired the
+        #: partition again.
         self.release = sa.update(_partition).where(
             this, _partition.c.worker == by,
             _partition.c.fence == fence).values(vacant)
@@ -74,7 +75,8 @@ class Statements:
             this, _partition.c.worker == by, _partition.c.fence == fence,
             _partition.c.until > lease_now)
         locked = {'starts': _partition.c.starts + 1}
-        #: If the worker is active, change the row. This locks it.
+        #: Change the row of the partition if the worker is active. The change
+        #: locks the row.
         self.hold = sa.update(_partition).where(in_force).values(locked)
         self.lock = sa.update(_partition).where(this).values(locked)
         self.in_force = sa.select(_partition.c.fence).where(in_force)
@@ -176,8 +178,8 @@ class SqlPartitions:
 
         def work(connection: sa.Connection) -> Standing:
             connection.execute(self._sql.lock, its)
-            # In a statement of its own: it sees what was committed while
-            # this transaction waited for the row.
+            # Read the workers in a separate statement, which sees the changes
+            # that were committed while this transaction waited for the row.
             shared = _sharing(
                 connection.execute(self._sql.workers, lease).all(), members)
             if not shared:
@@ -243,7 +245,9 @@ class SqlPartitions:
             ).first()) is not None
 
     def hold(self, connection: sa.Connection, active: Active) -> bool:
-        """Return whether *active* is the active worker; if so, lock its row.
+        """Return whether *active* is the active worker.
+
+        If it is, lock the row of the partition until the transaction ends.
 
         Call this at the beginning of a transaction that starts runs.
         """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Version of the tables, and migrations to the newest version.
 
-The tables may share a database with those of a service, so they have a version
-table of their own. Only ``distperiodic db sync`` changes the tables of a
-database that an operator has configured, so only the database user who runs it
-needs the right to do so.
+The tables may share a database with the tables of a service, so they have a
+version table of their own. Only ``distperiodic db sync`` changes the tables of
+a database that an operator has configured. So only the database user of this
+command needs the right to change tables.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ from distperiodic.core import redaction
 if TYPE_CHECKING:
     from alembic import config as alembic_config
 
-#: Version that this release works with: that of the newest migration.
+#: Version of the tables that this release needs: the version of the newest
+#: migration.
 VERSION = '0013'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
@@ -40,7 +41,8 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 _LOCK = 0x64697374
 
 # MySQL's error codes for a step that another process has completed: the table,
-# the column or the index already exists, or the one to drop does not exist.
+# the column or the index already exists, or the column or the index to drop
+# does not exist.
 _STEP_DONE = frozenset({1050, 1060, 1061, 1091})
 # Number of attempts while another process creates the tables, and seconds
 # between two attempts.
@@ -52,7 +54,7 @@ _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 def create_file(connection_url: str, path: str) -> None:
     """Create an embedded store, if it is missing, or upgrade its tables.
 
-    :param path: Path of its file, as in *connection_url*.
+    :param path: Path of the store's file, as in *connection_url*.
     :raises ConfigError: The directory of the file cannot be used.
     """
     private.make_directory(os.path.dirname(path))
@@ -74,9 +76,9 @@ def check(connection_url: str) -> None:
 
 
 def _check_file(connection_url: str, shown: str) -> None:
-    """Check that the file of a SQLite database exists and has its format.
+    """Check that the file of a SQLite database exists and is a database.
 
-    Connecting would create a missing file. For a file of another format,
+    A connection would create a missing file. For a file of another format,
     oslo.db logs a traceback at each attempt to connect.
 
     :raises SchemaError: the file does not exist, or is not a database.
@@ -119,15 +121,15 @@ def _no_tables(shown: str) -> exceptions.SchemaError:
 
 
 def version(connection_url: str) -> str | None:
-    """Return the version of the tables; None means that there are none."""
+    """Return the version of the tables; None means that they are missing."""
     return _transaction(connection_url, _version_of)
 
 
 def sync(connection_url: str) -> tuple[str | None, str]:
     """Upgrade the tables to the version of this release.
 
-    A second call changes nothing. Of two concurrent calls one waits for the
-    other.
+    A second call changes nothing. If two calls run at the same time, one waits
+    for the other.
 
     :returns: the versions before and after.
     :raises SchemaError: the tables are newer than this release, or their

@@ -39,11 +39,12 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
               lease: str, result: str | None = None) -> bool:
     """End a run in the transaction of *session*; the caller commits it.
 
-    The run is not counted here: that would lock a row of the history until the
-    transaction ends, and other transactions would wait for that row. The claim
-    stays in its lease, in the state COMMITTED, until the store counts the run.
+    This function does not add the run to the history: it would lock a row of
+    the history until the transaction ends, and other transactions would wait
+    for that row. The claim stays in its lease, in the state COMMITTED, until
+    the store counts the run.
 
-    From now on, PostgreSQL aborts the transaction if it is idle for five
+    After this call, PostgreSQL aborts the transaction if it is idle for five
     seconds, unless the session already has such a timeout.
 
     :param result: For a step of a task, the result of its command as JSON
@@ -64,7 +65,7 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     try:
         if bind.dialect.name == 'postgresql':
             session.execute(_BOUND)
-        # Connections of the service lack distperiodic's SQL functions.
+        # The service's own connections lack distperiodic's SQL functions.
         now: Any = (HostClock().now_in(session)
                     if bind.dialect.name == 'sqlite'
                     else Dialect(bind.dialect).now)

@@ -54,13 +54,13 @@ class Step(NamedTuple):
     move: Any
     #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: True if the claims in the lease are read when the statement has moved
-    #: fewer than requested. This also finds claims that an earlier call moved.
+    #: True means: if the statement has moved fewer claims than requested, read
+    #: the claims in the lease. An earlier call may have moved some of them.
     reads_back: bool
 
 
 class Change(NamedTuple):
-    """Statements that change claims and report which ones were changed."""
+    """Statements that change claims and return the changed rows."""
 
     move: Any
     #: The same statement with RETURNING, where the database supports it.
@@ -73,7 +73,7 @@ class Ending(NamedTuple):
     """Statements that end claims; the claims stay in their lease."""
 
     change: Change
-    #: Select the claims in the lease that have this end.
+    #: Select the claims in the lease that have ended in this way.
     after: Any
 
 
@@ -155,7 +155,7 @@ class Statements:
         ).values(since=sa.bindparam('of_tick'), rule=rule, settled=sa.case(
             (_claim.c.settled < just_before, just_before),
             else_=_claim.c.settled))
-        #: Select and lock those rows that no other transaction has locked.
+        #: Select and lock the rows that no other transaction has locked.
         self.unlocked = sa.select(_claim.c.object).where(
             self._of, self._among).with_for_update(skip_locked=True)
 
@@ -185,7 +185,7 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.delisted,
             _claim.c.rule, _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
-        #: Select the schedule of a job that is in force.
+        #: Select the schedule in force of a job.
         self.schedule = sa.select(_job.c.schedule).where(
             _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
@@ -226,9 +226,9 @@ class Statements:
         #: One statement that does the work of ``count_of`` and ``make``. None
         #: means that this database has no such statement.
         self.count_and_make: Any = None
-        #: One statement that does the work of ``claim_ended`` and, if it wins
-        #: all objects, also counts them and creates their lease. None means
-        #: that this database has no such statement.
+        #: One statement that does the work of ``claim_ended``. If it claims
+        #: all objects, it also counts the objects and creates their lease.
+        #: None means that this database has no such statement.
         self.claim_at_once: Any = None
         if dialect.name == 'postgresql':
             self.count_and_make = self.make.add_cte(
@@ -289,7 +289,7 @@ class Statements:
     def _count_committed(self) -> Change:
         """Build the transition of committed runs to the state DONE.
 
-        The caller adds them to the history.
+        The caller adds these runs to the history.
         """
         before, state = MOVES[Move.COUNT]
         return self._change(
@@ -320,12 +320,13 @@ class Statements:
                 _claim.c.settled < sa.bindparam('of_tick')))
 
     def _at_once(self, dialect: Dialect, move: Any) -> Any:
-        """Combine a move with the count in the history and the new lease.
+        """Build one statement that moves claims, counts the objects and
+        creates the lease.
 
         The count and the lease are written only if all objects were moved.
         """
         moved = move.cte('moved')
-        # One row if all objects were moved, otherwise none.
+        # Select one row if all objects were moved, and otherwise no row.
         every = sa.select(dialect.now.label('now')).select_from(
             moved).having(
                 sa.func.count() == sa.bindparam('new_remaining')).cte('every')
@@ -341,8 +342,8 @@ class Statements:
                counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
         """Build the statement that adds to the history of a tick.
 
-        :param counted: Columns to which the statement may add; the others do
-            not change.
+        :param counted: Columns to which the statement may add; the other
+            columns do not change.
         :param given: Subquery with the column ``now``; see
             :meth:`Dialect.add_up`.
         """
@@ -370,7 +371,8 @@ def _listed_columns() -> list[Any]:
         _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, in_state(set(State) - OPEN),
-            # A time from before the last claim does not show when that ended.
+            # If the last claim did not succeed, this column still has the
+            # time of an earlier run. Then return NULL.
             sa.case((in_state(SUCCEEDED), _claim.c.served))]
 
 

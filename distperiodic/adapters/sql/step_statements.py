@@ -27,9 +27,10 @@ _task = tables.task
 def claim(dialect: Dialect) -> Any:
     """Claim the next steps of tasks.
 
-    If an earlier step of a task ran the same command, its row is changed.
-    Otherwise a row is inserted. The fences of a task grow over all its
-    commands.
+    If an earlier step of a task ran the same command, the statement changes
+    the row of that claim. Otherwise it inserts a row. Each claim of a task has
+    a higher fence than the earlier claims of the task, even if the commands
+    differ.
     """
     before, _ = MOVES[Move.CLAIM]
 

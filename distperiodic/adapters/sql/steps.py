@@ -5,12 +5,13 @@
                          ▲                    │                 or task ended
                          └──── take over ◄────┘
 
-The claim of a step is a claim like any other: its object is the task, and its
-job is the command. One transaction records the end of a run, advances its
-task, and claims what the same worker runs next.
+The claim of a step is a normal claim, whose object is the task and whose job
+is the command. One transaction records the end of a run, advances its task,
+and claims the steps that the same worker runs next.
 
-The file is long because it has all transitions of a step: each must leave the
-rows in a state from which the others can continue after a crash.
+The file is long because it has all transitions of a step: each transition must
+leave the rows in a state from which another transition can continue after a
+crash.
 """
 
 import collections
@@ -59,8 +60,8 @@ _task = tables.task
 #: Number of times that a step may be lost with its worker. If it is lost once
 #: more, its task becomes stuck.
 MOST_LOSSES = 5
-# Microseconds between the ticks of two commands that a task runs one after the
-# other within a second.
+# Microseconds between the ticks of two consecutive commands of a task that run
+# within the same second.
 _BETWEEN = 1000
 # Codes of the status in the record of a step.
 _DONE = workflow.CODES[Status.SUCCEEDED]
@@ -86,7 +87,7 @@ class _Lease(NamedTuple):
     id: str
     #: When the run was granted. None means unknown.
     made: int | None = None
-    #: Process that ran it. None means unknown.
+    #: Process that ran the step. None means unknown.
     holder: str | None = None
 
 
@@ -113,8 +114,8 @@ class SqlSteps:
         taken = self._take_once(jobs, tasks, into, holder, seconds, idle)
         if tasks is not None and idle:
             # A task that was submitted in a transaction of the service has not
-            # become the head of its queue. Choose the heads in another
-            # transaction, since it must lock a queue before a step.
+            # become the head of its queue. Choose the heads in a separate
+            # transaction, since it must lock a queue before it locks a step.
             self._choose_heads(idle)
             rooms = dict(jobs)
             for lease in taken:
@@ -223,9 +224,9 @@ class SqlSteps:
     @staticmethod
     def _taken_before(tx: Transaction, numbers: Mapping[str, int],
                       into: str) -> list[Lease]:
-        """Return the leases that an earlier call of this request created.
+        """Return the leases that an earlier attempt of this call created.
 
-        The answer to that call was lost.
+        The answer to the earlier attempt was lost.
         """
         jobs = {number: job for job, number in numbers.items()}
         names, found = lease_names(into), []
@@ -238,9 +239,9 @@ class SqlSteps:
             for row in found]
 
     def wake(self) -> bool:
-        """Make ready the delayed steps that are due; choose heads of queues.
+        """Make delayed steps ready if they are due; choose heads of queues.
 
-        :returns: True if there may be more of them.
+        :returns: True if more such steps or queues may be left.
         """
         def due(connection: sa.Connection) -> tuple[list[str], list[str]]:
             return (list(connection.execute(
@@ -272,7 +273,7 @@ class SqlSteps:
         return max(len(delayed), len(queues)) == _AT_A_TIME
 
     def _choose_heads(self, queues: Collection[str]) -> None:
-        """Choose the next head of each of *queues* that has none."""
+        """Choose a head for each of *queues* that has no head."""
         def work(tx: Transaction) -> None:
             moves = self._moves(tx, self._now(tx))
             for name in sorted(queues):
@@ -327,7 +328,7 @@ class SqlSteps:
             advanced = self._end(tx, number, tick, ends, run, into, pause,
                                  rows[0].now, goes_on, numbers)
             if sum(map(len, advanced[:3])) < len(ends):
-                # The call came too late, or it repeats an earlier one.
+                # The call came too late, or it repeats an earlier call.
                 return self._ended_before(
                     tx, number, done, failed, lease, advanced.retried,
                     proceed, numbers)
@@ -471,7 +472,7 @@ class SqlSteps:
                 run: _Lease, now: int) -> None:
         """Record the end of a run, and advance its task.
 
-        :param run: The lease in which it ran.
+        :param run: The lease of the run.
         """
         task, position = end.task, end.task.position
         record = task.record()
@@ -506,8 +507,8 @@ class SqlSteps:
                          keys: Sequence[str], lease: str) -> Sequence[Any]:
         """Count runs that ended in transactions of their handlers.
 
-        :returns: their rows. The column ``progress`` has the result of the
-            command.
+        :returns: the rows of these runs. The column ``progress`` has the
+            result of the command.
         """
         rows = tx.connection.execute(tx.dialect.once(sql.committed), {
             'of_job': number, 'stands_in': lease,
@@ -522,9 +523,11 @@ class SqlSteps:
                       lease: str, retried: set[str],
                       proceed: ports.Proceed | None,
                       numbers: Mapping[str, int]) -> ports.Advanced:
-        """Return the ends in *lease*, and the runs granted together with them.
+        """Return the steps that ended in *lease*, and the runs that were
+        granted in the same transaction.
 
-        This call may have recorded them, or an earlier one that it repeats.
+        This call may have recorded these ends, or an earlier call that this
+        call repeats.
         """
         ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
@@ -535,8 +538,8 @@ class SqlSteps:
             (one, self._inputs(tx.connection, [
                 claim.object for claim in one.claims]))
             for one in self._taken_before(tx, numbers, proceed.into)]
-        # If the next step runs the same command, its claim has replaced that
-        # of the step that ended.
+        # If the next step runs the same command, its claim has replaced the
+        # claim of the step that ended.
         following = {claim.object for one, _ in granted
                      for claim in one.claims} - ended - dead
         return ports.Advanced(
@@ -553,7 +556,7 @@ class SqlSteps:
         :meth:`forget_ended` at the beginning of its transaction, and
         :meth:`report_ended` after its commit.
 
-        :param old_lease: The lease in which they ran.
+        :param old_lease: The lease in which the lost runs were granted.
         :param keys: All tasks that were in *old_lease*.
         :returns: The claims that run again.
         """

@@ -6,7 +6,7 @@ Each transition of claims from one state to another is one UPDATE.
 changes a claim only if the claim is in a state that the transition may leave
 and, unless the claim has ended, in the lease that the caller names. It also
 writes the name of the new lease into each claim. No other call uses this name,
-so the claims that were won are found by it.
+so the name identifies the claims that the call has acquired.
 
 The lease itself is inserted last. If a caller repeats a call because the
 answer was lost, this insert fails, since the lease exists. The repeated call
@@ -15,8 +15,9 @@ is then rolled back, and returns the result of the first call.
 The row of a lease contains the number of its claims, and is deleted when the
 last claim leaves. A take-over changes the lease before its claims: otherwise a
 lease could be taken over although its holder renews it at the same moment. All
-other transitions change the claims first. If the two orders deadlock, the
-database aborts one of the transactions, and that one is repeated.
+other transitions change the claims first. If the different orders cause a
+deadlock, the database aborts one of the transactions, and the store repeats
+this transaction.
 
 The file is long because it has one method for each operation of the port.
 """
@@ -98,7 +99,8 @@ class SqlClaimStore:
         :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL cannot work.
         """
-        #: The connection, for other work of the thread that owns the store.
+        #: The database connection. The thread that owns the store may also use
+        #: the connection for other work.
         self.database = Database(
             connection_url, schema.check_connection, **options)
         self._dialect = self.database.dialect
@@ -263,8 +265,8 @@ class SqlClaimStore:
         def again(tx: Transaction) -> Claimed:
             rows = tx.rows_of(number, keys)
             existing = [rows[key] for key in keys if key in rows]
-            # Rows whose watermark is still before the tick: the first call
-            # could not claim them.
+            # The first call could not claim these rows: their watermark is
+            # still before the tick.
             left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]
@@ -379,14 +381,16 @@ class SqlClaimStore:
             left: dict[str, int] = {}
             found = tx.rows_of(number, keys)
             if any(row.lease == into for row in found.values()):
-                # An earlier call has reclaimed them, but its answer was lost.
+                # An earlier call has reclaimed these objects, but its answer
+                # was lost.
                 return tx.standing(number, keys, into)
             rows = {key: row for key, row in found.items()
                     if row.lease in leases}
             # Skip rows that a handler's open transaction has locked: their
-            # runs are about to end. Wait for all other locks, which are
-            # held briefly: the caller gives up its claims, so a claim that is
-            # skipped here would not run before its lease expires.
+            # runs are about to end. Wait for all other locks, which are held
+            # briefly: the caller forgets each claim that is not returned, so
+            # a claim that is skipped here would not run before its lease
+            # expires.
             began = [key for key, row in rows.items()
                      if count_attempt and row.state == State.RUNNING]
             ending = set(began).difference(tx.unlocked(number, began))
@@ -490,7 +494,7 @@ class SqlClaimStore:
             tx, list(numbers), search, names))
         if not found:
             return []
-        # Leases that an earlier call took over; the answer was lost.
+        # Leases that an earlier call took over, whose answer was lost.
         known = [old for old in found if old.id in names]
         free = [name for name in names
                 if name not in {old.id for old in known}]
@@ -588,7 +592,7 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
         left += history.count_committed(tx, number, keys, lease)
     tx.leave(lease, left)
     if len(rows) < len(keys):
-        # Include claims that an earlier call ended; its answer may have been
-        # lost.
+        # Include the claims that an earlier call ended: the answer to that
+        # call may have been lost.
         return set(tx.connection.execute(sql.after, parameters).scalars())
     return {row.object for row in rows}

@@ -2,11 +2,11 @@
 """The tables of the store.
 
 Each claim is one row that is changed in place. Only columns that never change
-are indexed, so a change of a claim updates no index (on PostgreSQL this is a
-HOT update, at half the cost of an ordinary one).
+are indexed, so a change of a claim updates no index. On PostgreSQL such a
+change is a HOT update, which costs half as much as a normal update.
 
 Ids are compared byte for byte in all databases. MySQL's text types ignore
-case or trailing blanks, so ids are stored as bytes there.
+case or trailing blanks, so MySQL stores ids as bytes.
 """
 
 from typing import Any
@@ -98,7 +98,8 @@ class Exact(sa.TypeDecorator[str]):
         return _read(value)
 
     # Processors run for each value of hundreds of rows. So the processors for
-    # MySQL bypass the slower methods above, and other databases need none.
+    # MySQL bypass the slower methods above. Other databases need no
+    # processors.
 
     def bind_processor(self, dialect: Any) -> Any:
         return _written if dialect.name in _MYSQL else None
@@ -174,7 +175,7 @@ _OF_TABLES: dict[str, Any] = {
 # Leave room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
 # One transaction may change all rows of a page, and the old versions stay in
-# the page until it commits. So leave room for two versions of each row.
+# the page until the commit. So leave room for two versions of each row.
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
 #: Kinds of jobs: periodic jobs, and the commands that the steps of tasks run.
@@ -186,24 +187,25 @@ metadata = sa.MetaData()
 #: Jobs. Other tables refer to a job by its number, since names are long.
 job = sa.Table(
     'distperiodic_job', metadata,
-    #: A random number, so that recreated tables do not reuse one: a process
-    #: that still uses a number of the old tables finds no rows.
+    #: A random number, so that recreated tables do not reuse old numbers. A
+    #: process that still uses a number of the old tables finds no rows.
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('kind', Exact(20), nullable=False),
     sa.Column('name', Exact(200), nullable=False),
     #: When the job was paused, in microseconds of the store's clock. None
-    #: means that it is not paused.
+    #: means that the job is not paused.
     sa.Column('paused_since', sa.BigInteger),
     sa.Column('paused_by', sa.String(LONGEST_REASON)),
     sa.Column('paused_why', sa.String(LONGEST_REASON)),
-    #: Text of the schedule in force. None means not recorded yet.
+    #: Text of the schedule in force. None means that no schedule is recorded
+    #: yet.
     sa.Column('schedule', Exact(LONGEST_RULE + 100)),
-    #: Instant from which that schedule is in force.
+    #: Instant since which this schedule is in force.
     sa.Column('schedule_since', sa.BigInteger),
-    #: Interval in which schedulers have attended the job without a gap, in
-    #: microseconds of the store's clock. None means that no scheduler has
-    #: attended it.
+    #: Interval in which schedulers have attended the job, which means that
+    #: they read its state regularly, without a gap. In microseconds of the
+    #: store's clock. None means that no scheduler has attended the job.
     sa.Column('attended_since', sa.BigInteger),
     sa.Column('attended_until', sa.BigInteger),
     #: Instant up to which all due ticks are known to be claimed, skipped or
@@ -225,15 +227,15 @@ claim = sa.Table(
     #: Position of the object on the ring.
     sa.Column('position', sa.BigInteger, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
-    #: Tick that was claimed before this one. None means that this is the
-    #: first.
+    #: Tick that was claimed before this tick. None means that this tick is
+    #: the first that was claimed.
     sa.Column('previous', sa.BigInteger),
     #: Watermark: the newest tick that can no longer be claimed. It is the tick
-    #: of this claim, or a later one that was skipped. If an operator triggered
-    #: this claim, the watermark is earlier than its tick: ticks that are due
-    #: in between stay due.
+    #: of this claim, or a later tick that was skipped. If an operator
+    #: triggered this claim, the watermark is earlier than its tick: ticks that
+    #: are due in between stay due.
     sa.Column('settled', sa.BigInteger, nullable=False),
-    #: Cause of the last skip. None means that there was none.
+    #: Cause of the last skip. None means that no tick was skipped.
     sa.Column('skipped_by', SkippedByColumn),
     sa.Column('state', StateColumn, nullable=False),
     sa.Column('fence', sa.BigInteger, nullable=False),
@@ -243,10 +245,10 @@ claim = sa.Table(
     #: Worker to which the last run of this tick was granted. None means that
     #: no run was granted yet.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
-    #: When a run of the object was last done, in microseconds of the store's
-    #: clock. None means never.
+    #: When a run of the object last ended as done, in microseconds of the
+    #: store's clock. None means that no run has ended as done.
     sa.Column('served', sa.BigInteger),
-    #: Progress that the run has saved. None means that it has saved none.
+    #: Progress that the run has saved. None means that no progress is saved.
     sa.Column('progress', LongText),
     #: Instant from which the object's schedule applies. None means that the
     #: object is not listed.
@@ -255,7 +257,7 @@ claim = sa.Table(
     #: missing. None means that there was no such reading.
     sa.Column('delisted', sa.BigInteger),
     #: Text of the object's own schedule. Empty means that the object follows
-    #: the schedule of its job. None means not recorded yet.
+    #: the schedule of its job. None means that this is not recorded yet.
     sa.Column('rule', Exact(LONGEST_RULE)),
     #: Index for queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
@@ -272,16 +274,17 @@ lease = sa.Table(
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
     #: When the lease expires, in microseconds of the lease clock.
     sa.Column('until', sa.BigInteger, nullable=False),
-    #: When the lease was created, in microseconds of the lease clock. For a
-    #: lease of runs, this is when they were granted. None means that an
-    #: earlier release created it.
+    #: When the lease was created, in microseconds of the lease clock. If the
+    #: lease contains runs, they were granted at that time. None means that an
+    #: earlier release created the lease.
     sa.Column('made', sa.BigInteger),
     #: Number of claims in the lease.
     sa.Column('remaining', sa.Integer, nullable=False),
     #: Number of claims of earlier ticks that this lease superseded.
     sa.Column('superseded', sa.Integer, nullable=False),
-    #: Ids of the objects that were put into the lease, as JSON. Claims have no
-    #: index on the lease, so their rows are found by these ids.
+    #: Ids of the objects that were put into the lease, as JSON. The table of
+    #: claims has no index on the lease, so the rows of the claims are found by
+    #: these ids.
     sa.Column('objects', LongText, nullable=False),
     sa.Index('distperiodic_lease_until', 'until'),
     **_OF_TABLES, **_CHANGING)
@@ -294,14 +297,14 @@ history = sa.Table(
     'distperiodic_history', metadata,
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('tick', sa.BigInteger, primary_key=True, autoincrement=False),
-    #: Holder of the lease: the scheduler that claimed, or the worker that ran.
-    #: Empty means that the lease had no holder.
+    #: Holder of the lease: the scheduler that claimed the objects, or the
+    #: worker that ran them. Empty means that the lease had no holder.
     sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
     #: Objects that were claimed, or skipped without a claim.
     sa.Column('due', sa.BigInteger, nullable=False),
     sa.Column('done', sa.BigInteger, nullable=False),
-    #: Dead objects, minus those that an operator has requeued. A requeued
-    #: object does not count as due again.
+    #: Dead objects, minus the objects that an operator has requeued. A
+    #: requeued object does not count as due again.
     sa.Column('dead', sa.BigInteger, nullable=False),
     #: Skipped objects. The columns that begin with by_ have the number for
     #: each cause.
@@ -310,8 +313,9 @@ history = sa.Table(
     sa.Column('by_overlap', sa.BigInteger, nullable=False),
     sa.Column('by_pause', sa.BigInteger, nullable=False),
     sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
-    #: Skips for ticks before this one; included in ``skipped``. If an object
-    #: missed several ticks at once, they are counted in the row of the newest.
+    #: Skips of ticks before this tick; also included in ``skipped``. If an
+    #: object missed several ticks at once, all of them are counted in the row
+    #: of the newest of these ticks.
     sa.Column('missed', sa.BigInteger, nullable=False),
     sa.Column('superseded', sa.BigInteger, nullable=False),
     sa.Column('cancelled', sa.BigInteger, nullable=False),
@@ -320,14 +324,14 @@ history = sa.Table(
     #: Take-overs of claims from leases that expired or whose holder was gone.
     sa.Column('taken_over', sa.BigInteger, nullable=False),
     #: Time from the tick to its claim, in milliseconds of the store's clock:
-    #: sum and maximum over the claimed objects. For a job with spread, it
-    #: includes the object's phase.
+    #: sum and maximum over the claimed objects. For a job with spread, this
+    #: time includes the object's phase.
     sa.Column('lateness', sa.BigInteger, nullable=False),
     sa.Column('latest', sa.BigInteger, nullable=False),
     #: Number of objects that were claimed more than ``late_claim_after``
     #: seconds after the tick.
     sa.Column('late', sa.BigInteger, nullable=False),
-    #: Reason of the last skip. None means that there was none.
+    #: Reason of the last skip. None means that nothing was skipped.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
@@ -372,7 +376,7 @@ task = sa.Table(
     #: The submitter's own name of the task. None means that the submitter
     #: gave no name.
     sa.Column('key', Exact(LONGEST_ID)),
-    #: Digest of the arguments with which a task with a key was submitted.
+    #: Digest of the arguments of a task that was submitted with a key.
     sa.Column('digest', LeaseName),
     #: Ordered queue of the task. None means that the task is in no queue.
     sa.Column('queue', Exact(LONGEST_NAME)),
@@ -383,18 +387,18 @@ task = sa.Table(
     sa.Column('cursor', sa.Integer, nullable=False),
     sa.Column('step', sa.Integer, nullable=False),
     sa.Column('back', sa.SmallInteger, nullable=False),
-    #: Number of commands that were made ready before the current one.
+    #: Number of commands that were made ready before the current command.
     sa.Column('move', sa.Integer, nullable=False),
     #: Tasks with a higher priority are claimed first.
     sa.Column('priority', sa.Integer, nullable=False),
-    #: This time and the following ones are in microseconds of the store's
-    #: clock.
+    #: This time and the times below are in microseconds of the store's clock.
     sa.Column('created', sa.BigInteger, nullable=False),
     #: Earliest instant of the first step. None means at once.
     sa.Column('due', sa.BigInteger),
     sa.Column('started', sa.BigInteger),
     sa.Column('ended', sa.BigInteger),
-    #: Who asked to cancel the task, and why. None means no request.
+    #: Operator who requested the cancellation of the task, and the reason.
+    #: None means that there was no such request.
     sa.Column('cancelled_by', sa.String(LONGEST_REASON)),
     #: The workflow with which the task began, as JSON.
     sa.Column('definition', LongText, nullable=False),
@@ -416,17 +420,17 @@ ready = sa.Table(
     sa.Column('task', Exact(LONGEST_TASK), primary_key=True),
     #: Number of the command.
     sa.Column('job', sa.Integer, nullable=False),
-    #: 1 until the step is due.
+    #: 1 while the step waits for its due time, otherwise 0.
     sa.Column('delayed', sa.SmallInteger, nullable=False),
     #: Steps with a lower precedence are claimed first.
     sa.Column('precedence', sa.Integer, nullable=False),
     #: When the step is due, in microseconds of the store's clock.
     sa.Column('due', sa.BigInteger, nullable=False),
-    #: Tick of the command that the task ran before this one, or 0.
+    #: Tick of the command whose end made this step ready; 0 if there is none.
     sa.Column('after', sa.BigInteger, nullable=False),
-    #: As in the row of the task.
+    #: Same value as ``move`` in the row of the task.
     sa.Column('move', sa.Integer, nullable=False),
-    #: 1 if the claim of this step starts a waiting task.
+    #: 1 if the task waits, and starts when this step is claimed.
     sa.Column('starts', sa.SmallInteger, nullable=False),
     sa.Index('distperiodic_ready_job', 'job', 'delayed', 'precedence', 'due',
              'task'),
@@ -438,14 +442,14 @@ queue = sa.Table(
     'distperiodic_queue', metadata,
     sa.Column('space', Exact(100), primary_key=True),
     sa.Column('name', Exact(LONGEST_NAME), primary_key=True),
-    #: The task that may run. None means that the next one is still to be
-    #: chosen, or that the queue is empty or halted.
+    #: The task that may run. None means that the next task is not chosen yet,
+    #: or that the queue is empty or halted.
     sa.Column('head', Exact(LONGEST_TASK)),
-    #: Number of changes of this row. A submission increases it and so locks
-    #: the row, so that submissions commit in the order of their times.
+    #: Number of changes of this row. A submission increases this number to
+    #: lock the row, so that submissions commit in the order of their times.
     #: Submissions in a caller's own transaction do not increase it.
     sa.Column('changes', sa.BigInteger, nullable=False),
-    #: 1 if the queue goes on after a task that failed.
+    #: 1 if the queue continues with the next task after a task has failed.
     sa.Column('goes_on', sa.SmallInteger, nullable=False),
     #: When the queue was halted. None means that it is not halted.
     sa.Column('halted', sa.BigInteger),
@@ -457,12 +461,13 @@ queue = sa.Table(
 #: Pools of tasks that workers pull.
 pool = sa.Table(
     'distperiodic_pool', metadata,
-    #: A random number, for the same reason as that of a job.
+    #: A random number, so that recreated tables do not reuse old numbers.
     sa.Column('id', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('name', Exact(LONGEST_POOL), nullable=False),
     #: When the pool was last recreated, in microseconds of the store's clock.
-    #: A recreation changes this row first, so only one runs at a time.
+    #: A recreation changes this row first, so the recreations of a pool run
+    #: one at a time.
     sa.Column('recreated', sa.BigInteger, nullable=False),
     sa.UniqueConstraint('space', 'name', name='distperiodic_pool_of'),
     **_OF_TABLES, **_CHANGING)
@@ -473,7 +478,7 @@ bucket = sa.Table(
     sa.Column('worker', Exact(LONGEST_WORKER), primary_key=True),
     sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
     #: A random number above 0 by which tasks refer to the bucket. A bucket
-    #: that has expired is deleted, and the worker's next one has another
+    #: that has expired is deleted, and the worker's next bucket has another
     #: number.
     sa.Column('id', sa.BigInteger, nullable=False),
     #: When the bucket expires, in microseconds of the lease clock.
@@ -499,8 +504,9 @@ def done_of(pool: int) -> int:
 #: one row, so it cannot be in two buckets.
 pool_task = sa.Table(
     'distperiodic_pool_task', metadata,
-    # The task comes first, and no index begins with the pool, for the same
-    # reason as in the table of claims.
+    # The task comes first, and no index begins with the pool: as long as the
+    # table has no statistics, PostgreSQL would otherwise read all rows of the
+    # pool to find some of them.
     sa.Column('task', Exact(LONGEST_KEY), primary_key=True),
     sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
     #: The id of a bucket, above 0, or a value of free_of() or done_of().
@@ -509,25 +515,28 @@ pool_task = sa.Table(
     #: place of a done task is the time of its end, in microseconds of the
     #: store's clock.
     sa.Column('place', sa.Double, nullable=False),
-    #: Number of the call that last gave the task back or ended it. None means
-    #: that no call has.
+    #: Random number of the call that last gave the task back or ended it.
+    #: None means that there was no such call.
     sa.Column('mark', sa.BigInteger),
-    #: Index for the best free tasks, the tasks of a bucket, and the tasks that
-    #: were done first.
+    #: Index for queries of the best free tasks, of the tasks in a bucket, and
+    #: of the tasks that were done first.
     sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)
 
-#: Partitions, with the active worker of those with ``mode = standby``.
+#: Partitions. With ``mode = standby``, a partition has an active worker.
 partition = sa.Table(
     'distperiodic_partition', metadata,
     sa.Column('space', Exact(100), primary_key=True),
     sa.Column('name', Exact(LONGEST_NAME), primary_key=True),
-    #: The process that is active. None means that none is.
+    #: The process of the active worker. None means that no worker is active.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
-    #: Number of take-overs.
+    #: Fence of the active worker. It grows when a worker acquires the
+    #: partition, and when an active worker loses it because its lease has
+    #: expired.
     sa.Column('fence', sa.BigInteger, nullable=False),
-    #: When the worker became active, or the last one released the partition,
-    #: in microseconds of the store's clock.
+    #: When the worker became active, in microseconds of the store's clock. If
+    #: no worker is active, this is when the last active worker released the
+    #: partition.
     sa.Column('since', sa.BigInteger, nullable=False),
     #: When the lease of the worker expires, in microseconds of the lease
     #: clock.
@@ -550,24 +559,26 @@ partition_worker = sa.Table(
     sa.Column('role', RoleColumn, nullable=False),
     #: When the worker took this role, in microseconds of the store's clock.
     sa.Column('since', sa.BigInteger, nullable=False),
-    #: Time of its last heartbeat, in microseconds of the lease clock.
+    #: When the worker last sent a heartbeat, in microseconds of the lease
+    #: clock.
     sa.Column('seen', sa.BigInteger, nullable=False),
     **_OF_TABLES, **_CHANGING)
 
-#: Members of a group, with the state that operators want and the state that
-#: the member reports. A process that restarts under the same name finds its
-#: row.
+#: Members of a group, each with the desired state that operators have set, and
+#: the state that the member reports. A process that restarts under the same
+#: name finds the row of the earlier process.
 member = sa.Table(
     'distperiodic_member', metadata,
     sa.Column('space', Exact(100), primary_key=True),
     #: Partition of a worker. Empty means a scheduler.
     sa.Column('part', Exact(LONGEST_PART), primary_key=True),
     sa.Column('name', Exact(LONGEST_MEMBER), primary_key=True),
-    #: The process that reported last. Empty means that it has stopped.
+    #: The process that reported last. Empty means that the process has
+    #: stopped.
     sa.Column('process', Exact(LONGEST_HOLDER), nullable=False),
-    #: When it last reported, in microseconds of the store's clock.
+    #: When the member last reported, in microseconds of the store's clock.
     sa.Column('seen', sa.BigInteger, nullable=False),
-    #: What it reported, as JSON.
+    #: The state that the member reported, as JSON.
     sa.Column('state', LongText, nullable=False),
     #: Id of the action that drained the member. None means that the member is
     #: not drained.
@@ -587,14 +598,15 @@ action = sa.Table(
     #: User and host of the operator.
     sa.Column('who', sa.String(LONGEST_REASON), nullable=False),
     sa.Column('host', sa.String(LONGEST_REASON), nullable=False),
-    #: What was done, such as ``job pause``, and to which target.
+    #: The command, such as ``job pause``, and its target.
     sa.Column('verb', sa.String(LONGEST_NAME), nullable=False),
     sa.Column('target', sa.String(LONGEST_ID), nullable=False),
     #: Arguments of the action, as JSON.
     sa.Column('arguments', LongText, nullable=False),
     sa.Column('why', sa.String(LONGEST_REASON), nullable=False),
-    #: What the action changed, or why it changed nothing. None means that this
-    #: is not recorded yet, or that the process of the operator died.
+    #: Text about the change that the action made, or the reason why it changed
+    #: nothing. None means that the outcome is not recorded yet, or that the
+    #: process of the operator died.
     sa.Column('outcome', LongText),
     sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
     **_OF_TABLES)
@@ -607,11 +619,11 @@ answer = sa.Table(
     sa.Column('name', Exact(LONGEST_MEMBER), primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     #: When the member answered, in microseconds of the store's clock. 0 means
-    #: that it has not answered.
+    #: that the member has not answered.
     sa.Column('at', sa.BigInteger, nullable=False),
     #: The process that answered.
     sa.Column('process', Exact(LONGEST_HOLDER)),
-    #: 1 if the member did what was asked.
+    #: 1 if the member did what the action requested.
     sa.Column('done', sa.SmallInteger, nullable=False),
     sa.Column('outcome', LongText),
     #: Index for the actions that a member has not answered.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take-over of leases that expired or lost their holder, in a database.
+"""Take-over of leases that expired or whose holder is gone, in a database.
 
 A take-over changes the lease before its claims: it renames the lease, on the
 condition that the lease is still overdue. A holder that renews the lease at
@@ -59,8 +59,8 @@ class Statements:
         self.holders = sa.select(_lease.c.holder).distinct().where(
             some, _lease.c.holder != '')
         named = dialect.among(_lease.c.id)
-        #: Select leases of some jobs: first those with one of the given names,
-        #: then those that are overdue.
+        #: Select leases of some jobs: first the leases with one of the given
+        #: names, then the overdue leases.
         self.find = sa.select(
             _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
             _lease.c.holder
@@ -106,8 +106,8 @@ def find(tx: transaction.Transaction, numbers: Sequence[int],
          search: Search, names: Sequence[str]) -> Sequence[Any]:
     """Return leases of these jobs that are overdue, or have one of *names*.
 
-    Leases with one of *names* come first. The others follow in the order of
-    their expiry. The result has at most as many leases as there are names.
+    Leases with one of *names* come first. The other leases follow in the order
+    of their expiry. The result has at most as many leases as there are names.
     """
     return tx.connection.execute(search.sql.find, {
         **search.gone, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),

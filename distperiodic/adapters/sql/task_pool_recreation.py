@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recreation of a pool of tasks, in one transaction of the caller.
 
-The tasks of the pool are read and compared with the named ones, and only the
-differences are written. A write changes a task only if the task is still in
-the bucket in which it was read, or still free. If another transaction has
-locked a task, the task is being assigned, given back or ended, and it is not
-changed. Otherwise a recreation of many tasks and the calls of workers would
-wait for each other, and fail.
+The tasks of the pool are read and compared with the tasks that the caller
+names, and only the differences are written. A write changes a task only if the
+task is still in the bucket in which it was read, or still free. If another
+transaction has locked a task, a worker is pulling, returning or ending this
+task, and the recreation does not change it. If the recreation waited for such
+locks, a recreation of many tasks and the calls of workers could wait for each
+other, and fail.
 """
 
 import itertools
@@ -73,8 +74,8 @@ def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
         this = {'of_pool': number, 'of_worker': worker, 'of_bucket': bucket}
         connection.execute(sql.expire, this)
         # The bucket still exists if its worker has renewed it in the meantime.
-        # If it does not exist, this transaction has deleted it, or another
-        # one, which has then freed the tasks as well.
+        # If the bucket does not exist, this transaction or another one has
+        # deleted it. Another transaction has then freed the tasks as well.
         if connection.execute(sql.stands, this).scalar() is None:
             connection.execute(sql.empty, {
                 'of_bucket': bucket, 'into': free_of(number)})
@@ -110,19 +111,22 @@ class _Change:
             self._sql.assigned, {'of_pool': self._number})}
 
     def done_among(self, keys: list[str]) -> dict[str, float]:
-        """Return the end times of those of *keys* that are done."""
+        """Return the end times of the done tasks among *keys*."""
         return {row.task: row.place for some in chunks(keys)
                 for row in self._connection.execute(
                     self._sql.some, self._among(some, self._done))}
 
     def forget_done(self, before: int, places: Mapping[str, float]) -> None:
-        """Remove done tasks that ended before *before*, except *places*."""
+        """Remove done tasks that ended before *before*.
+
+        The tasks that are keys of *places* stay.
+        """
         old = self._connection.execute(self._sql.before, {
             'of_bucket': self._done, 'done_before': before}).scalars().all()
         self.forget([key for key in old if key not in places], before)
 
     def forget(self, keys: list[str], before: int | None) -> None:
-        """Remove those of *keys* that were done before *before*."""
+        """Remove the tasks among *keys* that were done before *before*."""
         for some in chunks(sorted(keys)):
             self._connection.execute(
                 self._sql.remove_before,

@@ -2,11 +2,11 @@
 """SQL statements of the pools of tasks, for one dialect.
 
 Each call binds values: ``of_pool``, ``of_worker`` and ``of_bucket`` select the
-rows, and ``keys`` the tasks among them.
+rows, and ``keys`` selects tasks among these rows.
 
 The condition of each statement that changes a task names the bucket in which
-the task must be. Some statements skip locked rows. This only keeps callers
-from waiting for each other; correctness does not depend on it.
+the task must be. Some statements skip locked rows, so that callers do not wait
+for each other. The correctness of the results does not depend on this.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from distperiodic.core.task_pool import Stats
 _bucket = tables.bucket
 _pool = tables.pool
 _task = tables.pool_task
-#: Hint for MySQL. Without it, MySQL could sort and lock all free tasks to find
-#: the best ones.
+#: Hint for MySQL. Without this hint, MySQL could sort and lock all free tasks
+#: to find the best tasks.
 _BY_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'
 
 
@@ -86,9 +86,9 @@ class Statements:
         columns = _task.c.task, _task.c.place
         self.content = sa.select(*columns).where(
             _task.c.bucket == of_bucket).order_by(*reversed(columns))
-        #: Move tasks of the bucket ``of_bucket`` to another one.
+        #: Move tasks of the bucket ``of_bucket`` to another bucket.
         self.move = sa.update(_task).where(among).values(bucket=into)
-        #: Like ``move``, but also write the mark of the call.
+        #: Move tasks, and write the mark that identifies the call.
         self.give_back = sa.update(_task).where(among).values(
             bucket=into, mark=mark)
         self.finish = sa.update(_task).where(among).values(
@@ -98,7 +98,7 @@ class Statements:
         #: Move all tasks of a bucket that has expired.
         self.empty = sa.update(_task).where(
             _task.c.bucket == of_bucket).values(bucket=into)
-        #: Select and lock the first tasks with this bucket.
+        #: Select and lock the first tasks of a bucket, in order of place.
         self.best = self.content.limit(at_most).with_hint(
             _task, _BY_PLACE, 'mysql').with_for_update(skip_locked=True)
 
@@ -106,7 +106,7 @@ class Statements:
         self.assigned = sa.select(*columns).join_from(
             _bucket, _task, _task.c.bucket == _bucket.c.id).where(
                 _bucket.c.pool == of_pool)
-        #: Select and lock those tasks that no other transaction has locked.
+        #: Select and lock the tasks that no other transaction has locked.
         self.unlocked = sa.select(_task.c.task).where(
             among).with_for_update(skip_locked=True)
         self.unlocked_assigned = sa.select(_task.c.task).where(
@@ -127,9 +127,9 @@ class Statements:
             _bucket, _task, _task.c.bucket == _bucket.c.id).where(
                 _bucket.c.pool == of_pool).group_by(_bucket.c.id)
 
-        #: Statements that renew the worker's bucket, and then fill it to
-        #: ``at_most`` tasks, read it, or move tasks out of it. None means that
-        #: this database has no such statement.
+        #: Statements that renew the worker's bucket, and also fill the bucket
+        #: to ``at_most`` tasks, read it, or move tasks out of it. None means
+        #: that this database has no such statement.
         self.renew_and_fill: Any = None
         self.renew_and_read: Any = None
         self.renew_and_give_back: Any = None
@@ -145,9 +145,9 @@ class Statements:
         self.renew_and_finish = sa.update(_task).where(some, its).values(
             bucket=into, mark=mark, place=now).returning(_task.c.task)
         # If the renewal waited for another call for this worker, the rest of
-        # the statement does not see the changes of that call. The numbers of
-        # calls show this: the number after the renewal is then not one higher
-        # than the number that the rest of the statement sees.
+        # the statement does not see the changes of that call. In this case,
+        # the number of calls after the renewal is more than one higher than
+        # the number that the rest of the statement sees. Then change nothing.
         seen = _bucket.alias()
         usable = sa.select(mine.c.id).where(
             sa.not_(mine.c.expired),
@@ -182,7 +182,7 @@ def stats_of(connection: sa.Connection, sql: Statements,
              number: int) -> Stats:
     """Return the content of a pool, in a transaction with one snapshot.
 
-    The tasks in buckets that have expired count as free.
+    Tasks in expired buckets count as free.
     """
     of_pool = {'of_pool': number}
     tasks = {row[0]: row[1] for row in connection.execute(

@@ -2,14 +2,14 @@
 """Pools of tasks in a database, and the buckets of their workers.
 
 Each call is one transaction. The transaction first renews the worker's bucket,
-and so locks the row of the bucket until the end. So two calls for one worker
-run one after the other, and a bucket cannot expire during a call. Each task is
-one row. An UPDATE changes the row only if the task is still in the bucket in
-which it was read, or still free. The content of a bucket is read from the rows
-of its tasks, so a row count never decides.
+and so locks the row of the bucket until the commit. So two calls for one
+worker run one after the other, and a bucket cannot expire during a call. Each
+task is one row. An UPDATE changes the row only if the task is still in the
+bucket in which it was read, or still free. The content of a bucket is read
+from the rows of its tasks, so no result depends on a driver's row count.
 
-The calls of different workers write no common row, so a pool with many workers
-is not a bottleneck.
+The calls of different workers do not write the same rows, so a pool with many
+workers is not a bottleneck.
 """
 
 import random
@@ -36,9 +36,9 @@ from distperiodic.adapters.sql.task_pool_statements import stats_of
 from distperiodic.core.task_pool import Recreated
 from distperiodic.core.task_pool import Stats
 
-#: Maximum number of attempts to open a bucket. An attempt inserts a missing
-#: bucket, and the next one renews it. Three are enough, unless other calls for
-#: the same worker run at the same time.
+#: Maximum number of attempts to open a bucket. One attempt inserts a missing
+#: bucket, and the next attempt renews it. Three attempts are enough, unless
+#: other calls for the same worker run at the same time.
 _ATTEMPTS = 5
 _NUMBERS = 1, 2 ** 31 - 1
 _IDS = 1, 2 ** 62
@@ -86,11 +86,13 @@ class SqlTaskPool:
             self._sql.now).scalar_one())
 
     def assign(self, limit: int, worker: str) -> list[str]:
-        """Make the worker's bucket hold *limit* tasks, and return them.
+        """Fill the worker's bucket up to *limit* tasks, and return the tasks.
 
-        :returns: its tasks, in order of place. There are fewer than *limit* if
-            all further free tasks are locked by other transactions, or none is
-            left.
+        Tasks above the limit are freed.
+
+        :returns: the tasks in the bucket, in order of place. There are fewer
+            than *limit* if no further free task is left, or if other
+            transactions have locked all further free tasks.
         :raises PoolNotFound: the pool does not exist.
         """
         return self.database.write(
@@ -133,7 +135,8 @@ class SqlTaskPool:
         """Fill the worker's bucket in one statement, if that is possible.
 
         :returns: the tasks in the bucket, in order of place. An empty list
-            may also mean that this was not possible.
+            means that the bucket is empty, or that one statement is not
+            enough.
         """
         if self._sql.renew_and_fill is None or not self._number:
             return []
@@ -180,8 +183,8 @@ class SqlTaskPool:
     def _leave(self, worker: str, keys: Sequence[str],
                into: Callable[[int], int], statement: Any,
                at_once: Any) -> bool:
-        # If the answer to a commit is lost, the transaction is repeated. The
-        # mark then shows that the first attempt was successful.
+        # If the answer to a commit is lost, the transaction is repeated. If
+        # the first attempt was successful, the rows then contain the mark.
         mark = {'new_mark': _RANDOM.randrange(*_IDS)}
 
         def work(connection: sa.Connection) -> bool:
@@ -224,8 +227,8 @@ class SqlTaskPool:
         :param places: Place of each task.
         :param as_of: When the caller began to read *places*, in microseconds
             of the store's clock. None means that all done tasks stay done.
-        :param done_retention: Seconds after its end until a task that is not
-            in *places* is forgotten.
+        :param done_retention: Seconds from the end of a task until the task is
+            forgotten, if it is not in *places*.
         """
         return self.database.write(
             lambda connection: task_pool_recreation.recreate(

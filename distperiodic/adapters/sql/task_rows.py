@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of tasks, and the changes to these rows when a task advances.
 
-After each transaction, exactly one of these conditions is true of a task: it
-has ended or is stuck; it waits for its turn in its queue; its next step has a
-row in the table of ready steps; or that step is claimed. So a crash at any
-moment leaves nothing to repair.
+After each transaction, exactly one of these conditions is true of a task: the
+task has ended or is stuck; it waits in its queue; its next step has a row in
+the table of ready steps; or its next step is claimed. So nothing needs repair
+after a crash at any moment.
 """
 
 import functools
@@ -32,7 +32,7 @@ _ready = tables.ready
 _queue = tables.queue
 
 
-#: Key of the task itself among its records.
+#: Key of the record of the task as a whole, among the records of its commands.
 WHOLE = ''
 
 
@@ -46,7 +46,7 @@ class Task:
         self.row = row
         self.definition = _definition(row.definition)
         #: Records of the commands, by step and direction; see :meth:`record`.
-        #: The record with the key :data:`WHOLE` is that of the task itself.
+        #: The record with the key :data:`WHOLE` concerns the whole task.
         self.records: dict[str, dict[str, Any]] = json.loads(row.records)
         self.position = Position(
             row.status, row.cursor, row.step, bool(row.back))
@@ -72,7 +72,7 @@ class Task:
 
     @property
     def action(self) -> workflow.Action:
-        """Command that runs, or is next."""
+        """Command that runs now, or will run next."""
         return workflow.action_at(self.definition, self.position)
 
     @property
@@ -86,14 +86,14 @@ class Task:
     def record(self) -> dict[str, Any]:
         """Return the record of the current command, which may be changed.
 
-        Its keys are ``code``, ``message``, ``attempts``, ``failures``,
-        ``losses``, ``started``, ``ended`` and ``worker`` (the holder of the
-        last run); those that have no value yet are missing.
+        The keys of the record are ``code``, ``message``, ``attempts``,
+        ``failures``, ``losses``, ``started``, ``ended`` and ``worker`` (the
+        process of the last run). A key is missing if it has no value yet.
         """
         return self.records.setdefault(record_key(self.position), {})
 
 
-# Thousands of tasks have the same workflow.
+# Cache the result: thousands of tasks may have the same workflow.
 @functools.lru_cache(maxsize=200)
 def _definition(text: str) -> workflow.Definition:
     return workflow.parse_definition(json.loads(text))
@@ -143,7 +143,7 @@ class Moves:
         #: Changed columns, by task.
         self._updates: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, Ready] = {}
-        #: Tasks whose next step becomes ready, and whose row is locked.
+        #: Tasks whose next step becomes ready. Their rows are locked.
         self._tasks: dict[str, Task] = {}
         #: Queues whose head has ended, each with the id of the head, and True
         #: if the head failed.
@@ -159,8 +159,9 @@ class Moves:
              message: str | None = None) -> None:
         """Move a task to *position*.
 
-        :param after: Tick of the command that has ended, if one has.
-        :param message: Error of the task. None keeps the old one.
+        :param after: Tick of the command that has ended; 0 if no command has
+            ended.
+        :param message: Error of the task. None keeps the old error.
         """
         move = task.row.move + 1
         self._update(task, position, message, move)
@@ -237,8 +238,8 @@ class Moves:
             self._tx.dialect.update_rows(self._tx.connection, _task, {
                 name: [row[name] for row in rows] for name in rows[0]},
                 keeps=('message', 'started', 'parameters'))
-        # Choose heads after the new statuses are written: a task counts as
-        # waiting in its queue according to its row.
+        # Choose heads after the new statuses are written: the status in the
+        # row of a task decides whether the task waits in its queue.
         self.turn_queues()
         if self._ready:
             insert_ready(self._tx, self._numbers, list(self._ready.values()))
@@ -262,9 +263,9 @@ class Moves:
 
         :param ended: Task that has ended, and leaves the queue.
         :param failed: True if that task failed. The queue then halts, unless
-            it goes on after failures.
-        :param again: True replaces a head that has not started by a waiting
-            task that was submitted before it.
+            it is set to continue after failures.
+        :param again: True if a task waits again. If the head has not started,
+            a waiting task that was submitted earlier then replaces the head.
         """
         connection = self._tx.connection
         ours = {'of_space': self._namespace, 'of_queue': name}
@@ -297,9 +298,9 @@ class Moves:
 
 
 def hold(tx: Transaction, head: str) -> bool:
-    """Keep the head of a queue from starting.
+    """Prevent the head of a queue from starting.
 
-    :returns: True if it had not started.
+    :returns: True if the head had not started.
     """
     waits = tx.connection.execute(
         sa.select(_ready.c.task).where(
@@ -314,7 +315,7 @@ def hold(tx: Transaction, head: str) -> bool:
 _OF_QUEUE = (_queue.c.space == sa.bindparam('of_space'),
              _queue.c.name == sa.bindparam('of_queue'))
 # A submission in a caller's transaction locks the row only against deletion.
-# With key_share, this lock does not wait for that one.
+# With key_share, this statement does not wait for such a lock.
 _LOCK_QUEUE = sa.select(_queue).where(*_OF_QUEUE).with_for_update(
     key_share=True)
 _LOCK_NEXT = sa.select(_task).where(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of the store: the operations of which its calls consist.
+"""One transaction of the store, with the operations that the store's calls
+use.
 
 Each call that moves claims into a lease gives the lease a name that no other
-call uses. The claims that the call has won are those with this name in their
-rows; a row count never decides.
+call uses. The rows with this name are the claims that the call has acquired.
+No result depends on a driver's row count.
 """
 
 import json
@@ -49,7 +50,9 @@ class Transaction:
 
     def move(self, step: Step, number: int, keys: Sequence[str],
              moved: dict[str, Claim], parameters: dict[str, Any]) -> int:
-        """Move those claims of *keys* into a lease that *step* may move.
+        """Move claims of *keys* into a lease.
+
+        The conditions of *step* decide which claims can be moved.
 
         :param moved: Receives the moved claims, by key.
         :returns: Number of claims that were moved.
@@ -74,20 +77,20 @@ class Transaction:
                       name: str, due_at: int, until: int, min_watermark: int,
                       max_attempts: int, rule: str, schedule: str, holder: str,
                       seconds: float) -> dict[str, Claim]:
-        """Claim objects whose last tick has ended, in one statement.
+        """Claim objects whose last claim has ended, in one statement.
 
-        If the statement wins all of *keys*, it also counts them in the history
-        and creates the lease.
+        If the statement claims all of *keys*, it also counts them in the
+        history and creates the lease.
 
-        The parameters without a description are those of
+        For the parameters without a description, see
         :meth:`distperiodic.ports.ClaimStore.claim`.
 
         :param name: Name of the lease.
         :param min_watermark: Objects with an earlier watermark are not
             claimed.
-        :returns: the claims that were won, by object.
-        :raises DBDuplicateEntry: the lease exists, so an earlier call has done
-            all of this.
+        :returns: the acquired claims, by object.
+        :raises DBDuplicateEntry: the lease exists: an earlier call has already
+            acquired these claims.
         """
         size = len(keys)
         rows = self.connection.execute(self.sql.claim_at_once, {
@@ -139,7 +142,9 @@ class Transaction:
 
     def skip(self, number: int, keys: Sequence[str], tick: int,
              by: SkippedBy, schedule: str, due_at: int) -> list[int]:
-        """Set the watermark of those of *keys* that may be skipped to *tick*.
+        """Skip *tick* for the objects among *keys* that may be skipped.
+
+        The watermark of each skipped object is set to *tick*.
 
         :returns: the previous watermark of each skipped object.
         """
@@ -156,10 +161,10 @@ class Transaction:
         return [row.settled for row in rows]
 
     def unlocked(self, number: int, keys: Sequence[str]) -> list[str]:
-        """Lock those rows of *keys* that no other transaction has locked.
+        """Lock the rows of *keys* that no other transaction has locked.
 
-        This does not wait for locks: a handler that ends its run in its own
-        transaction locks the row until the end of that transaction.
+        This method does not wait for locks: a handler that ends its run in its
+        own transaction locks the row until the end of that transaction.
 
         :returns: the keys of the locked rows.
         """
@@ -192,8 +197,8 @@ class Transaction:
         """Create the lease of moved claims, as the last step of a move.
 
         :param counted: Parameters of a count to add to the history, if any.
-        :raises DBDuplicateEntry: the lease exists, so an earlier call has done
-            all of this.
+        :raises DBDuplicateEntry: the lease exists: an earlier call has already
+            moved these claims.
         """
         made = self._lease(name, state, number, tick, objects, holder,
                            seconds, superseded)
@@ -219,16 +224,16 @@ class Transaction:
     def leave(self, name: str, count: int) -> None:
         """Subtract *count* from the number of claims in the lease *name*.
 
-        The lease is deleted if none are left.
+        The lease is deleted if no claims are left in it.
         """
         if not count:
             return
         parameters = {'stands_in': name, 'number': count}
-        # Only here does the claim store use a driver's row count, and no claim
+        # The claim store uses a driver's row count only here, and no claim
         # depends on it. If the count is too low, the second statement finds
-        # that the lease is already deleted, and changes nothing. If it is too
-        # high, an empty lease stays behind. When that lease expires, it is
-        # found empty and is deleted.
+        # that the lease is already deleted, and changes nothing. If the count
+        # is too high, an empty lease stays behind, and is deleted after it has
+        # expired.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return
@@ -241,9 +246,10 @@ class Transaction:
 def run_once(database: Database, sql: Statements,
              work: Callable[[Transaction], T],
              again: Callable[[Transaction], T]) -> T:
-    """Run *work*; if an earlier call has done it, run *again* instead.
+    """Run *work* in a transaction, and return the result.
 
-    *again* reads the result of the earlier call.
+    If an earlier call has already done the work, run *again* instead, which
+    reads the result of the earlier call.
     """
     def run(step: Callable[[Transaction], T]) -> T:
         return database.write(lambda connection: step(Transaction(
@@ -261,5 +267,5 @@ def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:
 
 def claim_of(row: Any) -> Claim:
     """Return the claim of a row that begins with :data:`GRANTED`."""
-    # Faster than Claim(): a batch has hundreds of rows.
+    # This is faster than Claim(), and a batch has hundreds of rows.
     return tuple.__new__(Claim, row[:_WIDTH])

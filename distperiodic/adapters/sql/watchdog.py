@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watchdog for connections to a server that does not answer.
 
-A suspended server, or one behind a proxy that still acknowledges packets,
+A suspended server, or a server behind a proxy that still acknowledges packets,
 keeps a connection open and never answers. Timeouts that the server enforces do
-not help then. TCP's timeouts do not expire, because packets are acknowledged.
-libpq has no timeout for an answer. So a thread checks once a second whether
-the same wait is still in progress, and shuts down the connection of a wait
-that takes too long. The driver then finds the connection closed, as if the
-server had died.
+not help in this case. TCP's timeouts do not expire, because packets are
+acknowledged. libpq has no timeout for an answer. So a thread checks once a
+second how long the current wait for the server has lasted. If the wait takes
+too long, the thread shuts down the connection. The driver then finds the
+connection closed, as if the server had died.
 """
 
 import logging
@@ -30,7 +30,7 @@ class ConnectionWatchdog:
 
     def __init__(self, seconds: float):
         self._seconds = seconds
-        #: Number of the current wait; 0 means none.
+        #: Number of the current wait; 0 means that no wait is in progress.
         self._waiting = 0
         self._waits = 0
         #: Socket on a duplicate of the driver's file descriptor. While the

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add jobs, claims, leases, history and failures.
 
-The types are repeated here: tables.py changes over time, but a migration must
-not.
+This file repeats the types of tables.py: tables.py changes over time, but a
+migration must not change.
 """
 
 from typing import Any

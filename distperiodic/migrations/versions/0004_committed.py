@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add a state for claims that a handler's own session has ended.
 
-Until now such a claim had the state "done" and a lease name that ended in '+'.
+Before this migration, such a claim had the state "done" and a lease name that
+ended in '+'.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record when a lease was created, which gives the age of its runs.
 
-Existing leases have no such time; they end within minutes.
+The time of existing leases is unknown; these leases end within minutes.
 """
 
 import sqlalchemy as sa

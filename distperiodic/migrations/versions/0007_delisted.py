@@ -3,7 +3,7 @@
 
 Without this time, a process with an older reading of the catalogue could list
 the object from an instant before it was delisted. Objects that are already
-delisted have no such time.
+delisted have no recorded time.
 """
 
 import sqlalchemy as sa

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index failures by time, so that a service finds old ones to delete."""
+"""Index failures by time, so that a service finds old rows to delete."""
 
 import sqlalchemy as sa
 from alembic import op
