@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver would pass over in the URL of a coordination service is
-refused, and no password of it is shown.
+"""Parts of a coordination service's URL that its driver would ignore are
+rejected. The error does not show the password.
 """
 
 import pytest

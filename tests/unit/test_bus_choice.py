@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bus within one process, where other processes should be reached."""
+"""Rejection of a bus within one process where other processes need it."""
 
 import pytest
 from oslo_config import cfg

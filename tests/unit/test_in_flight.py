@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler has given to its workers, as it counts it."""
+"""The objects that a scheduler has sent to its workers, as it counts them."""
 
 from distperiodic.core import credit
 from distperiodic.core import message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due next, of all jobs of one member."""
+"""The next due timer among all jobs of one member."""
 
 import pytest
 
