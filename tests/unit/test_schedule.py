@@ -166,7 +166,7 @@ SPECIAL_DAYS = [
     ('America/Santiago', '2026-09-06'),  # midnight does not exist
     ('America/Santiago', '2026-04-05'),  # 24:00 -> 23:00
     ('Pacific/Apia', '2011-12-30'),  # the whole day does not exist
-        ('Asia/Kolkata', '2026-06-01'),  # UTC+05:30, no event
+    ('Asia/Kolkata', '2026-06-01'),  # UTC+05:30, no event
     ('UTC', '2028-02-29'),
     ('Europe/Berlin', '2027-01-01'),
 ]
