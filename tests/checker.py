@@ -39,12 +39,13 @@ class Run:
     start: int
     end: int | None = None  # None: the run continues after the record ends
     outcome: str = ''  # done, failed or killed; empty: still unknown
-    #: True if the claim was no longer its own when the run began.
+    #: True if another process already held the claim when the run began.
     stale: bool = False
-    #: Number of runs of the same job in progress when the run began. Only
-    #: processes count that could act and trusted their leases.
+    #: Number of other runs of the job at the start of this run. Runs of
+    #: processes that are stopped, or that do not trust their leases, do not
+    #: count.
     beside: int = 0
-    #: The number of such runs for all jobs of the partition.
+    #: The same number for all jobs of the partition.
     within: int = 0
 
     @property
@@ -64,11 +65,11 @@ class Claim:
     endings: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: The fences under which runs were granted, in the order of the grants.
     grants: list[int] = dataclasses.field(default_factory=list)
-    #: The instant at which its first run was granted.
+    #: The instant at which the claim's first run was granted.
     granted: int | None = None
     #: The fences of the runs whose result counted.
     counted: list[int] = dataclasses.field(default_factory=list)
-    #: Number of times that it was claimed as new.
+    #: Number of times that the store reported the claim as new.
     claimed: int = 1
 
     @property
@@ -219,7 +220,7 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
 
 
 def stale(runs: Iterable[Run]) -> list[Finding]:
-    """Find runs that began although their claim was no longer their own."""
+    """Find runs that began although another process held their claim."""
     return [Finding('stale', f'{run.job} {run.object}: {_told(run)}')
             for run in runs if run.stale]
 
@@ -320,7 +321,7 @@ def unended(record: Record) -> list[Finding]:
 
 
 def attempts(record: Record) -> list[Finding]:
-    """Find claims that ran more often than their job allows."""
+    """Find claims with more runs than their job allows."""
     found = []
     runs = collections.Counter(run.key for run in record.runs)
     for run in record.runs:

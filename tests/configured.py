@@ -7,7 +7,8 @@ from distperiodic import opts
 
 
 def configuration(**options):
-    """Return options: those of [distperiodic] as given, else the defaults."""
+    """Return default options, with *options* set in the group [distperiodic].
+    """
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])

@@ -21,7 +21,8 @@ hypothesis.settings.register_profile(
     'same', deadline=None, derandomize=True, suppress_health_check=_SLOW)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
-# Only whether a test fails matters here, so no smaller example is searched.
+# For a run that only asks whether a test fails: skip the search for smaller
+# examples.
 hypothesis.settings.register_profile(
     'first', deadline=None, derandomize=True, suppress_health_check=_SLOW,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
@@ -35,7 +36,7 @@ def pytest_configure(config):
     services.
     """
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
-    # Servers run as other users, and create files in it as well.
+    # Servers run as other users, and create files in this directory, too.
     pathlib.Path(place).chmod(0o1777)
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
     # Files for the analysis of a failure stay in the usual directory.

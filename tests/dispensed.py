@@ -27,7 +27,7 @@ class Model:
         self.done = set()
 
     def recreate(self, scores, again=False):
-        """Replace the tasks by *scores*; *again* offers done tasks as new."""
+        """Set the tasks and their scores; *again* offers done tasks as new."""
         if again:
             self.done -= set(scores)
         for bucket in self.buckets.values():

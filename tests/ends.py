@@ -13,7 +13,8 @@ from distperiodic.adapters.messaging import bus as messaging
 from distperiodic.core import message
 from tests.waiting import wait_until
 
-#: The brokers for tests of all buses. The fixture ``url`` adds the fake one.
+#: The brokers for tests of all buses. The fixture ``url`` also has the fake
+#: broker.
 BROKERS = ['rabbitmq', 'quorum', 'redis', 'directory']
 PATIENCE = 2.0
 LATE = PATIENCE + 1.0

@@ -38,14 +38,14 @@ class Policy(checker.Policy):
 class Record(checker.Record):
     """A record with the ticks that were expected, and the times of faults."""
 
-    # This is narrower than the type in the base class, which never assigns it.
+    # The base class declares a wider type, but never assigns the attribute.
     policies: dict[str, Policy]  # type: ignore[assignment]
     expected: list[checker.Key] = dataclasses.field(default_factory=list)
     windows: list[Window] = dataclasses.field(default_factory=list)
 
 
 class _Windows:
-    """Merged windows, for a fast check whether a time touches one of them."""
+    """Merged windows, to find quickly whether a time overlaps a window."""
 
     def __init__(self, windows: Iterable[Window]):
         merged: list[list[int]] = []

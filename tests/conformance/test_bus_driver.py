@@ -74,7 +74,7 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
         ends.send(1, worker=entry('worker-9'))
         wait_until(lambda: ends.unsent)
 
-    # The reason names the missing queue.
+    # The error text names the missing queue.
     assert '.worker-9~' in ends.unsent['1']
     assert ends.sent == []
 
@@ -220,7 +220,7 @@ def test_a_closed_bus_can_be_started_again(ends):
     ends.work.close(3)
     ends.back.close(3)
     ends.send(2)
-    # The reason is that the bus is closed, and not an error of the broker.
+    # The error text says that the bus is closed, and names no broker fault.
     assert 'start' in ends.unsent['2']
     ends.back.start(20)
     ends.work.start(20)

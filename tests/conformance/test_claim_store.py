@@ -97,7 +97,7 @@ def of_memory():
 
 @pytest.fixture(scope='session')
 def of_simulation():
-    """The store of the simulation. All its members call the same object."""
+    """The simulation's store. All members of a simulation share one object."""
     shared = simulated.SharedStore(
         SystemClock(), journal.Journal(SystemClock().now))
     return World(lambda: shared, shared=False)
@@ -300,7 +300,7 @@ def made(store, job, tick, key, lease, move):
                              claims.MOVES[move][1]))
 
 
-#: The moves that a holder of a lease can try with the lease.
+#: The moves for which a caller must name the claim's lease.
 HELD_MOVES = [m for m in MOVES if m not in (Move.CLAIM, Move.TAKE_OVER)]
 
 
@@ -555,7 +555,7 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
 
 @pytest.mark.parametrize(('state', 'move'), [
     (state, move) for state in STATES for move in MOVES
-    # A repeated call: it succeeds, although the table has no such move.
+    # The state's ending move is a repeated call here, and it succeeds.
     if (state, move) not in (
         (State.DONE, Move.FINISH), (State.DEAD, Move.BURY),
         *((s, claims.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
@@ -702,7 +702,7 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
 
 def test_what_the_gone_held_is_left_to_them_while_they_renew(
         store, job, tick):
-    """They may be alive, and cut off from the other members only."""
+    """The holders may be alive, and cut off from the other members only."""
     lease, _ = run(store, job, tick, 'a')
     over = functools.partial(store.take_over_expired, [job], holder=OTHER,
                              limit=9, seconds=LONG, gone=[WORKER])
@@ -927,7 +927,7 @@ def test_the_history_tells_members_apart_and_how_late_they_claimed(
         (future, SCHEDULER, 1, 0)]
     longest = 2001 + (ended - began) / 1000
     assert 2000 <= rows[0].latest <= longest
-    # The lateness of two claims is added up.
+    # The row has the sum of the lateness of two claims.
     assert 2 * 2000 <= rows[0].lateness <= 2 * longest
     assert [(r.lateness, r.latest) for r in rows[1:]] == [(0, 0), (0, 0)]
 
@@ -1026,7 +1026,7 @@ def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
 @pytest.mark.parametrize('move', HELD_MOVES, ids=value)
 def test_what_a_session_has_ended_is_counted_and_nothing_else(
         one, job, tick, move):
-    """After this, finish() counts as a repeated call and succeeds."""
+    """Once a session has ended a run, finish() succeeds as a repeated call."""
     lease, _ = run(one, job, tick, 'a', 'b')
     assert end_in_a_session(one, job, 'a', lease)
 
@@ -1202,7 +1202,7 @@ def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
 
 
 def each_second_until(tick):
-    """For a job due each second: a function that counts its missed ticks.
+    """Return a function that counts missed ticks, for a job due each second.
 
     The function counts the ticks between a watermark and *tick*.
     """
@@ -1266,7 +1266,7 @@ RING = -2 ** 63, 2 ** 63 - 1
 
 
 def listed(store, job, *, before=None, limit=10_000):
-    """The listed objects, each with its watermark, its since, its schedule."""
+    """For each listed object its watermark, its since and its schedule."""
     return {row.object: (row.settled, row.since, row.rule)
             for row in store.rows(job, *RING, before=before, limit=limit)}
 
@@ -1328,7 +1328,8 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
 ])
 def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         store, job, tick, later, since):
-    """The process that lists it may have been suspended in the meantime."""
+    """The process that lists the object may have been suspended before that.
+    """
     enlist(store, job, tick, 'a', at=tick)
     delist(store, job, tick + 5 * SECOND, 'a')
 
@@ -1449,7 +1450,7 @@ def test_many_that_list_the_same_at_once_list_it_once(
 
 
 def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
-    """The table's key prevents a second row, even if a statement is wrong."""
+    """The primary key of the table rejects a second row for an object."""
     take(one, job, tick, 'a')
     found = columns(one, tables.claim, job, *tables.claim.c.keys())
 
@@ -1556,7 +1557,7 @@ def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
 # Rows without a recorded schedule, as earlier releases wrote them.
 
 def unrecorded(store, job):
-    """Change a job's rows to the form that an earlier release wrote."""
+    """Change a job's rows to the format of earlier releases."""
     number = sa.select(tables.job.c.id).where(
         tables.job.c.name == job).scalar_subquery()
     store.database.write(lambda connection: connection.execute(
@@ -1612,7 +1613,7 @@ def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
 
 @pytest.mark.parametrize('state', [State.DONE, State.CLAIMED], ids=value)
 def test_a_claim_tells_the_tick_before_it(one, job, tick, state):
-    """The earlier claim may have ended, or the new claim supersedes it."""
+    """The earlier claim has ended, or the new claim supersedes it."""
     bring(one, job, tick, 'a', state)
 
     claim(one, job, tick + SECOND, ['a'], supersede=True)
@@ -1993,7 +1994,8 @@ def test_a_lease_with_a_row_that_is_kept_is_taken_over_later(
 @pytest.mark.parametrize('started', [True, False])
 def test_a_claim_that_is_given_up_waits_for_a_short_lock(
         many_sessions, job, tick, started):
-    """No handler will end the claim, so it must not wait for its expiry."""
+    """No handler ends the claim, so nothing else would free the object soon.
+    """
     with opened(many_sessions) as store, opened(many_sessions) as other:
         lease = (run(store, job, tick, 'a', 'b')[0] if started
                  else take(store, job, tick, 'a', 'b')[0])
@@ -2044,8 +2046,7 @@ def made_anew(url):
 
 def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
         tmp_path, tick):
-    """The store remembers the job's old number, and nothing signals the
-    change.
+    """The old store still uses the number that the job had in the old tables.
     """
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     world = sql(url)
@@ -2273,7 +2274,7 @@ def test_an_end_told_again_at_once_counts_the_same(store, job, tick, end):
 
 def test_of_what_was_taken_over_in_part_the_rest_counts(
         store, job, tick):
-    """The store matches results by object, and does not count them only."""
+    """The store compares the objects, and not only their number."""
     lease, _ = run(store, job, tick, 'a', 'b', 'c', 'd', 'e')
     reclaim(store, job, tick, ['a', 'c'], lease)
 
@@ -2372,7 +2373,9 @@ def test_leases_taken_over_are_told_again_to_who_asks_again(
 
 
 def count(store, *jobs):
-    """The number of runs of each job; a job without a count has none."""
+    """Return the number of runs of each job. The store omits jobs without
+    runs.
+    """
     counted = store.running(jobs)
     assert set(counted) <= set(jobs)
     return [counted.get(job, 0) for job in jobs]
@@ -2640,7 +2643,7 @@ class Forgetful:
         def ask(*args, **options):
             lost = asked(*args, **options)
             if called in ('now', 'take_over_expired'):
-                # The second call of these methods may have another answer.
+                # A second call of these methods may have another result.
                 return lost
             answer = asked(*args, **options)
             assert answer == lost, called
@@ -2655,7 +2658,7 @@ class Forgetful:
                         or name == 'psycopg2'],
                 ids=' '.join)
 def told(request):
-    """A store, and a store whose answers get lost."""
+    """A store, or a store that loses each first answer."""
     name, heard = request.param
     with opened(request.getfixturevalue(f'of_{name}')) as one:
         yield one if heard == 'heard' else Forgetful(one)

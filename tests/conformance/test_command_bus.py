@@ -29,7 +29,7 @@ class Steered:
     """The buses of a scheduler, a worker and an operator.
 
     :param keys: The signing keys of the scheduler and the worker.
-    :param refusal: Their answer to a command. None means that they obey.
+    :param refusal: Their answer to a command. None means that they obey it.
     """
 
     def __init__(self, url, keys=('key',), operator_keys=('key',),

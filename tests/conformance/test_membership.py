@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership: guarantees of every coordination service.
 
-The tests of the port itself come first; a process without a service passes
-them, too. The other tests cover the guarantees for groups of processes.
-Tests for ZooKeeper alone are in tests/functional/test_coordinator.py.
+The first tests cover the port. A process without a coordination service must
+pass these tests, too. The other tests cover guarantees for groups of
+processes. tests/functional/test_coordinator.py has tests for ZooKeeper alone.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ def spawn(url, group, closing):
 
 
 class Noted(Membership):
-    """A membership that records the views that it reports."""
+    """A membership that records the views which it passes to callbacks."""
 
     def __init__(self, url, group, identity, points, join=True, **options):
         options = {'session_timeout': SESSION, 'heartbeat_interval': 0.2,

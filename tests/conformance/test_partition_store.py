@@ -126,7 +126,7 @@ def test_a_lease_that_has_not_expired_is_not_taken_over(world):
 
 
 def test_who_has_read_an_older_fence_takes_nothing_over(world):
-    """Another worker took over after the read, and its lease has expired."""
+    """Another worker took over after the read, and then its lease expired."""
     world.acquire(A, seconds=OVER)
     world.acquire(B, seconds=OVER)
 
@@ -248,7 +248,7 @@ def test_one_of_many_that_ask_at_once_becomes_active(world):
 
 
 def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
-    """The runs are granted before the take-over, and never after it."""
+    """The runs start before the take-over, and none starts after it."""
     world.acquire(A)
     other, held = world.another(), threading.Event()
 
@@ -262,7 +262,7 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         if not world.partitions.hold(connection, Active('p', A, 1)):
             return None
         held.set()
-        # This is shorter than the database's limit on idle transactions.
+        # The database ends a transaction that is idle for longer than this.
         concurrent.futures.wait([taken], timeout=1.0)
         return taken.done()
 
@@ -343,7 +343,7 @@ def test_a_worker_that_shares_keeps_its_partition_only_by_renewal(world):
 
 
 def test_a_worker_that_shares_and_starts_voids_an_expired_lease(world):
-    """The former holder is not active any more when it comes back."""
+    """The holder of the expired lease is not active when it comes back."""
     world.acquire(A, seconds=OVER)
     assert world.share(B, seconds=OVER) == set()
 
@@ -363,8 +363,8 @@ def test_a_worker_that_does_not_start_voids_no_lease(world):
 
 @pytest.mark.parametrize('known', [True, False])
 def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
-    """It is in the group, or the group is unknown. In both cases its runs may
-    continue, even if its own lease has expired.
+    """The silent worker is in the group, or the group is unknown. In both
+    cases its runs may continue, although its own lease has expired.
     """
     world.share(A)
     members = [A] if known else None
@@ -397,7 +397,7 @@ def test_a_member_that_has_sent_no_heartbeat_may_share_the_partition(world):
 
 
 def test_of_one_that_shares_and_one_that_stands_by_one_starts_at_once(world):
-    """Both start at the same moment, 40 times."""
+    """The two workers start at the same moment, 40 times."""
     one, other = world.another(), world.another()
     ready = threading.Barrier(2)
 
@@ -478,7 +478,7 @@ print(admin.promote('p', 'h:1', by='op', within=600.0).active, flush=True)
 
 
 def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
-    """Otherwise the choice would remain although the worker is active."""
+    """Otherwise the choice would still be recorded after the take-over."""
     world.acquire(A)
     world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
     with subprocess.Popen(

@@ -128,7 +128,7 @@ def test_failures_of_objects_that_are_dead_stay_and_block_no_others(world):
     now = world.store.now()
     ill = [f'ill-{n:04}' for n in range(1100)]
     well = [f'well-{n:04}' for n in range(1050)]
-    # Its failure is recorded later, as after a step of the clock.
+    # The time of this failure is later, as after a step of the clock.
     world.run(now - 9 * DAY, ['later'], dead=True)
     world.run(now - 9 * DAY, ill, dead=True)
     world.run(now - 9 * DAY, well, dead=True)

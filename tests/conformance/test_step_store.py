@@ -857,7 +857,9 @@ def test_a_cancelled_head_makes_room_for_the_next_task(board):
 
 
 def test_a_task_that_is_retried_takes_its_old_place(board):
-    """It even becomes the head of the queue if the head has not started."""
+    """The task even precedes the head of the queue if the head has not
+    started.
+    """
     board.client.set_queue('q', on_failure='go_on')
     first = board.client.submit('same', queue='q')
     board.run(error='ill')

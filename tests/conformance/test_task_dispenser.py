@@ -446,7 +446,7 @@ def test_an_empty_pool_is_a_pool(one):
 
 
 def test_a_repeated_transaction_gives_the_same_answer(one, monkeypatch):
-    """The transaction was committed, but its answer was lost."""
+    """The transaction was committed, but the dispenser received no answer."""
     def twice(database, work):
         write(database, work)
         return write(database, work)
@@ -635,7 +635,7 @@ def test_equal_seeds_of_two_processes_do_not_mix_their_buckets(world, pool):
 
 
 def test_a_pool_store_belongs_to_no_thread(world, pool):
-    """A dispenser uses each connection in several threads, one by one."""
+    """A dispenser uses each connection in many threads, one after another."""
     store = SqlTaskPool(
         world.url, namespace='tests', pool=pool, bucket_timeout=60.0)
     store.recreate({'sa': 1.0}, as_of=None, done_retention=60.0)

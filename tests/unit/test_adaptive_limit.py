@@ -130,7 +130,9 @@ def test_what_is_brief_is_sent_ahead_so_that_no_place_is_idle():
 
 
 def test_nothing_is_sent_ahead_of_nothing():
-    """Otherwise, a scheduler whose runs are refused would retry endlessly."""
+    """Otherwise a scheduler would send runs again after each refusal, without
+    a pause.
+    """
     one = Bound()
     one.fill()
     one.end(BRIEF)

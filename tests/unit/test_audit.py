@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit assigns each due tick to exactly one class, and reports the ticks
-that the numbers of the history do not account for.
+"""Audit: each due tick is in exactly one class. Ticks that are missing in the
+history are reported.
 """
 
 import collections

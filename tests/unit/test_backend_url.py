@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a coordination service's URL that its driver would ignore are
-rejected. The error does not show the password.
+"""URLs of coordination services: parts that the driver would ignore are
+rejected, and errors do not show passwords.
 """
 
 import pytest

@@ -79,7 +79,7 @@ def test_what_its_workers_die_of_takes_no_other_object_with_it(
 
 
 def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
-    """The cost remains until the object is fixed and one run succeeds."""
+    """This lasts until the object is fixed and one of its runs succeeds."""
     me = at_work(world, 40)
     workers = Workers(me, 2, 'object-7')
 
@@ -106,7 +106,7 @@ def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
 
 @pytest.mark.parametrize('most', [2, 4])
 def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
-    """After enough losses a newer tick supersedes the claim, repeatedly."""
+    """After some losses a newer tick supersedes the claim, again and again."""
     me = at_work(world, 4)
     deaths = []
     for _ in range(12):
@@ -303,7 +303,9 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
 
 
 def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
-    """Each could run alone until other schedulers got shares of the limit."""
+    """Before other schedulers took their shares, all of them fitted into the
+    limit.
+    """
     me = at_work(world, 10, job(objects=True, max_in_flight=12),
                  workers=[worker('w0', slots=1000)])
     me.bus.open.clear()
@@ -335,7 +337,7 @@ def test_a_suspect_that_is_refused_stays_one(world):
 
 
 def test_a_message_alone_takes_no_run_from_its_worker(world):
-    """A refusal can be forged; the store knows which runs it has granted."""
+    """A message can be forged, but the store knows the granted runs."""
     me = world.scheduler(
         job(objects=True), finishes=False, store=world.shared_store(),
         catalogues={'poll': ['a']},

@@ -43,7 +43,7 @@ OBJECTS = st.lists(st.one_of(KEYS, KEYS.map(Node), st.uuids().map(Node)),
 
 
 def of_member(objects, one=RING, name=ME):
-    """The simple implementation: compute the owner of each object."""
+    """Compute the owner of each object: slow, but simple."""
     return [o for o in objects if one.owner_of(catalogue.id_of(o)) == name]
 
 
@@ -340,7 +340,7 @@ print(after - before)
 
 
 def test_a_million_objects_are_held_in_250_megabytes(record_property):
-    """The objects themselves belong to the caller and do not count."""
+    """The limit excludes the objects themselves, which the caller keeps."""
     taken = int(subprocess.run(
         [sys.executable, '-c', MILLION], capture_output=True, text=True,
         check=True).stdout)

@@ -12,8 +12,8 @@ from distperiodic.core import claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
-#: The moves that each state allows; all others are rejected. They are repeated
-#: here on purpose: this is the specification, the table implements it.
+#: The moves that each state allows; all others are rejected. This copy of the
+#: table is the specification, and the product's table must agree with it.
 ALLOWED = {
     State.LISTED: {Move.CLAIM},
     State.CLAIMED: {Move.START, Move.BURY, Move.RECLAIM, Move.SKIP,
@@ -60,7 +60,8 @@ def test_what_is_put_back_was_dead():
 
 
 def test_what_ran_is_never_left_for_a_later_tick():
-    """A newer claim beside it would let two runs of the object overlap."""
+    """If a newer tick were claimed meanwhile, the object's runs would overlap.
+    """
     for state in (State.RUNNING, State.RETRY):
         assert not claim.allowed(Move.SUPERSEDE, state)
         assert not claim.allowed(Move.CLAIM, state)

@@ -37,7 +37,8 @@ class Store:
         self.read = collections.Counter()
         #: The watermark of the objects that are skipped.
         self.settled = ALWAYS
-        #: Microseconds by which its clock is behind that of the member.
+        #: Microseconds by which the store's clock is behind the member's
+        #: clock.
         self.behind = 0
 
     def adopt(self, schedules):
@@ -149,7 +150,7 @@ def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
 
 
 def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
-    """By the member's clock, the same tick would be claimed again and again.
+    """With the wrong clock, the member would claim the same tick repeatedly.
     """
     desk = Desk()
     desk.store.behind = -70 * SECOND
@@ -166,7 +167,7 @@ def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
 
 
 def test_the_objects_of_a_paused_job_are_skipped():
-    """The ticks that they missed before count as misfires."""
+    """Their earlier ticks, from before the pause, count as misfires."""
     desk = Desk(status={'paused': 'night'})
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
@@ -188,8 +189,8 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
 
 
 def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
-    """The object may have been listed again, however late its delisting is
-    recorded.
+    """By then the object may be listed again, because a delisting may be
+    recorded late.
     """
     desk = Desk()
 
@@ -236,13 +237,13 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
 
 
 @pytest.mark.parametrize('served, by', [
-    # Its last run succeeded before all, some or none of the ticks.
+    # The last run succeeded before all, some or none of the ticks.
     (tick(4) + 1, [(tick(1), SkippedBy.LOST, 3)]),
     (tick(3), [(tick(3), SkippedBy.OVERLAP, 1), (tick(1), SkippedBy.LOST, 2)]),
     (tick(2) + 1, [(tick(2), SkippedBy.OVERLAP, 2),
                    (tick(1), SkippedBy.LOST, 1)]),
     (tick(1) + 1, [(tick(1), SkippedBy.OVERLAP, 3)]),
-    # Its last run failed at an unknown time.
+    # The last run failed at an unknown time.
     (None, [(tick(1), SkippedBy.MISFIRE, 3)])])
 def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
         served, by):
@@ -278,7 +279,7 @@ def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
     at = ring.position_of(key)
     due_at = NOW - late * SECOND
     moment = due_at - schedule.phase_us(at, 3600 * SECOND)
-    # Move the job's grid, as if its tick had come at this moment.
+    # Set the clock so that the object's tick is due at this moment.
     desk.clock.advance((3600 * SECOND - moment % (3600 * SECOND)) / SECOND)
     last = moment // (3600 * SECOND) * 3600 * SECOND + 3600 * SECOND
 
@@ -294,7 +295,9 @@ def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
 @pytest.mark.parametrize('by', [SkippedBy.MISFIRE, SkippedBy.LOST])
 def test_a_listing_that_was_to_run_immediately_is_given_up_like_a_tick(
         by, missed, seconds):
-    """On the grid and off the grid, alone and with ticks of the grid."""
+    """The object is listed at a tick or between ticks, and misses other ticks
+    or none.
+    """
     attended = tick(9) if by is SkippedBy.LOST else None
     desk = Desk(status={'attended': attended}, run_immediately=True)
     listed = tick(missed) + seconds * SECOND
@@ -349,8 +352,7 @@ def test_with_a_phase_a_tick_is_claimed_until_the_next_one_is_due(
 
 
 def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
-    """A caller that checked only periodically could find another request
-    pending each time.
+    """A caller that only polls could find another pending request each time.
     """
     desk = Desk()
     desk.queue.slow = True
@@ -392,7 +394,7 @@ def sweep(desk):
 def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
     desk = Desk(piece=2)
     desk.claimer.wait_for('poll', 'abcde')
-    # Their runs continue, so each sweep judges all of them again.
+    # The objects are still running, so each sweep judges all of them again.
     desk.store.rows_of = lambda job, objects: (
         desk.store.read.update(objects),
         [Row(key, 0, tick(2), tick(9), free=False) for key in objects])[1]
@@ -463,7 +465,7 @@ def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
 
 
 def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
-    """The row may be missing in an earlier record, because it was locked."""
+    """An earlier skip may have omitted the row, because the row was locked."""
     desk, counted = Desk(), []
     desk.store.claim = lambda job, tick, objects, **options: Claimed(
         [], ['a'], 0, [], [])

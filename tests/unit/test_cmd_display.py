@@ -105,7 +105,7 @@ def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
     told = capsys.readouterr().out
     assert '| Member ' in told
     assert 'Arcs' not in told
-    # If the record does not fit either, it is still printed in full.
+    # A record that is too wide in both forms is still printed in full.
     shell.main(['ring', 'show', '--members', f'{"a" * 50}:1,b'])
 
     told = capsys.readouterr().out

@@ -109,7 +109,7 @@ def test_a_message_that_was_changed_is_refused_and_nothing_else_is_raised(
         assert '\n' not in str(exc)
         assert len(str(exc)) < 500
     else:
-        # The mutant happens to be valid, so encoding it gives the same text.
+        # This mutant is a valid message, so it was encoded in the same way.
         assert not keys or encoded == an_encoded(kind, keys)
         assert isinstance(decoded, (ControlRequest, ControlReply))
 
@@ -221,7 +221,7 @@ def test_a_command_counts_once_as_long_as_it_may_count_at_all(first):
     assert kept.refusal(a_request(), NOW + first * SECOND) is None
 
     for seconds in range(first, 65):
-        # Other commands must not displace its record.
+        # The filter must remember the command in spite of many others.
         kept.refusal(a_request(id=f'{seconds + 100:032x}',
                                sent=NOW + seconds * SECOND),
                      NOW + seconds * SECOND)

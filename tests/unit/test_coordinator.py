@@ -234,7 +234,8 @@ def test_options_are_read_when_it_connects(made, tmp_path):
 
 def test_a_value_that_cannot_be_leaves_the_one_that_it_had(
         made, tmp_path, caplog):
-    """The host reads the file again, and its hook must not fail."""
+    """The host reads the file again, and its callback must not raise errors.
+    """
     path = tmp_path / 'service.conf'
     path.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
     conf = cfg.ConfigOpts()
@@ -678,8 +679,8 @@ def test_a_fork_keeps_the_name_that_was_given(made, hash_ring, fork):
 
 def test_a_lock_held_at_a_fork_does_not_hold_up_the_child(
         made, hash_ring, fork, monkeypatch):
-    """The thread that holds it does not exist in the child and never releases
-    it.
+    """The thread that holds the lock does not exist in the child, so the lock
+    would never be released.
     """
     held, began = threading.Event(), threading.Event()
 

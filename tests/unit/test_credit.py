@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of the number of runs that a worker may hold."""
+"""Credit: the number of runs that a worker may hold."""
 
 import hypothesis
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's figures are correct: they are the demo's only result."""
+"""The demo prints correct figures."""
 
 import os
 

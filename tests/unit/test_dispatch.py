@@ -53,7 +53,7 @@ class Workers:
         self.scheduler.flow.pump()
 
     def turn(self, seconds):
-        """Let time pass; each worker runs as many objects as fit into it."""
+        """Let time pass; each worker does the runs that fit into this time."""
         for batch in list(self.scheduler.bus.open.values()):
             name = batch.worker.partition('~')[0]
             if not any(b is batch for b, _ in self.queues[name]):
@@ -185,7 +185,7 @@ def test_a_slow_worker_does_not_hoard(world):
         crew.turn(0.1)
         turns += 1
 
-    # The time that both need together: 6000 / (1000 + 50) s.
+    # 1050 objects per second is the speed of both workers together.
     assert turns / 10 < 1.35 * 6000 / 1050
     assert crew.most['slow'] <= 150
 
@@ -373,7 +373,7 @@ def test_a_worker_that_refuses_is_left_alone_for_a_second(world):
 
 
 def test_a_refusal_of_one_job_does_not_keep_back_another(world):
-    """A member with an unknown view refuses only jobs divided by the ring."""
+    """A refusal for an unknown view concerns only jobs divided by the ring."""
     me = at_work(world, 10, job('ours', objects=True),
                  job('mine', every=3600.0, offset=60.5),
                  workers=[worker(slots=50)])
@@ -560,8 +560,8 @@ def test_a_sign_of_life_renews_the_lease(world):
 @pytest.mark.parametrize('workers', [[], None], ids=['waits', 'runs'])
 def test_renewals_wait_for_nothing_that_was_asked_before(
         world, monkeypatch, workers):
-    """Behind the claims of a large job that catches up, renewals would come
-    after the leases have expired.
+    """Claims of a large job may wait in the queue. Renewals behind these
+    claims would come after the leases have expired.
     """
     renewed = []
 
@@ -603,7 +603,7 @@ def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
 
 
 def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
-    """It must first read the signs of life that arrived meanwhile."""
+    """The scheduler must first read the signs of life that have arrived."""
     me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
     world.advance(10)
 
@@ -825,7 +825,7 @@ def test_claims_that_nobody_takes_do_not_pile_up(world):
 
 
 def test_a_superseded_claim_is_refused_at_its_start(world):
-    """The other objects of the batch still run."""
+    """One of the objects is superseded; the other objects still run."""
     me = at_work(world, 10)
     me.reader.given['poll'] = ['object-3']
     world.advance(60)
@@ -864,7 +864,7 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(
 
     assert kept(me.dispatcher, Worker) == 1
     assert kept(me.dispatcher, SentBatch) == 0
-    # All workers share one key of the log throttle, so no names are kept.
+    # All workers share one key of the log throttle, which keeps no names.
     assert len(lines(caplog, 'not sent')) == 1
     me.assert_accounted_for()
 
@@ -897,7 +897,8 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
 
 
 def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
-    """The scheduler that saw it leave takes them over before they expire."""
+    """Schedulers that saw the member leave do not wait for the leases' expiry.
+    """
     store = MemoryClaimStore(world.clock)
     mine, other = (worker(name, 0, points=40)
                    for name in ('me', 'other'))
@@ -933,7 +934,9 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
 @pytest.mark.parametrize('drains', [False, True])
 def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
         world, drains):
-    """It will leave soon, and others would wait for the lease once more."""
+    """The scheduler will leave soon. Others would then have to wait for its
+    new lease to expire.
+    """
     store = MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
                 seconds=1, supersede=False)

@@ -252,7 +252,8 @@ def test_the_readme_shows_the_first_program_of_the_tutorial():
 
 
 def test_no_program_that_is_shown_has_the_group_of_another():
-    """Otherwise the claims of one program would count for the next one."""
+    """In one group, the claims of one program would count for another program.
+    """
     pages = [ROOT / 'README.rst', *(SOURCE / 'tutorial').glob('*.rst'),
              *(ROOT / 'examples').rglob('*.conf')]
     sections = [
@@ -271,7 +272,7 @@ def test_no_program_that_is_shown_has_the_group_of_another():
     'README.rst', 'doc/source/tutorial/first_job.py',
     'doc/source/tutorial/first_workflow.py'])
 def test_a_program_that_is_shown_does_not_start_without_its_file(path):
-    """The file names its group; oslo.config rejects a missing file."""
+    """The file names the group; oslo.config rejects a missing file."""
     text = (ROOT / path).read_text()
 
     assert 'cfg.CONF()' not in text

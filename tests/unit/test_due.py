@@ -61,7 +61,8 @@ class Model(NamedTuple):
         found = [(tick, at) for tick, at in found
                  if at >= max(row.since, self.plan.since)]
         if self.plan.immediate:
-            # The instant of the listing is the object's first tick.
+            # With run_immediately, the instant of the listing is the first
+            # tick.
             found = [(row.since, row.since),
                      *((tick, at) for tick, at in found if tick > row.since)]
         return [(tick, at) for tick, at in found if tick > row.settled]
@@ -71,7 +72,7 @@ class Model(NamedTuple):
             return round(self.plan.grace * SECOND)
         if tick in self.ticks:
             return min(self.period(tick), MINUTE)
-        # The tick is the listing: use the spacing of the grid at that time.
+        # For the instant of the listing, use the grid's spacing at that time.
         return min(self.plan.schedule.period_us(tick), MINUTE)
 
     def verdict(self, row, now):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limit on the mutable state of the classes of the flow.
 
-A reader must remember each field that may change. So a class of the flow has
-only few such fields, and fields that other classes change count as well.
+A reader of a class must remember each field that may change. So a class of
+the flow has few such fields. Fields that other classes change count as well.
 """
 
 import ast
@@ -14,7 +14,7 @@ import pytest
 from distperiodic import flow
 
 FLOW = pathlib.Path(flow.__file__).parent
-#: Maximum number of fields that may change after one object was created.
+#: Maximum number of fields of a class that may change after __init__.
 MOST = 8
 
 # Methods that change the object they are called on.

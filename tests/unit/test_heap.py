@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The garbage collector ignores the objects that a service starts with."""
+"""The garbage collector does not scan the objects of a started service."""
 
 import gc
 import weakref

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks of a host, under changes of its wall clock."""
+"""The clocks of a host whose wall clock is set forward or back."""
 
 import pytest
 from hypothesis import given
@@ -105,8 +105,8 @@ def test_set_back_and_put_right_it_is_right_at_once(host):
 
 
 def test_before_it_is_recorded_a_clock_set_back_goes_on_as_it_was(host):
-    """Otherwise two processes that notice it one after the other would
-    disagree.
+    """Otherwise two processes that notice the change at different times would
+    have different clocks.
     """
     host.sleep(7 * SECOND)
     host.wall -= HOUR

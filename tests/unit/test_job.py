@@ -124,7 +124,7 @@ class TestJob:
             poll(**options)
 
     def test_without_a_grace_a_tick_may_be_a_period_or_a_minute_late(self):
-        """With a whole day, 'skip' could run a tick of two o'clock at eight.
+        """If the grace were a day, 'skip' could run the tick of 2:00 at 8:00.
         """
         daily = Job(name='report', schedule=Cron('@daily'))
         quick = Job(name='poll', schedule=Every(5))

@@ -79,7 +79,7 @@ def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
 
 
 def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
-    """Every object that was due before the ring changed is claimed."""
+    """The member claims all objects that were due before the ring changed."""
     one, other = world.group(
         'ab', worlds.job(every=600.0, objects=True, spread=True),
         partial={'poll'},
@@ -110,13 +110,13 @@ def three_that_lose_two(world, objects, after, **options):
 
 
 def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
-    """Every object that was due is claimed, whichever of the three members
-    owned it.
+    """The member claims all objects that were due, also those of the other
+    two.
     """
     objects = [f'o-{n}' for n in range(120)]
     everyone = three_that_lose_two(world, objects, 605, spread=True)
     one = everyone[0]
-    # Meanwhile its late scans read the rows of all members' objects.
+    # In this time its late scans read the rows of all members' objects.
     world.advance(200)
 
     def served():
@@ -139,7 +139,7 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
         worlds.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
         else key for key in (f'o-{n}' for n in range(60))]
     one = three_that_lose_two(world, objects, 1400)[0]
-    # Meanwhile the job has ticks at 1800 and 2400.
+    # In this time the job has ticks at 1800 and 2400.
     world.advance(1020)
 
     def served():
@@ -156,8 +156,8 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
                          ids=['whole', 'of its arcs'])
 def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
         world, partial, hangs):
-    """Also if its catalogue has only the objects of its old arcs, and if the
-    catalogue method hangs from then on.
+    """The catalogue may have only the objects of the member's old arcs, and
+    the catalogue method may hang.
     """
     one, other = world.group(
         'ab', worlds.job(every=3600.0, objects=True), partial=partial,
@@ -259,7 +259,7 @@ def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
 
 
 def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
-    """While it was not a member, another member owned its objects. That member
+    """Between its two tenures another member owned the objects. That member
     may have delisted an object that was missing only briefly.
     """
     store = world.shared_store()
@@ -299,7 +299,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
 
 def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         world):
-    """The catalogue of the next period has these objects at other indexes."""
+    """In the catalogue of the next period the objects have other indexes."""
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_950_000]
@@ -481,7 +481,8 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
 
 def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
-    """An object that left the catalogue still counts as claimed for the tick.
+    """The store counts an object that was claimed and then delisted. It must
+    not make up for an object that was not claimed.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     parts = ring.Ring(dict.fromkeys('abc', 40))
@@ -563,7 +564,7 @@ def arcs_of(asked):
 
 
 def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
-    """It is due even before the owner receives its first view of the group."""
+    """The job is due although its owner has no view of the group yet."""
     me = world.scheduler(worlds.job(every=60.0, scope=Scope.GROUP), sees=None,
                          store=world.shared_store())
     world.advance(65)
@@ -602,8 +603,7 @@ def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
 
 def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
         world):
-    """Its former owner recorded late that the object had left the catalogue.
-    """
+    """Its former owner delisted the object late."""
     store, me = that_lists_two(world)
 
     store.sync('poll', [], ['b'], at=world.clock.now())
@@ -613,7 +613,9 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
 
 
 def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
-    """An older catalogue, which objects with phases use, may still have it."""
+    """With phases, objects are claimed from an older catalogue, too. It may
+    contain delisted objects.
+    """
     store, me = that_lists_two(world)
     walks = slow_to_read(store, monkeypatch)
 
@@ -652,8 +654,8 @@ def test_whoever_lost_an_object_does_not_record_its_leaving(
 
 def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
         world, monkeypatch):
-    """Otherwise a walk would never end if members came and went faster than it
-    reads all rows.
+    """Otherwise a walk would never end if the ring changed more often than a
+    walk takes.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = world.shared_store()
@@ -677,7 +679,8 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
 
 def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
-    """Neither in the period in which the walk begins nor in the next period.
+    """This holds in the period in which the walk begins and in the next
+    period.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = world.shared_store()

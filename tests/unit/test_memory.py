@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Behaviour of the store in memory. The tests of the port that it implements
-are in tests/conformance/test_claim_store.py.
+"""The store in memory, apart from its port: tests/conformance/ has the tests
+that all stores must pass.
 """
 
 import random
@@ -119,7 +119,7 @@ def test_a_fence_grows_where_an_object_was_given_out_for_ever(owner):
 
 @pytest.mark.parametrize('seed', range(30))
 def test_the_fence_of_an_object_only_grows(seed):
-    """Across retries, losses, later ticks, and steps back of the clock."""
+    """The object has retries, losses and later ticks; the clock steps back."""
     chance = random.Random(seed)
     owner = Owner()
     tick, newest, lease, state = TICK, -1, None, 'ended'
@@ -221,7 +221,7 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
         owner.store.sync('poll', [], gone, at=tick)
 
     assert kept(owner.store, str) < 15_000
-    # Also for an earlier tick, as after a step back of the clock.
+    # This also holds for an earlier tick, as after a step back of the clock.
     assert owner.claim_one(TICK - MINUTE, '0-0').fence > fences['0-0']
 
 

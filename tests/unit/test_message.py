@@ -164,7 +164,7 @@ def test_a_message_nested_too_deep_for_the_parser_is_refused():
                   an_encoded('run') | {'more': deep}):
         with pytest.raises(exceptions.InvalidMessage):
             message.decode(value, ['key'])
-    # Free it from the outside in; the interpreter would free it recursively.
+    # Free the lists from the outside in; the interpreter would recurse.
     while deep:
         deep = deep.pop()
 
@@ -358,8 +358,7 @@ def test_each_refusal_has_a_sentence_of_its_own():
 
 @kinds
 def test_a_signed_message_is_read_with_any_of_the_keys(kind):
-    """Operators can rotate keys: first for all readers, then for the signer.
-    """
+    """Operators can add a new key to the readers before the signer uses it."""
     encoded = an_encoded(kind, ['new', 'old'])
     assert message.decode(encoded, ['old', 'new'])
     assert message.decode(encoded, [b'new'])
@@ -407,7 +406,8 @@ def test_decoding_does_not_change_the_message():
 
 
 def test_an_error_does_not_repeat_what_the_message_held():
-    """Logs show the error, and an untrusted message may contain a secret."""
+    """The error appears in a log, and an untrusted message may have a secret.
+    """
     with pytest.raises(exceptions.InvalidMessage) as refusal:
         message.decode(an_encoded('run') | {'tick': 'hunter2'})
     assert 'hunter2' not in str(refusal.value)

@@ -17,7 +17,7 @@ BUGS = bugs()
 
 @pytest.mark.parametrize('bug', BUGS, ids=lambda bug: bug.name)
 def test_a_bug_can_still_be_planted(bug):
-    """The changed file is still valid Python."""
+    """The file with the bug in it is valid Python."""
     compile(bug.planted(ROOT), bug.path, 'exec')
 
 
@@ -94,7 +94,7 @@ def test_each_bug_was_caught_by_a_suite_that_it_names():
 @pytest.mark.parametrize(('suite', 'test'), sorted(set(
     known.read().values())))
 def test_what_caught_a_bug_is_there(suite, test):
-    """If it is missing, the whole suite runs for each bug that it caught."""
+    """If this test is missing, the whole suite runs for each bug it caught."""
     kind = suite.partition('/')[0]
     if kind != 'simulation':
         file, *_, name = test.partition('[')[0].split('::')

@@ -41,7 +41,7 @@ class Post:
 
 @pytest.fixture(params=['short', 'long' * 30])
 def post(request, tmp_path):
-    """With a path that fits into a socket's address, and with a longer one."""
+    """Once the path fits into a socket's address, and once it is too long."""
     directory = tmp_path / request.param
     directory.mkdir()
     made = Post(directory)

@@ -291,7 +291,7 @@ def test_reports_for_one_scheduler_do_not_wait_for_anothers(broker):
         box.put(a_report(n), 'gone')
         box.put(a_report(n), 'here')
     wait_until(lambda: arrived(broker, 'here') == numbers(10))
-    # The first attempt that fails after the time limit is the last one.
+    # A failure after the time limit ends the attempts for this report.
     wait_until(lambda: len(box.lost) == 10)
     assert sorted(box.lost) == [(str(n), 'no queue') for n in range(10)]
     box.close(5)

@@ -162,8 +162,7 @@ def test_an_object_counts_from_the_first_reading_that_lists_it():
 
 
 def test_readings_that_agree_count_each_by_its_instant():
-    """If another process delists an object, the store needs a later reading.
-    """
+    """After a delisting by another process, the store uses a later reading."""
     part = part_that_read(reading('a'), *[reading('a', 'b')] * 3)
 
     assert part.listed_at('a') == (0, SECOND, 2 * SECOND, 3 * SECOND)
@@ -223,7 +222,7 @@ def test_a_walk_that_fails_leaves_all_to_be_recorded():
 
 
 def test_the_last_two_readings_count_while_nothing_is_walked():
-    """Earlier readings would use memory and serve no purpose."""
+    """Earlier readings would only use memory."""
     part = part_that_read(reading('a'))
     part.end_walk(True)
     part.ring = ring.Ring({'me': 1})

@@ -212,9 +212,7 @@ class TestTheDecorator:
         assert str(refused.value).startswith(place)
 
     def test_coroutines_and_generators_are_refused(self):
-        """A call would run none of their code, and the job would seem to
-        succeed.
-        """
+        """A call runs none of their code, so the job would seem to succeed."""
 
         async def coroutine(self, context):
             pass
@@ -264,7 +262,7 @@ class TestTheDecorator:
     def test_a_method_of_other_arguments_is_refused_at_import(
         self, options, method, told
     ):
-        """Otherwise each tick would fail."""
+        """Otherwise the error would occur at each tick."""
         method.__name__ = 'wrong'
         wrong = periodic_task(spacing=5, **options)(method)
 
@@ -646,7 +644,9 @@ class TestOsloTasks:
             Tasks(None)
 
     def test_the_real_decorator_leaves_what_is_read_here(self):
-        """This needs a process of its own: the import fixes its backend."""
+        """oslo.service fixes its backend when it is imported, so the test runs
+        in a process of its own.
+        """
         outcome = run_python(
             'from oslo_service import backend\n'
             'backend.init_backend(backend.BackendType.THREADING)\n'

@@ -17,7 +17,7 @@ from tests.unit.world import job
 
 LIMIT = 20.0
 NUMBERS = itertools.count()
-#: For each pool the prefix of its threads' names.
+#: For each pool the prefix of the names of its threads.
 NAMES = weakref.WeakKeyDictionary()
 
 
@@ -99,7 +99,7 @@ def test_all_threads_work_at_once_where_there_is_work_for_them(make):
 
     passed = threading.Event()
     pool.submit(0, Parts(8, lambda part: together.wait(LIMIT)))
-    # This part has a lower priority, so it runs when all of them have met.
+    # This part has a lower priority, so it runs after the eight other parts.
     pool.submit(-1, Parts(1, lambda part: passed.set()))
 
     assert passed.wait(LIMIT)
@@ -107,7 +107,7 @@ def test_all_threads_work_at_once_where_there_is_work_for_them(make):
 
 
 def test_work_that_comes_in_quick_succession_wakes_a_thread_for_each(make):
-    """Even if the first part takes long, no idle thread stays idle."""
+    """Each part wakes an idle thread, even if the first part takes long."""
     for _ in range(200):
         together = threading.Barrier(3)
         pool = make(3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between a service and its handler processes, within one process."""
+"""Links between a service and its handler processes."""
 
 import math
 import multiprocessing

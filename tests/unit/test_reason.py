@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each state of an object has one reason why it did not run."""
+"""Each state of an object has one reason why the object did not run."""
 
 import itertools
 
@@ -61,7 +61,7 @@ REASONS = [
            (Reason.SKIPPED_BY_OVERLAP, SkippedBy.OVERLAP),
            (Reason.SKIPPED_BY_PAUSE, SkippedBy.PAUSE)],
           [State.DONE, State.DEAD, State.RUNNING])),
-    # A skip before the claimed tick is not the reason.
+    # A skip that is older than the claimed tick is not the reason.
     (Reason.RAN, facts(claim=standing(DUE, DUE, SkippedBy.PAUSE))),
     *((Reason.RUNNING, facts(claim=waiting(State.RUNNING, tick=tick),
                              alive=alive))
@@ -77,7 +77,7 @@ REASONS = [
         waiting(State.CLAIMED, holder=''),
         waiting(State.RUNNING, holder='', until=None))),
     (Reason.NOT_LATE_YET, facts(now=DUE + 50, claim=standing(BEFORE))),
-    # The oldest of its undecided ticks is late.
+    # The object is late: this counts from its oldest undecided tick.
     (Reason.NOBODY_CLAIMS, facts(
         now=DUE + 50, claim=standing(BEFORE), undecided=DUE - 20,
         newest=BEFORE)),
@@ -112,7 +112,7 @@ PAST = [
     (past(counts={}), [Reason.NOBODY_CLAIMS]),
     (past(counts={Reason.RAN: 1, Reason.SKIPPED_BY_PAUSE: 0,
                   Reason.LOST: 2}), [Reason.LOST, Reason.RAN]),
-    # Its last successful run was before that tick, or it had none.
+    # The last successful run was before that tick, or there was none.
     (past(counts={Reason.RAN: 3, Reason.SKIPPED_BY_OVERLAP: 1}, served=500),
      [Reason.SKIPPED_BY_OVERLAP]),
     (past(served=None), [Reason.NOBODY_CLAIMS]),

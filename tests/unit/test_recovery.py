@@ -88,7 +88,7 @@ def test_all_that_ended_is_taken_over_in_one_sweep(again, store, hand):
 
 def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
         again, store, clock):
-    """The holder may be alive, and cut off from the group only."""
+    """The holder may still run, and be cut off from its group only."""
     again.holder_gone('left')
     again.take_over()
     clock.advance(16)
@@ -111,7 +111,7 @@ def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
 
 def test_who_is_gone_is_decided_when_the_store_can_be_reached(
         again, store, queue):
-    """During an outage nobody renews, so a new member seems silent, too."""
+    """Without the store nobody can renew, so live holders seem silent, too."""
     again.holder_gone('new')
     queue.slow = True
     again.take_over()
@@ -124,8 +124,8 @@ def test_who_is_gone_is_decided_when_the_store_can_be_reached(
 
 def test_who_waits_for_an_object_is_told_that_it_is_given_up(
         book, store, clock, hand):
-    """A claim lost too often ends; the scheduler then handles a Released
-    event.
+    """A claim that is lost too often ends. The scheduler then handles a
+    Released event.
     """
     numbers, events = itertools.count(), []
     store.discard = lambda job, tick, keys, **options: len(keys)

@@ -140,7 +140,7 @@ def test_the_order_in_which_members_are_listed_does_not_matter(
 
 @given(st.lists(MEMBERS, min_size=2, max_size=6))
 def test_a_ring_that_was_changed_is_the_ring_that_was_built_anew(history):
-    """Members agree, whatever memberships they have seen before."""
+    """Members agree, even if they have seen different changes of the group."""
     changed = ring.Ring(history[0])
     for members in history[1:]:
         changed = changed.changed_to(members)
@@ -359,7 +359,7 @@ def test_nobody_else_owns_anything():
 
 
 class Digest:
-    """A replacement for an md5 object that gives a chosen position."""
+    """A replacement for md5 objects that returns a given position."""
 
     def __init__(self, position):
         self.position = position

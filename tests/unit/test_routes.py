@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker for each partition: a broken broker delays only its own."""
+"""One broker for each partition: a slow broker delays only its partition."""
 
 import threading
 import time

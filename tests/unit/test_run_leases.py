@@ -321,7 +321,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
 
 
 def test_done_retried_and_dead_of_one_report_are_told_together():
-    """Each outcome is a separate write, and the report waits for all."""
+    """Each outcome is a separate write; the report waits for all three."""
     desk = Desk(worlds.job('poll', retries=1))
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)
@@ -376,7 +376,7 @@ def test_a_retry_is_due_after_its_pause_and_not_before():
 
 
 def test_what_failed_together_is_retried_together():
-    """All of them get one lease, and not a lease for each object."""
+    """All failed objects get one lease, and not a lease for each object."""
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0))
     batch = desk.accept(*(f'object-{n}' for n in range(100)))
 
@@ -398,7 +398,7 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
     assert sorted(told.lost) == [0, 1]
     [line] = lines(caplog, 'results dropped')
     assert line.has(job='poll', batch=batch.id)
-    # Only the next run counts.
+    # The result of the next run counts.
     assert {one.attempt for one in anew} == {2}
     assert desk.store.start(
         'poll', TICK, ['a', 'b'], lease='taken', into='next', holder='w2',
@@ -406,8 +406,7 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
 
 
 def test_of_results_that_were_lost_in_part_the_others_count():
-    """Results are dropped by their object, not by their place in the report.
-    """
+    """The store returns the objects whose results count, not their number."""
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0),
                 worlds.job('tidy'))
     lost = ['a', 'c', 'e']
@@ -529,7 +528,7 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
 
 
 def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
-    """A scheduler has one instance for many workers."""
+    """A scheduler has one object of this class for all its workers."""
     mine = desk.accept('a')
     theirs = desk.accept('b', worker='w2~00c0ffee00c0ffee~1~f1.t1.s10')
 
@@ -546,8 +545,8 @@ def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
     ('~7~f1.t1', True), ('~7~f1.t3', False)])
 def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
         desk, term, holds):
-    """After a gap, the new tenure has another holder name. Other members may
-    have noticed the gap and taken the leases over.
+    """After a gap in its membership a worker has a new tenure and a new holder
+    name, because other members may have taken its leases over.
     """
     batch = desk.accept('a')
 
@@ -579,8 +578,7 @@ def test_what_was_taken_from_us_is_not_asked_for_again(desk):
 
 
 def test_trust_ends_before_the_lease_does(desk):
-    """The store's clock decides when a lease expires, and a start takes time.
-    """
+    """The store's clock may differ, and a run takes some time to start."""
     batch = desk.accept('a')
 
     desk.clock.advance(TRUST - 0.01)
@@ -638,8 +636,8 @@ def test_a_store_that_is_back_in_time_renews_and_work_goes_on(desk):
 
 
 def test_standing_still_does_not_count_as_silence(desk):
-    """Signs of life may wait to be read. Since no other process took the lease
-    over, the run continues.
+    """The signs of life may have arrived unread. No other process took the
+    lease over, so the run continues.
     """
     batch = desk.accept('a')
     desk.live(LEASE / 2, batch)
@@ -677,7 +675,7 @@ def test_an_ended_batch_is_not_renewed(desk):
 # -- max_in_flight
 
 def crowd(*running):
-    """A desk of a limited job, of which *running* run at another worker."""
+    """A desk with a limit of 4; *running* objects run at another worker."""
     desk = Desk(worlds.job('poll', max_in_flight=4))
     if running:
         other = desk.batch(*running)
@@ -800,7 +798,7 @@ def test_results_count_under_whatever_entry_their_scheduler_stands(term):
 
 
 def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
-    """After ``silence_timeout`` others may have taken its leases over."""
+    """After ``silence_timeout`` others may take the worker's leases over."""
     sure = [True]
     desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')
@@ -813,7 +811,7 @@ def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
 
 
 def test_a_worker_that_joins_after_it_asked_is_not_sure_of_its_lease():
-    """The other members may not yet have seen it in its group."""
+    """The other members may not have seen the worker in its group yet."""
     sure = [False]
     desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')

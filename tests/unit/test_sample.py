@@ -30,8 +30,8 @@ def generated():
 def options(text):
     """Map (section, option) to the help, type and default in a sample.
 
-    Releases of oslo.config differ in their line breaks, and in the limits and
-    notes that the generator adds. The result contains none of these.
+    Releases of oslo.config break lines differently, and add different limits
+    and notes. The result is independent of these differences.
     """
     found, section = {}, 'distperiodic'
     for block in re.split(r'\n\n+', text.partition('[distperiodic]')[2]):

@@ -36,7 +36,7 @@ SPACINGS = st.one_of(
 
 
 def at(text, zone='UTC'):
-    """The instant of an ISO time; an offset in *text* overrides *zone*."""
+    """The instant of an ISO time. An offset in *text* overrides *zone*."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))
@@ -153,7 +153,7 @@ class TestEvery:
         assert repr(every) == f'<{text}>'
 
 
-# Days with a special event, and the event.
+# Days on which a zone's wall clock jumps, and other special days.
 SPECIAL_DAYS = [
     ('Europe/Berlin', '2026-03-29'),  # 02:00 -> 03:00
     ('Europe/Berlin', '2026-10-25'),  # 03:00 -> 02:00
@@ -196,7 +196,7 @@ def readings(zone, day):
 
 @functools.cache
 def expected_ticks(line, zone, day):
-    """The oracle: it compares each minute of four days with *line*."""
+    """The expected ticks: compare each minute of four days with *line*."""
     seen = readings(zone, day)
     all_hours = line.split()[1] in ('*', '0-23')
     expected = set()
@@ -459,7 +459,7 @@ class TestCronOnTheCalendar:
 
 
 def steps(schedule, after, until):
-    """Return the number of ticks in (*after*, *until*], counted singly."""
+    """Return the number of ticks in (*after*, *until*]."""
     number = 0
     tick = schedule.after(after)
     while tick <= until:

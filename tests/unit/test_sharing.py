@@ -37,7 +37,7 @@ class Row:
 
 
 class Store(MemoryClaimStore):
-    """A store with one partition."""
+    """A store with the row of one partition."""
 
     def __init__(self, clock, row):
         super().__init__(clock)

@@ -59,7 +59,7 @@ class Worker:
         self.me = Member(identity, f'{next(world.numbers):016x}', 1)
         self.election = Election(self.me, lease=LEASE, preferred=preferred)
         self.frozen = self.cut_off = self.busy = False
-        #: A request that waits for the store, or None.
+        #: The worker's request that waits for the store, or None.
         self.waiting = None
         self.away = False
 
@@ -84,7 +84,9 @@ class Worker:
 
     @property
     def starts(self):
-        """Return True if it would start a run without a check in the store."""
+        """Return True if the worker would start a run, unless the store
+        refuses.
+        """
         return (self.role is Role.ACTIVE
                 and self.election.trusted(self.world.now))
 
@@ -95,7 +97,7 @@ class World:
         self.row = Row()
         self.numbers = itertools.count(1)
         self.workers = []
-        #: For each process the time at which it is out of its group.
+        #: For each process the time from which it counts as out of its group.
         self.gone = {}
 
     def add(self, identity, **options):
@@ -107,7 +109,7 @@ class World:
                 if self.gone.get(one.me.process, self.now + 1) > self.now}
 
     def die(self, worker):
-        """Freeze it; its entry is gone after the session timeout."""
+        """Freeze a worker; its entry disappears after the session timeout."""
         self.freeze(worker)
 
     def freeze(self, worker):
@@ -370,7 +372,7 @@ def test_the_chosen_worker_follows_while_nobody_knows_the_members(world):
 
 
 def test_the_chosen_worker_replaces_a_member_without_a_heartbeat(world):
-    """It waits until the lease of that member has expired."""
+    """The chosen worker waits until the lease of the member has expired."""
     first = world.add('h:0')
     chosen = world.add('h:1')
     world.run(20)

@@ -63,7 +63,7 @@ class Row:
 
 
 class Store(MemoryClaimStore):
-    """A store with one partition."""
+    """A store with the row of one partition."""
 
     def __init__(self, clock, row):
         super().__init__(clock)
@@ -205,7 +205,7 @@ def test_to_release_the_partition_is_not_to_lose_it(desk):
 
 @pytest.mark.parametrize('worker', ['', OTHER])
 def test_a_worker_notices_two_changes_of_the_row_at_one_look(desk, worker):
-    """Another worker took over and released, or a third worker took over."""
+    """The row shows that another worker took over, and possibly released."""
     desk.live(1)
     desk.busy = True
     desk.row.standing = Standing(worker, 3, 0.0, '')

@@ -43,7 +43,7 @@ class Steps:
 
 
 class Store:
-    """A queue of calls to a store; the test asks for the answers."""
+    """A queue of calls to a store, which answers when the test asks it to."""
 
     def __init__(self):
         self.steps = Steps()

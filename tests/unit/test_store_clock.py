@@ -89,7 +89,9 @@ class Connecting(Slow):
 
 
 def test_the_time_that_a_connection_takes_does_not_count(world, store):
-    """It passes before the clock is read, so it must not be halved."""
+    """The store reads its clock after connecting. So the time for connecting
+    lies before the reading, and must not be split in half.
+    """
     time = store_clock.StoreClock(
         world.clock, Connecting(world, store, 0.4), lambda: None)
 
@@ -101,7 +103,7 @@ def test_the_time_that_a_connection_takes_does_not_count(world, store):
 @pytest.mark.parametrize('seconds', [-3600, 3600])
 def test_a_wall_clock_that_is_set_has_the_store_looked_at(
         world, store, seconds):
-    """The host's clock may be the clock of the store, too."""
+    """The clock that was set may also be the clock of the store."""
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
@@ -134,7 +136,9 @@ def test_the_time_goes_on_at_half_speed_while_the_store_is_behind(
 
 
 def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
-    """A store in a file does so while the host's wall clock catches up."""
+    """The clock of a store in a file runs at half speed while the host's wall
+    clock catches up.
+    """
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
@@ -153,7 +157,7 @@ def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
 
 def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
         world, store, caplog):
-    """A store in a file does so at its next write."""
+    """The clock of a store in a file slows down at its next write."""
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()

@@ -15,7 +15,7 @@ from tests.logged import events
 from tests.logged import lines
 from tests.waiting import wait_until
 
-#: Seconds within which every operation ends that waits for nothing.
+#: Time limit in seconds for all operations that do not block.
 SOON = 10.0
 
 
@@ -24,12 +24,12 @@ class Store:
 
     def __init__(self):
         self.calls = []
-        #: Number of calls that have reached it.
+        #: Number of calls that have reached the store.
         self.asked = 0
-        #: Set while it is reachable.
+        #: Set while the store is reachable.
         self.there = threading.Event()
         self.there.set()
-        #: Set while it answers the calls that have reached it.
+        #: Set while the store answers the calls that have reached it.
         self.answers = threading.Event()
         self.answers.set()
         self.closed = False
@@ -142,7 +142,7 @@ def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
 
 
 def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
-    """The database rejects the call at last, and the thread repeats it."""
+    """The database rejects the blocked call at last; the thread repeats it."""
     store.there.clear()
     renewals = Store()
     stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
@@ -287,7 +287,7 @@ def test_pauses_grow_while_the_store_is_away(store, monkeypatch):
     class Noted(threading.Event):
         def wait(self, seconds=None):
             if seconds is None:
-                # Threads wait like this for their own start.
+                # Thread.start() waits like this. It is not a pause.
                 return super().wait()
             pauses.append(seconds)
             if len(pauses) == 5:

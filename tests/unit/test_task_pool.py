@@ -113,7 +113,9 @@ def test_a_forked_child_uses_its_own_connection(tmp_path):
 
 @pytest.fixture
 def command(tmp_path, capsys, monkeypatch, logging_as_it_was):
-    """Return a function that runs a command: exit code, output, errors."""
+    """Return a function that runs a command and returns its exit code, its
+    output and its errors.
+    """
     from distperiodic.adapters.sql import schema
     monkeypatch.setenv('COLUMNS', '200')
     url = f'sqlite:///{tmp_path}/pools'

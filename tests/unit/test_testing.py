@@ -27,7 +27,7 @@ def examples():
             if name.startswith('test_')}
 
 
-# pytest collects them as tests of this file.
+# With this, pytest collects the page's tests as tests of this file.
 globals().update(examples())
 
 
@@ -51,7 +51,7 @@ def cluster(distperiodic_cluster):
 
 
 def once_a_tick(cluster, ticks):
-    """Assert one run of each object of ``ping`` for each of these ticks."""
+    """Assert that each object of ``ping`` ran once at each of these ticks."""
     ran = collections.Counter(
         (run.object, run.tick) for run in cluster.runs if run.job == 'ping')
     assert ran == dict.fromkeys(

@@ -262,7 +262,9 @@ def test_a_waiting_tick_waits_for_the_retries_too(world):
 
 
 def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
-    """The scheduler that takes a retry over does not know the waiting tick."""
+    """The scheduler that runs the retry is not the one that knows the waiting
+    tick.
+    """
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
                objects=True)
     members = world.group('bac', poll, finishes=False,
@@ -363,7 +365,7 @@ def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
 
     assert ran_at(me, 'poll') == [(60, 75), (120, 120)]
     assert me.ticks('other') == [60, 120]
-    # It is read again after 1, 3, 7 and 15 s.
+    # The retries come 1, 3, 7 and 15 s after the tick.
     assert me.count('catalogue failed') == 4
     assert lines(caplog, 'catalogue failed') == 4 * [{
         'job': 'poll', 'method': 'list_poll',
@@ -376,7 +378,7 @@ def ran_at(me, name):
 
 
 def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
-    """Without the rows it is unknown which objects are new."""
+    """A member must read the rows to find the objects that are new."""
     me = world.scheduler(
         job(every=3600.0, objects=True, run_immediately=True), sees=None,
         catalogues={'poll': ['a']})
@@ -477,7 +479,7 @@ def test_a_catalogue_that_raised_is_read_though_the_clock_was_set_back(world):
     world.advance(120)
 
     assert len(me.reader.asked) > before
-    # The first tick runs late: at its time the catalogue could not be read.
+    # The first tick runs late, because the read of the catalogue had failed.
     assert me.ticks() == [1800, 1860, 1920]
 
 
@@ -609,7 +611,7 @@ def test_many_that_are_spread_begin_together_and_little_later(
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
 def test_members_that_come_and_go_run_each_object_once_a_period(
         world, partial):
-    """Also if the catalogue method returns only objects of the given arcs."""
+    """The catalogue method may return only the objects of the given arcs."""
     objects = ids(300)
     everyone = [world.scheduler(
         job(every=60.0, objects=True, spread=True), name=name, sees=None,
@@ -799,7 +801,8 @@ def test_objects_with_their_own_time_move_with_the_ring(world, partial):
 
 
 def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
-    """The member no longer owns the arcs that it passed to the method."""
+    """The member requested the objects of arcs that it does not own any more.
+    """
     me = world.scheduler(job(every=60.0, objects=True, spread=True), name='a',
                          sees='ab', catalogues={'poll': ids(300)})
     me.reader.partial = {'poll'}
@@ -811,7 +814,7 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
     me.reader.given['poll'] = ids(300)
     world.advance(58.9)
 
-    # A few objects are missing: they were due while b still owned them.
+    # Objects that were due while b still owned them are missing.
     ran = collections.Counter(s.object for s in me.starts if s.tick == 60)
     assert set(ran.values()) == {1}
     assert 290 <= len(ran) <= 300
@@ -820,7 +823,8 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
 def test_an_object_counts_from_a_read_during_which_the_ring_changes(
         world, partial):
-    """Otherwise its ticks since then are given up without a record."""
+    """Otherwise the ticks since that read would be given up without a record.
+    """
     me = world.scheduler(
         job(every=60.0, objects=True, misfire='all'), name='a', sees='ab',
         store=world.shared_store(), catalogues={'poll': ids(9)},
@@ -1125,7 +1129,8 @@ def test_claims_are_not_given_out_in_doubt(world):
 
 
 def test_a_closed_clockwork_still_gives_out_what_it_claimed(world):
-    """The member has left the ring, but these claims are still its own."""
+    """The member left the ring, but no other member has claimed the objects.
+    """
     me = world.scheduler(job(objects=True), workers=[],
                          catalogues={'poll': ids(10)})
     world.advance(60)
@@ -1252,10 +1257,10 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back(world):
     assert [(s.tick, s.attempt) for s in me.starts] == [(60, 1), (60, 2)]
 
 
-# -- complete accounts, bounded memory
+# -- each claim has an outcome, and memory does not grow
 
 def test_a_long_life_leaves_nothing_behind(world):
-    """Objects come and go; memory use depends on the current ones only."""
+    """Objects come and go; the memory depends on the current objects only."""
     me = world.scheduler(
         job('churn', every=1.0, objects=True),
         job('own', every=1.0, objects=True),
@@ -1272,7 +1277,7 @@ def test_a_long_life_leaves_nothing_behind(world):
             first = kept(me.ticker, object)
 
     assert kept(me.store, str) <= 12_000
-    # There are 1,100 objects in each turn.
+    # Each turn has 1,100 objects.
     assert kept(me.ticker, object) <= first + 10 < 3_000
     assert len(me.bus.open) == 0
     me.assert_accounted_for()
@@ -1337,5 +1342,5 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
             (b.job, key) for b in me.bus.open.values() for key in b.objects)
         assert not open_ or max(open_.values()) == 1
 
-    # Some are given up, because a newer tick came before their claim.
+    # Some claims never succeed, because a newer tick comes first.
     assert me.count('claimed') > 300

@@ -195,7 +195,7 @@ def test_an_unknown_job_is_refused_and_told_of_once(caplog):
     for batch in batches:
         assert bench.told(batch) == dict.fromkeys(
             range(2), Refusal.UNKNOWN_JOB)
-    # All names share one key of the log throttle: it stores none of them.
+    # The log throttle has one key for all names, and stores none of them.
     [line] = lines(caplog, 'work refused')
     assert line['job'] == 'strange-0'
 
@@ -310,7 +310,7 @@ class Hanging:
 
 
 def warm(bench, name='poll'):
-    """Run the short handler until the executor makes long chunks of it."""
+    """Run a short handler until the executor makes long chunks of its runs."""
     for _ in range(30):
         bench.accept(['warm'] * 2, name=name)
         bench.pool.run_all()
@@ -366,7 +366,7 @@ def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
 
 
 def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
-    """The timeout and the handler's end coincide; exactly one of them counts.
+    """The handler ends when its timeout is checked; the run has one outcome.
     """
     for _ in range(200):
         handler = Hanging()
@@ -484,7 +484,7 @@ def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
 
 
 def test_what_is_offered_to_other_threads_is_offered_once():
-    """Each of these threads could hang, too."""
+    """The other threads could hang as well."""
     handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
@@ -502,7 +502,7 @@ def test_what_is_offered_to_other_threads_is_offered_once():
 
 
 def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
-    """Even if no other work is submitted to the pool."""
+    """This holds even if no other work is submitted to the pool."""
     def refuse(thread):
         raise RuntimeError("can't start new thread")
     pool = Pool(2, 'test')
@@ -574,7 +574,7 @@ def test_the_backlog_of_one_job_does_not_keep_another_waiting():
 
 
 class _Gate:
-    """Work that holds a thread of a pool until the event is set."""
+    """Work that blocks a thread of a pool until the event is set."""
 
     def __init__(self, event):
         self.event = event

@@ -90,11 +90,10 @@ def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1,
 
 
 class StoreQueue:
-    """A queue to a store that calls the store at once, or when the test says
-    so.
+    """A queue to a store, which calls the store at once.
 
-    A call fails while the store is unavailable. See
-    :class:`distperiodic.ports.StoreQueue`.
+    If ``slow`` is true, calls wait for :meth:`answer`. While the store is
+    unavailable, calls fail. See :class:`distperiodic.ports.StoreQueue`.
     """
 
     def __init__(self, store):
@@ -231,8 +230,7 @@ class Scheduler:
                 topic, [worker(slots=10_000)] if workers is None else workers)
 
     def _put(self, event):
-        """Handle an event at once: nothing else runs, so no queue is needed.
-        """
+        """Handle an event at once, because no other thread runs."""
         self.flow.handle(event)
 
     # -- state that a test checks
@@ -255,7 +253,8 @@ class Scheduler:
                    if what == outcome and job in (None, name))
 
     def assert_accounted_for(self):
-        """Assert that each claim is in exactly one place or has one outcome.
+        """Assert that each claim is still open in one place, or has ended
+        once.
         """
         ended = sum(self.count(what) for what in (
             'done', 'dead', 'retried', 'superseded', 'left to others'))
@@ -358,7 +357,7 @@ class World:
         """Give *scheduler* a view with the members *names*.
 
         :param since: Seconds since the last change of the group. None means
-            that it changes now.
+            that the group changes now.
         """
         names = tuple(sorted(names))
         ring = self._rings.setdefault(
@@ -414,8 +413,7 @@ class World:
             self.clock.advance(max(_LEAST, min(wakes) - now))
 
     def turn(self, takes):
-        """Let each scheduler do its due work, which takes *takes* seconds
-        each.
+        """Let each scheduler do its due work; this takes *takes* seconds each.
         """
         for scheduler in self.schedulers:
             scheduler.step()
