@@ -92,8 +92,9 @@ class Process:
         return [Asked(*one) for one in self.do('asked')]
 
     def asked_until_sure(self, after: float) -> list[Asked]:
-        """Collect calls until one after *after*, in monotonic seconds,
-        succeeds.
+        """Return all calls up to a successful one made later than *after*.
+
+        :param after: Monotonic seconds.
         """
         found: list[Asked] = []
 
@@ -113,8 +114,8 @@ class Process:
         """Suspend the process at a time when it holds no lock on a file.
 
         A process that is suspended with a lock blocks all other members with
-        ``file://``. This is a known limit, which tests of a freeze must avoid.
-        Return the time in monotonic seconds.
+        ``file://``. Tests of a freeze must avoid this known limit. Return the
+        time in monotonic seconds.
         """
         while True:
             at = self.signal(signal.SIGSTOP)

@@ -1061,7 +1061,7 @@ def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
 
 
 class Model:
-    """The behaviour of a task, written after the documentation."""
+    """The behaviour of a task, as the documentation describes it."""
 
     def __init__(self, steps):
         self.steps = steps

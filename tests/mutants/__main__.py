@@ -37,7 +37,7 @@ def main(arguments=None):
         for bug in bugs:
             print(f'{bug.name}\n    {bug.path}: {", ".join(bug.suites)}')
         return 0
-    # End all child processes when this process is ended.
+    # A SIGTERM raises KeyboardInterrupt, and so ends all child processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     outcomes = []

@@ -62,7 +62,7 @@ class Bug(NamedTuple):
 
 
 def bugs():
-    """Return all bugs, sorted by file, and in the order within each file."""
+    """Return all bugs, file by file, in the order in which they stand."""
     return [bug for path in sorted(HERE.glob('*.txt'))
             for bug in read(path.read_text())]
 

@@ -188,7 +188,7 @@ class Cluster(NamedTuple):
 def rabbitmq_cluster(size: int = 3) -> Iterator[Cluster]:
     """Yield a cluster of *size* nodes that is complete and serves clients.
 
-    It always runs the programs of the Debian package.
+    The nodes always run the programs of the Debian package.
     """
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(server.directory('rabbitmq'))

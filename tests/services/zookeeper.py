@@ -161,8 +161,8 @@ def zookeeper_divided(leads: bool, notices_after: int = 10
                       ) -> Iterator[Divided]:
     """Yield an ensemble with a server that can be cut off from the others.
 
-    Its clients can still reach this server. It always runs the programs of the
-    Debian package, because clients could not reach an isolated container.
+    Clients can still reach this server. The servers always run the program of
+    the Debian package, because no client could reach an isolated container.
 
     :param leads: True if this server is the leader, False if it is a follower.
     :param notices_after: Seconds until the server notices that it is cut off.

@@ -95,7 +95,7 @@ def at_work(world, objects, *jobs, **options):
 
 
 def sizes(scheduler):
-    """The number of objects that each worker received, by its name."""
+    """For each worker's name the number of objects that it received."""
     given = collections.Counter(s.worker for s in scheduler.starts)
     return dict(given)
 
@@ -513,7 +513,7 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
     for _ in range(10):
         world.advance(1)
         me.finish()
-    # Its window is empty, so it receives as much as a worker that just joined.
+    # The window of 'w' is empty again, so both workers receive as much.
     me.dispatcher.workers_changed('default', [
         worker(slots=20), worker('new', slots=20)])
     me.reader.given['poll'] = [f'n-{n}' for n in range(5_000)]

@@ -299,7 +299,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
 
 def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         world):
-    """In the catalogue of the next period the objects have other indexes."""
+    """The catalogue of the next period has other objects in another order."""
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_950_000]
@@ -481,8 +481,8 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
 
 def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
-    """The store counts an object that was claimed and then delisted. It must
-    not make up for an object that was not claimed.
+    """The store's count of claimed objects also has the delisted objects. So
+    the count may seem complete although an object was not claimed.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     parts = ring.Ring(dict.fromkeys('abc', 40))
@@ -603,7 +603,7 @@ def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
 
 def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
         world):
-    """Its former owner delisted the object late."""
+    """The former owner of the object delisted it late."""
     store, me = that_lists_two(world)
 
     store.sync('poll', [], ['b'], at=world.clock.now())
@@ -613,8 +613,8 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
 
 
 def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
-    """With phases, objects are claimed from an older catalogue, too. It may
-    contain delisted objects.
+    """With phases, objects are claimed from an older catalogue, too. That
+    catalogue may contain delisted objects.
     """
     store, me = that_lists_two(world)
     walks = slow_to_read(store, monkeypatch)

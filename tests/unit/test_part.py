@@ -135,7 +135,7 @@ def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
 
     mine, others = part.ids(view, 'me'), part.ids(view, 'other')
 
-    # Both are in the order of the positions on the ring.
+    # The ids are in the order of their positions on the ring.
     assert mine == sorted(
         (key for key in names if divided.owner_of(key) == 'me'),
         key=ring.position_of)

@@ -49,7 +49,7 @@ def follow(definition, outcomes, cancelled_after=None):
 
 
 def expected(definition, outcomes, cancelled_after=None):
-    """The same result, written after the documentation."""
+    """Return the same result, computed as the documentation describes it."""
     ran, outcomes = [], list(outcomes)
 
     def outcome():
