@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests. They run on threads, as services do since eventlet's end.
+"""The tests. They run on threads, as services do since the end of eventlet.
 
-oslo.service fixes its backend for the whole process at the first import
-that needs one, so the choice stands here, ahead of every test module.
+oslo.service fixes its backend for the whole process when a module first needs
+it. So this package chooses the backend before any test module is imported.
 """
 
 from oslo_service import backend

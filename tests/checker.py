@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a record of a cluster says about the promises that were made.
+"""Checks of a cluster's record against the guarantees of its jobs.
 
-The record is made by what the handlers did themselves and by the store, not
-by the flow's own log: runs, claims and their endings, and the times at which
-a process could not know better. Everything here is a pure function of it;
-times are microseconds of one clock.
+The record has runs, claims with their endings, and the times at which a
+process was stopped or did not trust its leases. The data come from the
+handlers and the store, not from the flow's log. All functions here are pure
+functions of the record. Times are microseconds of one clock.
 
-This is about safety: nothing happens twice, or under an old fence, or without
-an end. Whether all that was due happened is judged by :mod:`tests.oracle`.
+The checks cover safety: nothing happens twice, with an old fence, or without
+an end. :mod:`tests.oracle` judges whether every due tick was handled.
 """
 
 import collections
@@ -37,14 +37,15 @@ class Run:
     attempt: int
     process: str
     start: int
-    end: int | None = None  # None: it was going on when the record ends
-    outcome: str = ''  # done, failed or killed; empty: none yet
-    #: Whether its claim was somebody else's already when it began.
+    end: int | None = None  # None: the run continues after the record ends
+    outcome: str = ''  # done, failed or killed; empty: still unknown
+    #: True if another process already held the claim when the run began.
     stale: bool = False
-    #: Runs of its job that went on when it began, of processes that could
-    #: act and were sure of their leases.
+    #: Number of other runs of the job at the start of this run. Runs of
+    #: processes that are stopped, or that do not trust their leases, do not
+    #: count.
     beside: int = 0
-    #: The same of all jobs of its partition.
+    #: The same number for all jobs of the partition.
     within: int = 0
 
     @property
@@ -54,21 +55,21 @@ class Run:
 
 @dataclasses.dataclass(slots=True)
 class Claim:
-    """One (job, object, tick) in the store."""
+    """One (job, object, tick) in the store, with all that happened to it."""
 
     job: str
     object: str
     tick: int
     at: int
-    #: When and how it ended; more than one is a finding.
+    #: (instant, ending) pairs; more than one ending is a finding.
     endings: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: The fences under which runs were granted, in the order of the grants.
     grants: list[int] = dataclasses.field(default_factory=list)
-    #: When its first run was granted.
+    #: The instant at which the claim's first run was granted.
     granted: int | None = None
-    #: The fences of the runs whose finish counted.
+    #: The fences of the runs whose result counted.
     counted: list[int] = dataclasses.field(default_factory=list)
-    #: How often it was claimed as new.
+    #: Number of times that the store reported the claim as new.
     claimed: int = 1
 
     @property
@@ -77,14 +78,14 @@ class Claim:
 
     @property
     def counts(self) -> audit.Counts:
-        """The same in numbers, as the history of a store has them."""
+        """The endings as counts, like those in the history of a store."""
         return audit.counts_of(
             (State(ending) for _, ending in self.endings),
             still_open=not self.endings)
 
 
 class Effect(NamedTuple):
-    """What a store that compares fences was told."""
+    """A write to a system that compares fences, and its decision."""
 
     at: int
     job: str
@@ -105,23 +106,23 @@ class Stall(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
-    """What a job promises."""
+    """The guarantees and limits of a job."""
 
     job: str
-    #: Each tick runs, however late: misfire=all, overlap=wait.
+    #: True if each tick runs, however late: misfire=all, overlap=wait.
     every: bool = False
     at_most_once: bool = False
-    #: Attempts after which it is given up.
+    #: Number of attempts after which the claim is given up.
     most: int = 1 << 30
-    #: How many may run at once.
+    #: Maximum number of concurrent runs of the job.
     at_once: int = 1 << 30
-    #: How many of all jobs of its partition may.
+    #: Maximum number of concurrent runs of all jobs of the partition.
     at_once_within: int = 1 << 30
 
 
 @dataclasses.dataclass
 class Record:
-    """All that is known of one stretch of a cluster's life."""
+    """The facts about one period of a cluster's life."""
 
     begin: int
     end: int
@@ -130,14 +131,14 @@ class Record:
     claims: dict[Key, Claim]
     effects: list[Effect]
     stalls: list[Stall]
-    #: By when what was claimed must have ended.
+    #: Microseconds within which a claim must have ended.
     patience: int
-    #: When an operator had what is dead run once more.
+    #: Instants at which an operator requeued the dead claims.
     requeues: Sequence[int] = dataclasses.field(default=(), kw_only=True)
 
 
 class Finding(NamedTuple):
-    """A promise that was broken."""
+    """A guarantee that was violated."""
 
     kind: str
     text: str
@@ -147,7 +148,7 @@ class Finding(NamedTuple):
 
 
 def check(record: Record) -> list[Finding]:
-    """Everything that is wrong with *record*."""
+    """Return all violations in *record*."""
     return [
         *dropped(record), *doubled(record.claims.values()),
         *overlaps(record.runs, record.stalls),
@@ -156,12 +157,12 @@ def check(record: Record) -> list[Finding]:
 
 
 def seconds(record: Record, instant: int) -> str:
-    """*instant* as seconds of the record."""
+    """Return *instant* as seconds since the beginning of the record."""
     return f'{(instant - record.begin) / SECOND:.3f}'
 
 
 def dropped(record: Record) -> list[Finding]:
-    """Claims that ended without a run, of jobs that promise each tick."""
+    """Find claims that ended without a run although each tick must run."""
     return [
         Finding('dropped', f'{claim.job} {claim.object} tick '
                 f'{seconds(record, claim.tick)} ended as {ending}')
@@ -172,7 +173,7 @@ def dropped(record: Record) -> list[Finding]:
 
 
 def doubled(claims: Iterable[Claim]) -> list[Finding]:
-    """Claims that came to more than one end, or were claimed as new twice."""
+    """Find claims with more than one ending, or claimed as new twice."""
     found = []
     for claim in claims:
         text = f'{claim.job} {claim.object} tick {claim.tick}'
@@ -194,8 +195,10 @@ def doubled(claims: Iterable[Claim]) -> list[Finding]:
 
 
 def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
-    """Runs of one object that began while another went on, in a process
-    that was not stopped and was sure of its lease.
+    """Find runs that began during another run of their object.
+
+    The other run counts only if its process was not stopped and trusted its
+    lease.
     """
     stopped: dict[str, list[Stall]] = collections.defaultdict(list)
     for stall in stalls:
@@ -217,14 +220,14 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
 
 
 def stale(runs: Iterable[Run]) -> list[Finding]:
-    """Runs that began though their claim was not theirs any more."""
+    """Find runs that began although another process held their claim."""
     return [Finding('stale', f'{run.job} {run.object}: {_told(run)}')
             for run in runs if run.stale]
 
 
 def crowds(record: Record) -> list[Finding]:
-    """Runs that began beside as many as may run at once, of their job or of
-    their partition.
+    """Find runs that began although the limit of their job or of their
+    partition was already reached.
     """
     return [Finding('crowd', f'{run.job} {run.object}: {_told(run)} beside '
                     f'{number} others of its {what}')
@@ -237,8 +240,10 @@ def crowds(record: Record) -> list[Finding]:
 
 
 def poison(record: Record) -> list[Finding]:
-    """Objects that were given up, and had more than one run in a later tick
-    before one was done. A requeue gives an object all its attempts again.
+    """Find objects that ran too often after a claim was given up.
+
+    Until a run of such an object succeeds, a later tick may run it only once.
+    A requeue gives the object all its attempts back.
     """
     runs: dict[Key, list[Run]] = collections.defaultdict(list)
     for run in record.runs:
@@ -275,7 +280,7 @@ def _told(run: Run) -> str:
 
 
 def fences(record: Record) -> list[Finding]:
-    """Fences that did not grow, or were run under more than once."""
+    """Find fences that did not grow, or that more than one run had."""
     found = []
     newest: dict[tuple[str, str], int] = {}
     for claim in sorted(record.claims.values(), key=lambda claim: claim.at):
@@ -305,7 +310,7 @@ def fences(record: Record) -> list[Finding]:
 
 
 def unended(record: Record) -> list[Finding]:
-    """Claims that had all the time they need and came to no end."""
+    """Find claims without an ending although they had enough time."""
     return [
         Finding('unended', (
             f'{claim.job} {claim.object} tick '
@@ -316,7 +321,7 @@ def unended(record: Record) -> list[Finding]:
 
 
 def attempts(record: Record) -> list[Finding]:
-    """Claims that ran more often than they may."""
+    """Find claims with more runs than their job allows."""
     found = []
     runs = collections.Counter(run.key for run in record.runs)
     for run in record.runs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a service that has no file of its own."""
+"""Options of a service without a configuration file."""
 
 from oslo_config import cfg
 
@@ -7,7 +7,8 @@ from distperiodic import opts
 
 
 def configuration(**options):
-    """Options of the group [distperiodic]; the others have their defaults."""
+    """Return default options, with *options* set in the group [distperiodic].
+    """
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers, as fixtures. They start when the first test asks for them."""
+"""The servers, as fixtures. Each starts when a test first needs it."""
 
 import logging
 import os
@@ -12,16 +12,17 @@ import pytest
 
 from tests import services
 
-# Property tests judge results, never how long a loaded machine took. Whoever
-# runs all tests tests a change, not their luck: the examples are the same
-# each time, and --hypothesis-profile=search looks for new ones.
-# So a slow generation of examples, by the clock, is no failure either.
+# Property tests judge results, and not the time that a busy machine takes, so
+# slow generation of examples is not a failure. A run of all tests tests a
+# change and must not depend on luck, so its examples are always the same.
+# --hypothesis-profile=search tries other examples.
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     'same', deadline=None, derandomize=True, suppress_health_check=_SLOW)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
-# Whoever only asks whether anything fails has no use for a smaller example.
+# For a run that only asks whether a test fails: skip the search for smaller
+# examples.
 hypothesis.settings.register_profile(
     'first', deadline=None, derandomize=True, suppress_health_check=_SLOW,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
@@ -29,14 +30,16 @@ hypothesis.settings.load_profile('same')
 
 
 def pytest_configure(config):
-    """Have all that the tests run keep its default state in a directory of
-    this run, and not where this user's own services have theirs.
+    """Give this test run a directory of its own for temporary files and state.
+
+    Without this, tests would use the default state directory of the user's own
+    services.
     """
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
-    # Servers run as users of their own, and make files there as well.
+    # Servers run as other users, and create files in this directory, too.
     pathlib.Path(place).chmod(0o1777)
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
-    # What tests leave for whoever looks into a failure stays where it was.
+    # Files for the analysis of a failure stay in the usual directory.
     os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
     os.environ['TMPDIR'] = tempfile.tempdir = place
 
@@ -44,7 +47,7 @@ def pytest_configure(config):
 def _shared(name):
     @pytest.fixture(scope='session', name=name)
     def fixture():
-        """A server that all tests share: use names of your own in it."""
+        """A server shared by all tests; each test uses names of its own."""
         with getattr(services, name)() as server:
             yield server
     return fixture
@@ -53,7 +56,7 @@ def _shared(name):
 def _own(name):
     @pytest.fixture(name=f'{name}_server')
     def fixture():
-        """A server of one test, which may break it."""
+        """A server for one test, which may break it."""
         with getattr(services, name)(its_own=True) as server:
             yield server
     return fixture
@@ -68,21 +71,21 @@ zookeeper, rabbitmq, redis, etcd, postgresql, mariadb = map(_shared, (
 
 @pytest.fixture
 def zookeeper_ensemble():
-    """Three ZooKeeper servers of one test, which may break them."""
+    """Three ZooKeeper servers for one test, which may break them."""
     with services.zookeeper_ensemble(3) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
 def rabbitmq_cluster():
-    """Three RabbitMQ nodes of one test, which may break them."""
+    """Three RabbitMQ nodes for one test, which may break them."""
     with services.rabbitmq_cluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def logging_as_it_was():
-    """For tests of what sets logging up for a whole program."""
+    """Restore the root logger after tests of code that configures it."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

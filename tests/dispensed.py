@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a task pool, written out; and dispensers for tests."""
+"""A model of a task pool, and dispensers for tests."""
 
 
 from distperiodic.dispenser import TaskDispenser
@@ -7,7 +7,7 @@ from tests.configured import configuration
 
 
 def dispenser(url, pool, **options):
-    """A dispenser of the pool in the store *url*."""
+    """Return a dispenser of the pool in the store *url*."""
     return TaskDispenser(
         configuration(connection=url, **options), pool)
 
@@ -19,7 +19,7 @@ def order(item):
 
 
 class Model:
-    """A pool in memory. It knows no time: somebody says what expires."""
+    """A pool in memory, without a clock: its caller makes buckets expire."""
 
     def __init__(self):
         self.free = {}
@@ -27,7 +27,7 @@ class Model:
         self.done = set()
 
     def recreate(self, scores, again=False):
-        """Make the pool hold *scores*; *again* offers done tasks as new."""
+        """Set the tasks and their scores; *again* offers done tasks as new."""
         if again:
             self.done -= set(scores)
         for bucket in self.buckets.values():
@@ -71,7 +71,10 @@ class Model:
 
     @property
     def numbers(self):
-        """Free, assigned, done, and the tasks of each worker."""
+        """Return the numbers of free, assigned and done tasks.
+
+        The last number is a dict: the number of tasks of each worker.
+        """
         held = {worker: len(bucket)
                 for worker, bucket in self.buckets.items() if bucket}
         return len(self.free), sum(held.values()), len(self.done), held

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both ends of a message bus, and what they are told."""
+"""Both ends of a message bus, and the messages that they receive."""
 
 import contextlib
 import dataclasses
@@ -13,8 +13,8 @@ from distperiodic.adapters.messaging import bus as messaging
 from distperiodic.core import message
 from tests.waiting import wait_until
 
-#: What a test of all buses runs on, besides the fake one; see the fixture
-#: ``url``.
+#: The brokers for tests of all buses. The fixture ``url`` also has the fake
+#: broker.
 BROKERS = ['rabbitmq', 'quorum', 'redis', 'directory']
 PATIENCE = 2.0
 LATE = PATIENCE + 1.0
@@ -25,9 +25,9 @@ def entry(identity, generation=1):
 
 
 class Ends:
-    """A scheduler's bus and a worker's, and what they were told.
+    """A scheduler's bus and a worker's bus, with the messages they received.
 
-    :param patience: Seconds after which the scheduler's gives a batch up.
+    :param patience: Seconds after which the scheduler's bus gives up a batch.
     """
 
     def __init__(self, url, patience=PATIENCE, **options):
@@ -87,7 +87,7 @@ class Ends:
             to or self.scheduler)
 
     def talk(self, number, timeout=10.0):
-        """One batch there, one report back, however often it takes."""
+        """Send a batch and its report; repeat until the report arrives."""
         def answered():
             if self.reported.count(str(number)):
                 return True
@@ -133,7 +133,7 @@ def took_at_most(seconds):
 
 
 def run_in_child(act):
-    """Fork; the exit code of the child is 0 if *act* returns true."""
+    """Run *act* in a forked process; return 0 if it returned true."""
     child = os.fork()
     if child == 0:
         code = 1

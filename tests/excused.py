@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the due ticks of real processes, of which nobody knows to
-the millisecond who was able to claim when: near a fault a tick may be missed.
+"""Classes of the due ticks of real processes, where faults excuse a miss.
 
-In the simulation everything is known, and nothing is excused:
-:mod:`tests.oracle`.
+It is unknown, to the millisecond, which process was able to claim a tick. So
+a tick near a fault may be missed. In the simulation all facts are known, and
+:mod:`tests.oracle` excuses nothing.
 """
 
 import bisect
@@ -19,7 +19,8 @@ from tests import checker
 
 
 class Window(NamedTuple):
-    """A time in which a fault, or what it left behind, was about."""
+    """A time in which a fault, or an effect of the fault, may excuse a miss.
+    """
 
     begin: int
     end: int
@@ -28,23 +29,23 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy(checker.Policy):
-    """What a job promises, and between which ticks."""
+    """The guarantees of a job, and the spacing of its ticks."""
 
     period: int = 0
 
 
 @dataclasses.dataclass
 class Record(checker.Record):
-    """The same with what was expected, and when faults were about."""
+    """A record with the ticks that were expected, and the times of faults."""
 
-    # A narrower type than that of the base class, which never assigns it.
+    # The base class declares a wider type, but never assigns the attribute.
     policies: dict[str, Policy]  # type: ignore[assignment]
     expected: list[checker.Key] = dataclasses.field(default_factory=list)
     windows: list[Window] = dataclasses.field(default_factory=list)
 
 
 class _Windows:
-    """Whether a time touches any of many windows."""
+    """Merged windows, to find quickly whether a time overlaps a window."""
 
     def __init__(self, windows: Iterable[Window]):
         merged: list[list[int]] = []
@@ -62,8 +63,9 @@ class _Windows:
 
 
 def classify(record: Record) -> dict[checker.Key, Fate]:
-    """What became of each expected tick, by the lines that judge the rows of
-    a store as well.
+    """Return the class of each expected tick.
+
+    The function that also classifies the rows of a store decides.
     """
     windows = _Windows(record.windows)
     by_object: dict[tuple[str, str], list[checker.Claim]] = (
@@ -90,8 +92,7 @@ def accounted_for(
         key: checker.Key,
         by_object: dict[tuple[str, str], list[checker.Claim]],
         windows: _Windows, record: Record) -> bool:
-    """Whether the policy of its job or a fault accounts for a tick that
-    nobody claimed.
+    """Return True if a policy or a fault explains that a tick was not claimed.
     """
     job, name, tick = key
     policy = record.policies[job]
@@ -100,14 +101,14 @@ def accounted_for(
         return False
     if windows.touch(tick, tick + 2 * policy.period):
         return True
-    # An earlier run went on: the overlap policy.
+    # The overlap policy explains a miss during an earlier run.
     return not policy.every and any(
         one.tick < tick and (one.ended is None or one.ended > tick)
         for one in claims)
 
 
 def lost(record: Record) -> list[checker.Finding]:
-    """Ticks that nobody claimed and nothing accounts for."""
+    """Find ticks that were not claimed, without any explanation."""
     return [
         checker.Finding('lost', f'{job} {name} tick '
                         f'{checker.seconds(record, tick)} was never claimed')
@@ -116,5 +117,5 @@ def lost(record: Record) -> list[checker.Finding]:
 
 
 def check(record: Record) -> list[checker.Finding]:
-    """Everything that is wrong with *record*."""
+    """Return all violations in *record*, and its lost ticks."""
     return [*lost(record), *checker.check(record)]

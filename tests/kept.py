@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an object of the product keeps alive, whatever its fields are."""
+"""The memory that an object of the product keeps alive, in any field."""
 
 import array
 import collections
 import gc
 import types
 
-# What may hold more of the same; nothing else is entered but the product.
+# Types through which the search continues, besides classes of the product.
 _HOLD = (list, tuple, dict, set, frozenset, array.array, collections.deque,
          types.MethodType, types.CellType)
 
 
 def kept(thing, kind):
-    """The number of objects of *kind* that *thing* keeps alive.
+    """Return the number of objects of *kind* that *thing* keeps alive.
 
-    Objects of the tests that it refers to, such as a store, are not entered.
+    The search does not enter objects of the tests, such as a store.
     """
     found, queue = {id(thing): thing}, [thing]
     while queue:

@@ -1,40 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines, read as their event and their keys: tests do not know the prose.
+"""Log lines as an event and keys, so that tests do not compare prose.
 
-doc/source/reference/log-lines.rst lists both. Lines of this process come from
-pytest's ``caplog``, those of other processes from the text of their log.
+doc/source/reference/log-lines.rst lists the events and keys. Lines of this
+process come from pytest's ``caplog``. Lines of other processes come from the
+text of their log.
 """
 
 import re
 
-# As tests/unit/test_documentation.py reads them in the source.
+# tests/unit/test_documentation.py splits the source's log calls like this.
 _EVENT = re.compile(r': (?=\S* ?\w+=)|;| \(')
 _KEY = re.compile(r'(\w+)=(.*?)(?= \w+=|; |$)', re.DOTALL)
-# How programs write a line: level, name of the logger, message.
+# The format of a line in a program's log: level, logger, message.
 _WRITTEN = re.compile(
     r' (DEBUG|INFO|WARNING|ERROR|CRITICAL) distperiodic[\w.]* (.*)')
 
 
 class Line(dict):
-    """Keys and values, as text, of one line."""
+    """The keys of one line, and their values as text."""
 
     def __init__(self, message, level='', error=None):
         super().__init__(_KEY.findall(message))
         self.event = _EVENT.split(message)[0]
-        #: The whole line, for values and remedies behind its keys.
+        #: The whole line, with the text after its keys.
         self.text = message
         self.level = level
-        #: The exception that was logged with it.
+        #: The exception that was logged with the line, or None.
         self.error = error
 
     def has(self, **keys):
-        """Whether it has these values, whatever else it has."""
+        """Return True if the line has these keys and values, among others."""
         return {key: str(value) for key, value in keys.items()}.items() <= (
             self.items())
 
 
 def lines(caplog, event=None):
-    """The lines of *event*, oldest first; None: all."""
+    """Return the lines of *event*, oldest first; None means all events."""
     found = [Line(record.getMessage(), record.levelname,
                   record.exc_info and record.exc_info[1])
              for record in caplog.records]
@@ -42,9 +43,9 @@ def lines(caplog, event=None):
 
 
 def written(text, event=None):
-    """The lines of *event* in the text of a log file; None: all.
+    """Return the lines of *event* in a log file's text; None means all events.
 
-    Neither lines of other libraries nor tracebacks are among them.
+    The result contains no tracebacks, and no lines of other libraries.
     """
     found = [Line(message, level) for level, message in _WRITTEN.findall(text)]
     return [line for line in found if event in (None, line.event)]

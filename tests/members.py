@@ -5,10 +5,9 @@
       |--- {"do": "subset", "args": [...]} -->|
       |<-- {"answer": ...} or {"error": ...} -|
 
-While it runs, a thread of the child asks for its subset every few
-milliseconds and writes down when it asked and what it was told: that is what
-a program does that starts work by the ring. Times are of CLOCK_MONOTONIC,
-which all processes of a host share.
+A thread of the child calls get_subset every few milliseconds, like a program
+that starts work by the ring. It records the time of each call and its result.
+Times are of CLOCK_MONOTONIC, which all processes of a host share.
 """
 
 import contextlib
@@ -27,17 +26,17 @@ from tests.waiting import wait_until
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-#: The objects that a child keeps asking about.
+#: The objects of each call of get_subset.
 OBJECTS = [f'object-{n}' for n in range(200)]
 
 
 class Asked(NamedTuple):
     """One call of get_subset in the child."""
 
-    at: float  #: monotonic seconds at which it was asked
-    told: float  #: and at which the answer was there
-    mine: int  #: how many objects it was told; -1: the view is not known
-    entry: str  #: under which the child stood then
+    at: float  #: monotonic seconds of the call
+    told: float  #: monotonic seconds of the answer
+    mine: int  #: number of objects in the answer; -1: the view is unknown
+    entry: str  #: the child's entry at that time
 
     @property
     def known(self) -> bool:
@@ -45,17 +44,17 @@ class Asked(NamedTuple):
 
 
 class ChildError(Exception):
-    """What was raised in the child; the text begins with its class."""
+    """An error in the child; the text begins with the name of its class."""
 
 
 class Process:
-    """A member in a child process. It is started, and joined by ``start``."""
+    """A member in a child process. ``start`` starts the member and joins."""
 
     def __init__(self, url: str, group: str, identity: str | None = None,
                  **options: Any):
-        """Start the process; it does not connect yet.
+        """Start the process; the member does not connect yet.
 
-        :param options: of HashRing.
+        :param options: Options of HashRing.
         """
         self._child = subprocess.Popen(
             [sys.executable, '-W', 'ignore', '-m', 'tests.members'],
@@ -65,15 +64,16 @@ class Process:
         self.do('make', url, group, identity, options)
 
     def do(self, what: str, *args: Any) -> Any:
-        """Call that method of :class:`_Child` with *args* in the child.
+        """Call the method *what* of :class:`_Child` with *args* in the child.
 
-        :raises ChildError: the child raised.
+        :raises ChildError: The method raised an error in the child.
         """
         self.ask(what, *args)
         return self.answer()
 
     def ask(self, what: str, *args: Any) -> None:
-        """Begin :meth:`do` and wait for nothing; see :meth:`answer`."""
+        """Begin :meth:`do` without waiting; :meth:`answer` returns the answer.
+        """
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({'do': what, 'args': args}) + '\n')
         self._child.stdin.flush()
@@ -88,12 +88,13 @@ class Process:
         return answer['answer']
 
     def asked(self) -> list[Asked]:
-        """What it asked since the last time, oldest first."""
+        """Return the calls of get_subset since the last read, in order."""
         return [Asked(*one) for one in self.do('asked')]
 
     def asked_until_sure(self, after: float) -> list[Asked]:
-        """The same, up to a view that it knows, asked for after an
-        instant.
+        """Return all calls up to a successful one made later than *after*.
+
+        :param after: Monotonic seconds.
         """
         found: list[Asked] = []
 
@@ -104,14 +105,17 @@ class Process:
         return found
 
     def signal(self, number: signal.Signals) -> float:
-        """Send it a signal; returns when, in monotonic seconds."""
+        """Send a signal to the process; return the time in monotonic seconds.
+        """
         os.kill(self.pid, number)
         return time.monotonic()
 
     def freeze(self) -> float:
-        """Stop it, but not while it holds a lock on a file: with
-        ``file://`` that would hold up all others, which is a known limit
-        and no part of what a freeze is to show.
+        """Suspend the process at a time when it holds no lock on a file.
+
+        A process that is suspended with a lock blocks all other members with
+        ``file://``. Tests of a freeze must avoid this known limit. Return the
+        time in monotonic seconds.
         """
         while True:
             at = self.signal(signal.SIGSTOP)
@@ -131,7 +135,8 @@ class Process:
         return self.signal(signal.SIGCONT)
 
     def kill(self) -> float:
-        """End it with -9; returns when, in monotonic seconds."""
+        """Kill the process with SIGKILL; return the time in monotonic seconds.
+        """
         at = time.monotonic()
         self._child.kill()
         self._child.wait()
@@ -150,7 +155,7 @@ class Process:
 
 
 class _Child:
-    """Inside the child: one method for each thing that it can be told."""
+    """The child's side: each method is one command of the parent."""
 
     def make(self, url, group, identity, options):
         from distperiodic import coordinator
@@ -197,9 +202,9 @@ class _Child:
             time.sleep(0.005)
 
     def fork(self, stay):
-        """Fork, use the ring in the forked process, and tell of it.
+        """Fork, use the ring in the forked process, and return its answer.
 
-        :param stay: end without leaving the group.
+        :param stay: True if the forked process ends without leaving the group.
         """
         into, out = os.pipe()
         pid = os.fork()
@@ -209,7 +214,7 @@ class _Child:
             except BaseException as exc:
                 told = {'error': f'{type(exc).__name__}: {exc}'}
             os.write(out, json.dumps(told).encode())
-            # As a child of multiprocessing ends: without clean-up.
+            # multiprocessing ends its children like this, without clean-up.
             os._exit(0)
         os.close(out)
         with open(into) as answer:
@@ -231,7 +236,7 @@ class _Child:
 
 def main() -> None:
     child = _Child()
-    # Whoever prints must not be taken for an answer.
+    # Output of print() must not be taken for an answer.
     out = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that a test starts, and ends with all that they started::
+"""Programs that a test starts, and ends with all processes of theirs::
 
     launcher ──┬── child, which does the work
                └── child
 
-Three others start processes in their own way: the kernel ends the servers of
-:mod:`tests.services` with the test run, :mod:`tests.members` talks with its
-processes over pipes, and the demo belongs to the product.
+Three modules start processes in other ways. The servers of
+:mod:`tests.services` are ended by the kernel with the test run. The processes
+of :mod:`tests.members` talk over pipes. The demo belongs to the product.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ PYTHON = [sys.executable, '-W', 'ignore']
 
 
 class Program:
-    """A launcher and its children; a context manager that kills them.
+    """A launcher and its children; as a context manager, kill them at the end.
 
-    :param log: the file for what they print.
-    :param append: whether the file keeps what is in it.
-    :param options: of :class:`subprocess.Popen`.
+    :param log: File for their output.
+    :param append: True if the output is appended to the file.
+    :param options: Options of :class:`subprocess.Popen`.
     """
 
     def __init__(self, argv, log, *, append=False, cwd=ROOT, **options):
@@ -54,12 +54,12 @@ class Program:
         return self.log.read_text()
 
     def logged(self, event=None):
-        """The lines of *event* that it has logged; None: all."""
+        """Return the logged lines of *event*; None means all events."""
         return written(self.said(), event)
 
     def family(self, recursive=True):
-        """The processes that it started, and theirs."""
-        # The number of a process that has ended may be another's by now.
+        """Return its child processes and, if *recursive*, their children."""
+        # Another process may have the pid of a process that has ended.
         if self.running:
             with contextlib.suppress(psutil.NoSuchProcess):
                 return psutil.Process(self.process.pid).children(
@@ -68,7 +68,7 @@ class Program:
 
     @property
     def children(self):
-        """The pids of the processes that do the work."""
+        """The pids of the child processes, which do the work."""
         return [one.pid for one in self.family(recursive=False)]
 
     def terminate(self):
@@ -78,7 +78,7 @@ class Program:
         self.process.send_signal(signal.SIGHUP)
 
     def freeze(self):
-        """Stop the processes that do the work, and not their launcher."""
+        """Suspend the child processes, and not the launcher."""
         for pid in self.children:
             os.kill(pid, signal.SIGSTOP)
 
@@ -87,9 +87,10 @@ class Program:
             os.kill(pid, signal.SIGCONT)
 
     def kill(self):
-        """Kill the launcher, and then its family: it starts no other child.
+        """Kill the launcher first, so that it starts no new child; then the
+        rest.
 
-        :returns: the pids of the family.
+        :returns: The pids of its child processes and their children.
         """
         family = self.family()
         self.process.kill()
@@ -104,14 +105,14 @@ class Program:
 
 
 def records(path):
-    """The lines of JSON that processes have written so far."""
+    """Return the lines of JSON that processes have written so far."""
     with path.open() as file:
-        # Another one may be half written.
+        # The last line may be incomplete.
         return [json.loads(line) for line in file if line.endswith('\n')]
 
 
 def write_config(path, **sections):
-    """Write the options of each section, by name, and return *path*."""
+    """Write a file with the options of each section; return *path*."""
     path.write_text(''.join(
         f'[{name}]\n' + ''.join(f'{key} = {value}\n'
                                 for key, value in options.items())

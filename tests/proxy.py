@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bad network: a TCP proxy on loopback that fails as it is told.
+"""A bad network: a TCP proxy on loopback that fails on request.
 
     client ── Proxy.port ──► Proxy ──► server
 
@@ -9,14 +9,14 @@
     drop_s2c    requests arrive, answers vanish; connections stay open
     reset       connections are reset, and new ones too
 
-What is dropped is lost: a connection that comes back to ``pass`` after bytes
-were dropped in it would go on with a hole in it, which no network does. So
-whoever leaves a dropping mode gets connections that lost bytes reset, as by
-a router that has forgotten them.
+Dropped bytes are lost. If a connection continued after a loss, its stream
+would have a gap, which no real network causes. So when a dropping mode ends,
+each connection that lost bytes is reset, as by a router that has lost its
+state.
 
-In ``drop`` a new connection is accepted by the kernel and then nothing comes,
-as with a host behind a firewall that drops. Limit: what is sent while nobody
-reads waits in the kernel's buffers, some 100 kB a way.
+In ``drop`` the kernel accepts a new connection, and then no bytes arrive. A
+host behind a firewall that drops packets looks the same. Limit: the kernel
+buffers unread bytes, about 100 kB in each direction.
 """
 
 import collections
@@ -33,7 +33,7 @@ HOST = '127.0.0.1'
 Mode = Literal['pass', 'delay', 'drop', 'drop_s2c', 'reset']
 
 _PIECE = 65536
-# One that reads more slowly than its peer writes must not fill our memory.
+# Bytes held for a slow reader; above this the connection is reset.
 _MOST_WAITING = 16 * 1024 * 1024
 
 
@@ -45,7 +45,7 @@ class _Way:
         self.source = source
         self.target = target
         self.to_client = to_client
-        #: (when to send, bytes); empty bytes: the source has ended.
+        #: (when to send, bytes); empty bytes mean that the source has ended.
         self.waiting: collections.deque[tuple[float, bytes]] = (
             collections.deque())
         self.size = 0
@@ -53,7 +53,7 @@ class _Way:
 
 
 class _Pair:
-    """One connection: the client's socket and the one to the server."""
+    """One connection: the client's socket and the socket to the server."""
 
     def __init__(self, client: socket.socket, server: socket.socket):
         self.client = client
@@ -63,13 +63,13 @@ class _Pair:
 
 
 class Proxy:
-    """A way to one server that can be made bad while it is in use.
+    """A connection to one server that can be disturbed during its use.
 
-    All of it runs in one thread, so the order of a connection's bytes is
-    kept in every mode and through every change of mode.
+    All work is done in one thread. So the bytes of a connection keep their
+    order in every mode and when the mode changes.
 
     :param target: (host, port) of the server.
-    :param port: to listen on; 0: any free one.
+    :param port: Port to listen on. 0 means any free port.
     """
 
     def __init__(self, target: tuple[str, int], port: int = 0):
@@ -82,20 +82,20 @@ class Proxy:
         self._pairs: list[_Pair] = []
         self._orders: collections.deque[
             tuple[Mode, float, threading.Event]] = collections.deque()
-        #: The request whose answer is to be lost, what comes before it in its
-        #: connection, that connection, and who waits for it.
+        #: (request whose answer will be lost, bytes required before it in the
+        #: same connection, event set when this happens), or None.
         self._doomed: tuple[bytes, bytes, threading.Event] | None = None
         self._doomed_in: _Pair | None = None
         self._selector = selectors.DefaultSelector()
         self._knock, self._door = socket.socketpair()
         self._door.setblocking(False)
         self._over = False
-        #: Bytes that came from the client, and from the server.
+        #: Bytes received from the client and from the server.
         self.received = {'client': 0, 'server': 0}
-        #: The same in pieces: of a protocol in which each request waits for
-        #: its answer, as many as there were requests.
+        #: Number of received pieces. If each request waits for its answer,
+        #: this is the number of requests and answers.
         self.pieces = {'client': 0, 'server': 0}
-        #: Connections that were accepted since the start.
+        #: Number of accepted connections.
         self.accepted = 0
         self._thread = threading.Thread(
             target=self._run, name=f'proxy-{self.port}', daemon=True)
@@ -107,13 +107,13 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many are open now."""
+        """Number of open connections."""
         return len(self._pairs)
 
     def set(self, mode: Mode, seconds: float = 0.0) -> None:
-        """Behave so from now on; returns when it is in force.
+        """Change the mode; return when the change is in force.
 
-        :param seconds: how late each byte is, for ``delay``.
+        :param seconds: Delay of each byte in the mode ``delay``.
         """
         done = threading.Event()
         self._orders.append((mode, seconds, done))
@@ -121,19 +121,18 @@ class Proxy:
         assert done.wait(5), 'the proxy stands still'
 
     def lead_to(self, target: tuple[str, int]) -> None:
-        """Lead new connections to another server."""
+        """Connect new connections to another server."""
         self._target = target
 
     def lose_answer(self, request: bytes,
                     after: bytes = b'') -> threading.Event:
-        """Let the next piece of a client with *request* in it through, and
-        no answer to it: ``drop_s2c`` from then on. It does not happen any
-        more once :meth:`set` was called.
+        """Deliver the next piece with *request* in it, but not its answer.
 
-        :param after: what the same connection must have sent before.
-        It does not happen any more once :meth:`set` was called.
+        The piece must come from a client. From then on the mode is
+        ``drop_s2c``. A call of :meth:`set` cancels this.
 
-        :returns: what is set once it has happened.
+        :param after: Bytes that the same connection must have sent before.
+        :returns: An event that is set when the piece has arrived.
         """
         happened = threading.Event()
         self._doomed_in = None
@@ -142,7 +141,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def being(self, mode: Mode, seconds: float = 0.0) -> Iterator[None]:
-        """Behave so for a while, and pass everything again afterwards."""
+        """Change the mode for a while, and restore ``pass`` afterwards."""
         self.set(mode, seconds)
         try:
             yield
@@ -150,10 +149,10 @@ class Proxy:
             self.set('pass')
 
     def close(self) -> None:
-        """End all connections and listen no more."""
+        """End all connections, and stop listening."""
         if not self._over:
             self._over = True
-            # Awake by itself, the thread may be over before it hears us.
+            # The thread may have noticed _over, and ended before this write.
             with contextlib.suppress(BrokenPipeError):
                 self._knock.send(b'.')
             self._thread.join(5)
@@ -165,7 +164,7 @@ class Proxy:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # -- everything below runs in the thread
+    # -- all methods below run in the thread
 
     def _run(self) -> None:
         self._selector.register(self._listener, selectors.EVENT_READ,
@@ -173,8 +172,9 @@ class Proxy:
         self._selector.register(self._door, selectors.EVENT_READ, self._obey)
         while not self._over:
             for key, _ in self._selector.select(self._pause()):
-                # An earlier one of this round may have ended it. It is a
-                # socket: none is registered as a bare number.
+                # Another event of this round may have closed the socket. The
+                # type is ignored because only sockets, and no bare numbers,
+                # are registered.
                 if key.fileobj.fileno() >= 0:  # type: ignore[union-attr]
                     key.data()
             for pair in list(self._pairs):
@@ -186,7 +186,7 @@ class Proxy:
         self._selector.close()
 
     def _pause(self) -> float | None:
-        """Seconds until something that waits is to be sent."""
+        """Return the seconds until waiting bytes must be sent, or None."""
         times = [way.waiting[0][0] for pair in self._pairs
                  for way in pair.ways if way.waiting]
         return max(0.0, min(times) - time.monotonic()) if times else None
@@ -213,7 +213,7 @@ class Proxy:
             _reset(client)
             return
         try:
-            # Loopback answers at once or not at all.
+            # On loopback a connection succeeds or fails at once.
             server = socket.create_connection(self._target, timeout=1.0)
         except OSError:
             _reset(client)
@@ -241,7 +241,7 @@ class Proxy:
         if self._doomed is not None and not way.to_client:
             self._doom(pair, piece, *self._doomed)
         if not piece:
-            # In a bad network the end of a connection is lost as well.
+            # A bad network loses the end of a connection like other bytes.
             self._selector.unregister(way.source)
             way.ended = True
         if self._drops(way):
@@ -269,7 +269,7 @@ class Proxy:
             while (pair in self._pairs and way.waiting
                    and way.waiting[0][0] <= time.monotonic()):
                 if self._drops(way):
-                    # On its way when the way broke.
+                    # The bytes were under way when the network failed.
                     way.waiting.clear()
                     way.size = 0
                     pair.lost_bytes = True
@@ -309,7 +309,7 @@ class Proxy:
 
 
 def _reset(one: socket.socket) -> None:
-    """Close it so that the peer is told of a reset, not of an end."""
+    """Close a socket so that its peer sees a reset, not an end."""
     with contextlib.suppress(OSError):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                        struct.pack('ii', 1, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of a service delete."""
+"""Rows that a service prunes."""
 
 import collections
 
@@ -7,7 +7,7 @@ from distperiodic.operator import pruning
 
 
 def pruned(database, group, *, history=0.0, tasks=0.0):
-    """The number of deleted rows, by kind."""
+    """Prune; return the number of deleted rows by kind."""
     found = collections.Counter()
     for step in pruning.prune_steps(
             database, group, history=history, tasks=tasks):

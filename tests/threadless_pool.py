@@ -6,8 +6,9 @@ import threading
 
 
 class ThreadlessPool:
-    """The queue of a pool without threads: sources take turns, as in
-    :class:`distperiodic.adapters.local.pool.Pool`. Priorities are left out.
+    """The queue of a pool, without threads and without priorities.
+
+    Sources take turns, as in :class:`distperiodic.adapters.local.pool.Pool`.
     """
 
     def __init__(self):
@@ -23,10 +24,10 @@ class ThreadlessPool:
         return len(self.written_off)
 
     def recheck(self):
-        """It needs no threads."""
+        """Do nothing: there are no threads to start."""
 
     def take(self):
-        """(source, part) of the next part; None: there is none."""
+        """Return (source, part) of the next part, or None."""
         while self.queue:
             source = self.queue.popleft()
             part, more = source.take()
@@ -45,7 +46,7 @@ class ThreadlessPool:
             taken[0].run(taken[1])
 
     def run_aside(self):
-        """One part, in a thread of its own that may hang."""
+        """Run one part in a thread of its own, because the part may hang."""
         source, part = self.take()
         thread = threading.Thread(target=source.run, args=(part,),
                                   daemon=True)

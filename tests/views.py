@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member sees of its groups, where a test says so."""
+"""A member's views of its groups, set by the test."""
 
 from distperiodic import exceptions
 

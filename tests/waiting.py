@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for something to become true, with a deadline."""
+"""Waiting, with a deadline, until a condition is true."""
 
 import time
 from collections.abc import Callable
@@ -13,13 +13,13 @@ T = TypeVar('T')
 def wait_until(condition: Callable[[], T], timeout: float = 10.0,
                message: str = 'the condition did not become true', *,
                interval: float = 0.02) -> T:
-    """Ask *condition* again and again; return its first true answer.
+    """Call *condition* repeatedly; return its first true answer.
 
-    It is asked once more after the deadline, so a machine that stood still
-    meanwhile fails no test whose condition has become true.
+    There is one more call after the deadline. So a pause of the machine does
+    not fail a test whose condition has become true.
 
-    :param timeout: seconds until the test fails with *message*.
-    :param interval: seconds between two questions.
+    :param timeout: Seconds until the test fails with *message*.
+    :param interval: Seconds between two calls.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wall clock of a program, which a test sets through a file.
 
-libfaketime would do the same, but its version 0.9.10 breaks Python's
-time.sleep(). The monotonic clocks stay as they are.
+libfaketime could set it, too, but version 0.9.10 breaks Python's
+time.sleep(). The monotonic clocks do not change.
 """
 
 import time
 
-# Seconds for which a program may not know that its clock was set.
+# Seconds after which a program notices that its clock was set.
 _NEXT_LOOK = 0.1
 
 
@@ -19,7 +19,7 @@ def set_ahead(path, seconds):
 
 
 def follow(path):
-    """Let ``time.time_ns`` be ahead by the seconds in a file; returns it."""
+    """Add the seconds in the file *path* to ``time.time_ns``; return it."""
     true_time, monotonic = time.time_ns, time.monotonic
     looked, ahead = -_NEXT_LOOK, 0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The buses and the databases that conformance tests run on.
+"""The buses and the databases that the conformance tests use.
 
-``quorum`` is RabbitMQ with quorum queues, ``directory`` the example of the
-page "Write a bus".
+``quorum`` is RabbitMQ with quorum queues. ``directory`` is the example bus of
+the page "Write a bus".
 """
 
 import runpy
@@ -37,7 +37,7 @@ def url_of_sqlite(tmp_path_factory):
 
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
 def database_url(request):
-    """A database with tables. Tests share it, each with its own group."""
+    """The URL of a database with tables. Each test uses a group of its own."""
     if request.param == 'sqlite':
         found = request.getfixturevalue('url_of_sqlite')
     else:

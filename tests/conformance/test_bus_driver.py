@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every driver of a message bus promises; see
+"""Guarantees of every driver of a message bus; see
 :class:`distperiodic.ports.BusDriver`.
 """
 
@@ -45,8 +45,8 @@ def test_a_batch_arrives_and_its_report_comes_back(ends):
 
 
 def test_many_batches_keep_their_order(ends):
-    """Each arrives; one whose confirm is late may arrive twice, and then the
-    worker drops the second.
+    """Each batch arrives. A batch that the broker confirms late may arrive
+    twice; the worker then drops the second copy.
     """
     for number in range(200):
         ends.send(number)
@@ -74,7 +74,7 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
         ends.send(1, worker=entry('worker-9'))
         wait_until(lambda: ends.unsent)
 
-    # The name of the missing queue.
+    # The error text names the missing queue.
     assert '.worker-9~' in ends.unsent['1']
     assert ends.sent == []
 
@@ -113,7 +113,7 @@ def test_a_queue_ends_with_its_process(url):
     probe = drivers.probe(ends.conf, url)
     queues = [ends.work_queue, ends.reports_queue]
 
-    # close() returns after its time limit; the deletion goes on.
+    # close() returns after its time limit; the deletion may end later.
     wait_until(lambda: probe.queues(probe.find(), queues)
                == dict.fromkeys(queues))
 
@@ -220,7 +220,7 @@ def test_a_closed_bus_can_be_started_again(ends):
     ends.work.close(3)
     ends.back.close(3)
     ends.send(2)
-    # The reason is no error of the broker.
+    # The error text says that the bus is closed, and names no broker fault.
     assert 'start' in ends.unsent['2']
     ends.back.start(20)
     ends.work.start(20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the buses of all brokers do while their broker is broken, and after."""
+"""Behaviour of every kind of bus while its broker fails, and afterwards."""
 
 import logging
 import socket
@@ -20,7 +20,7 @@ BROKERS = {'rabbitmq': services.rabbitmq, 'redis': services.redis}
 
 @pytest.fixture(scope='module', params=BROKERS)
 def mortal(request):
-    """A broker that the tests of this file may break, and mend again."""
+    """A broker that the tests of this file may break and restore."""
     with BROKERS[request.param](its_own=True) as server:
         yield server
 
@@ -53,7 +53,7 @@ def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
 
 
 def test_a_broker_killed_and_back_in_time_loses_nothing(mortal):
-    """What the broker has confirmed is delivered after its restart."""
+    """The broker delivers all confirmed messages after its restart."""
     with connected(mortal.url, patience=60.0) as ends:
         ends.talk('before')
         mortal.kill()
@@ -88,7 +88,7 @@ def test_a_broker_that_stands_still_holds_nobody_up(mortal, ends, caplog):
         mortal.thaw()
 
     ends.talk('after', 20)
-    # Each end has a connection of its own.
+    # Each of the two buses has a connection of its own.
     assert len(lines(caplog, 'the broker cannot be reached')) <= 2
 
 

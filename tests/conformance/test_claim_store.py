@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims, the same in every store.
+"""Claims: guarantees that every store of claims gives.
 
-A kind of store is a :class:`World` and its name in ``WORLDS``. The database
-of a world may be used by many tests and hold what earlier ones left in it,
-so each test has a job of its own.
+Each kind of store is a :class:`World`, with a name in ``WORLDS``. Several
+tests may share the database of a world, and earlier tests may have left rows
+in it. So each test uses a job of its own.
 
-What is allowed is not written down here: the tests of the moves are made
-from the table in ``core/claim.py``.
+This module does not list the allowed moves. It generates the tests of the
+moves from the table in ``core/claim.py``.
 """
 
 import collections
@@ -48,35 +48,35 @@ from tests.simulation import journal
 from tests.simulation import store as simulated
 
 SECOND = 1_000_000
-#: Instants of ticks, each later than those of any test before.
+#: Instants of ticks. Each is later than the ticks of all earlier tests.
 TICKS = itertools.count(1_700_000_000 * SECOND, 60 * SECOND)
 SCHEDULER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
 OTHER = 'api-2~00c0ffee00c0ffee~1~f1.t1.r40'
 WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.t1.s10'
-#: Seconds that no test takes, and that all have passed.
+#: Seconds of a lease that outlasts each test, and of an expired lease.
 LONG, OVER = 600.0, -1.0
 
 DROPPED = [State.SKIPPED, State.SUPERSEDED, State.CANCELLED]
-#: Those that every store has. A handler ends its run in a session of a
-#: database; see :func:`end_in_a_session`.
+#: The states that every store has. COMMITTED is left out: it needs a session
+#: of a database; see :func:`end_in_a_session`.
 STATES = [state for state in State if state is not State.COMMITTED]
-#: What a scheduler or a worker asks for. The rest is a session's, an
-#: operator's, or no call of its own.
+#: The moves that schedulers and workers request. The other moves belong to
+#: sessions or operators, or are a part of another call.
 MOVES = [move for move in Move
          if move not in (Move.COMMIT, Move.COUNT, Move.REQUEUE)]
 
 
 class World:
-    """A kind of store."""
+    """A kind of store, and the stores of this kind that a test opens."""
 
     def __init__(self, make, shared=True):
         self._make = make
         self._made = []
-        #: Whether several stores work on the same claims.
+        #: True if several stores share the same claims.
         self.shared = shared
 
     def store(self):
-        """A store of somebody: of one thread, on the claims of all."""
+        """Open a store for the use of one thread; it shares the claims."""
         self._made.append(self._make())
         return self._made[-1]
 
@@ -97,7 +97,7 @@ def of_memory():
 
 @pytest.fixture(scope='session')
 def of_simulation():
-    """That of the simulation; all its members call the same object."""
+    """The simulation's store. All members of a simulation share one object."""
     shared = simulated.SharedStore(
         SystemClock(), journal.Journal(SystemClock().now))
     return World(lambda: shared, shared=False)
@@ -135,7 +135,7 @@ def world(request):
 
 @pytest.fixture(params=SHARED)
 def shared(request):
-    """A world in which others work as well, and answers get lost."""
+    """A world with several stores, in which answers may get lost."""
     return request.getfixturevalue(f'of_{request.param}')
 
 
@@ -182,7 +182,7 @@ def value(one):
 
 
 def name():
-    """Of a new lease."""
+    """The name of a new lease."""
     return uuid.uuid4().hex
 
 
@@ -191,7 +191,7 @@ def objects_of(claims):
 
 
 def enlist(store, job, tick, *keys, at=None, rule=''):
-    """List objects that were settled up to *tick*."""
+    """List objects with the watermark *tick*."""
     assert store.sync(job, [ports.Listed(key, rule, tick) for key in keys],
                       [], at=tick + 1 if at is None else at) == []
 
@@ -206,7 +206,7 @@ def claim(store, job, tick, objects, lease=None, **options):
 
 
 def take(store, job, tick, *objects, **options):
-    """Claim objects that are known to be free; the lease and the claims."""
+    """Claim free objects; return the lease and the claims."""
     lease = name()
     claimed = claim(store, job, tick, objects, lease, **options)
     assert objects_of(claimed.won) == list(objects)
@@ -219,7 +219,8 @@ def begin(store, job, tick, objects, lease, into=None, **options):
 
 
 def run(store, job, tick, *objects, **options):
-    """Claim objects that are free, and start them; the worker's lease."""
+    """Claim and start free objects; return the worker's lease and the claims.
+    """
     lease, won = take(store, job, tick, *objects)
     into = name()
     assert begin(store, job, tick, objects, lease, into, **options) == won
@@ -250,8 +251,10 @@ def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
 
 
 def bring(store, job, tick, key, state):
-    """Bring a free object's tick to *state*; the lease it is in, and the
-    newest claim, if there is one.
+    """Bring a free object's tick to *state*; return its lease and newest
+    claim.
+
+    A listed object has no claim. For it the result is ('', None).
     """
     if state is State.LISTED:
         enlist(store, job, tick - SECOND, key)
@@ -276,7 +279,7 @@ def bring(store, job, tick, key, state):
 
 
 def made(store, job, tick, key, lease, move):
-    """Try a move with a lease; whether it was made."""
+    """Try a move with a lease; return True if the store made it."""
     match move:
         case Move.CLAIM:
             return bool(claim(store, job, tick + SECOND, [key]).won)
@@ -297,19 +300,18 @@ def made(store, job, tick, key, lease, move):
                              claims.MOVES[move][1]))
 
 
-#: The moves that a holder of a lease may try with it.
+#: The moves for which a caller must name the claim's lease.
 HELD_MOVES = [m for m in MOVES if m not in (Move.CLAIM, Move.TAKE_OVER)]
 
 
 def void(store, job, tick, key, lease):
-    """Whether no move at all may be made with a lease."""
+    """Return True if no move can be made with a lease."""
     return not any(made(store, job, tick, key, lease, move)
                    for move in HELD_MOVES)
 
 
 def together(world, count, work):
-    """Call work(store, number) in so many threads at once; what they
-    returned.
+    """Call work(store, number) in *count* threads at once; return the results.
     """
     barrier = threading.Barrier(count)
     results = [None] * count
@@ -334,7 +336,7 @@ def together(world, count, work):
     return results
 
 
-# To claim.
+# Claims.
 
 def test_what_is_free_is_won_in_the_order_asked_for(store, job, tick):
     claimed = claim(store, job, tick, ['c', 'a', 'b'])
@@ -351,7 +353,7 @@ def test_nothing_is_won_where_nothing_is_asked_for(store, job, tick):
     assert overdue(store, job) == []
 
 
-#: Those that a claim is in.
+#: The states of an object that has a claim.
 CLAIM_STATES = [state for state in STATES if state is not State.LISTED]
 
 
@@ -424,7 +426,7 @@ IDS = ["'; DROP TABLE claims; --", '%', '%s', ':a', '\\', 'a\nb', '"', '{}',
 
 
 def test_ids_are_told_apart_to_the_last_sign(store, job, tick):
-    """No case folding, no trailing blanks, no normal form."""
+    """No case folding, no stripped blanks, no Unicode normalization."""
     lease, won = take(store, job, tick, *IDS)
     running = name()
 
@@ -459,7 +461,7 @@ def test_holders_are_those_who_hold_leases_of_these_jobs(store, job, tick):
     begin(store, job, tick, ['a'], lease, running, holder=WORKER)
     assert store.holders([job, f'{job}-2']) == {'api ', WORKER, 'other'}
 
-    # A retry is nobody's.
+    # A claim that waits for its retry has no holder.
     assert fail(store, job, tick, ['a'], running, name(),
                 LONG) == {'a'}
     drop(store, job, tick, ['b'], lease, State.CANCELLED)
@@ -549,11 +551,11 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
     assert claimed[:3] == ([], [], 0)
 
 
-# Moves, by the table.
+# Moves, according to the table.
 
 @pytest.mark.parametrize(('state', 'move'), [
     (state, move) for state in STATES for move in MOVES
-    # These are the same call again.
+    # The state's ending move is a repeated call here, and it succeeds.
     if (state, move) not in (
         (State.DONE, Move.FINISH), (State.DEAD, Move.BURY),
         *((s, claims.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
@@ -589,7 +591,7 @@ def test_no_move_is_made_with_what_nobody_has(store, job, tick, move):
     Move.START, Move.FINISH, Move.RETRY, Move.BURY, Move.RECLAIM,
     Move.SKIP], ids=value)
 def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
-    """One that is void or doubled neither stops nor doubles the others."""
+    """A void or repeated claim in a call does not affect the other claims."""
     begun = move in (Move.FINISH, Move.RETRY, Move.BURY)
     lease, won = (run if begun else take)(store, job, tick, 'a', 'b', 'c')
     if begun:
@@ -627,7 +629,7 @@ def test_a_lease_of_somebody_else_takes_nothing_in(store, job, tick):
         won[1]]
 
 
-# Leases end.
+# Expired leases.
 
 def test_a_lease_that_ended_is_taken_over_once(store, job, tick):
     lease, [old] = take(store, job, tick, 'a', seconds=OVER)
@@ -700,7 +702,7 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
 
 def test_what_the_gone_held_is_left_to_them_while_they_renew(
         store, job, tick):
-    """They are merely cut off from the others."""
+    """The holders may be alive, and cut off from the other members only."""
     lease, _ = run(store, job, tick, 'a')
     over = functools.partial(store.take_over_expired, [job], holder=OTHER,
                              limit=9, seconds=LONG, gone=[WORKER])
@@ -715,7 +717,7 @@ def test_what_the_gone_held_is_left_to_them_while_they_renew(
 
 def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
         one, another, job, tick, monkeypatch):
-    """It is judged again when it is taken."""
+    """A take-over checks again that the lease has expired."""
     lease, _ = run(one, job, tick, 'a', seconds=OVER)
     take_over = takeover.take_over
 
@@ -870,8 +872,9 @@ def test_a_retry_that_was_cancelled_does_not_come(store, job, tick):
 # The history.
 
 def history(store, job, tick=None):
-    """What the history has of a job or a tick, without what is 0: added up
-    over its members.
+    """The counts of a job or of one tick in the history, without zeros.
+
+    The counts of all members are added up.
     """
     rows = store.database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
@@ -924,7 +927,7 @@ def test_the_history_tells_members_apart_and_how_late_they_claimed(
         (future, SCHEDULER, 1, 0)]
     longest = 2001 + (ended - began) / 1000
     assert 2000 <= rows[0].latest <= longest
-    # The store reads its clock for each of them.
+    # The row has the sum of the lateness of two claims.
     assert 2 * 2000 <= rows[0].lateness <= 2 * longest
     assert [(r.lateness, r.latest) for r in rows[1:]] == [(0, 0), (0, 0)]
 
@@ -1023,7 +1026,7 @@ def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
 @pytest.mark.parametrize('move', HELD_MOVES, ids=value)
 def test_what_a_session_has_ended_is_counted_and_nothing_else(
         one, job, tick, move):
-    """To say once more that it is done is the same call again."""
+    """Once a session has ended a run, finish() succeeds as a repeated call."""
     lease, _ = run(one, job, tick, 'a', 'b')
     assert end_in_a_session(one, job, 'a', lease)
 
@@ -1090,7 +1093,7 @@ def test_a_session_ends_no_run_of_another_service(one, job, tick):
     assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
-# What is skipped without a claim.
+# Skips without a claim.
 
 def skip(store, job, tick, *objects, **options):
     return store.skip(job, tick, objects, **{
@@ -1117,7 +1120,7 @@ def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
 
 
 def columns(store, table, job, *names):
-    """What the only row of a job has."""
+    """The given columns of the only row of a job."""
     return store.database.write(lambda connection: connection.execute(
         sa.select(*(table.c[name] for name in names)).join(
             tables.job, tables.job.c.id == table.c.job).where(
@@ -1199,13 +1202,16 @@ def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
 
 
 def each_second_until(tick):
-    """How many ticks of a job that is due each second lie before that."""
+    """Return a function that counts missed ticks, for a job due each second.
+
+    The function counts the ticks between a watermark and *tick*.
+    """
     return lambda last: (tick - last) // SECOND - 1
 
 
 def test_of_each_object_is_counted_what_it_has_missed_itself(
         one, another, job, tick):
-    """Whatever others have settled since somebody saw it behind."""
+    """Other calls may have moved the watermarks since the caller read them."""
     bring(one, job, tick, 'a', State.DONE)
     bring(one, job, tick, 'b', State.DONE)
     bring(one, job, tick + 3 * SECOND, 'c', State.DONE)
@@ -1222,7 +1228,7 @@ def test_of_each_object_is_counted_what_it_has_missed_itself(
 
     assert history(one, job, middle) == {
         'due': 4, 'skipped': 4, 'by_pause': 4, 'missed': 3}
-    # 5 of a, 1 of b, 2 of c.
+    # a missed 5 ticks, b missed 1, and c missed 2.
     assert history(one, job, newest) == {
         'due': 8, 'skipped': 8, 'by_pause': 8, 'missed': 5}
 
@@ -1244,7 +1250,7 @@ def test_two_that_skip_what_was_missed_count_it_once(
     other.start()
     skips(one, range(2, 21, 2))
     other.join(30)
-    # Rows that the other had locked were left for later.
+    # Each thread left out the rows that the other thread had locked.
     skip(one, job, tick + 20 * SECOND, *keys,
          missed=each_second_until(tick + 20 * SECOND))
 
@@ -1253,14 +1259,14 @@ def test_two_that_skip_what_was_missed_count_it_once(
     assert history(one, job)['skipped'] == 20 * len(keys)
 
 
-# What a catalogue lists.
+# Listings.
 
-#: Of the whole ring.
+#: The first and the last position of the ring.
 RING = -2 ** 63, 2 ** 63 - 1
 
 
 def listed(store, job, *, before=None, limit=10_000):
-    """The listed objects: when they were settled, since when and how."""
+    """For each listed object its watermark, its since and its schedule."""
     return {row.object: (row.settled, row.since, row.rule)
             for row in store.rows(job, *RING, before=before, limit=limit)}
 
@@ -1322,7 +1328,8 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
 ])
 def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         store, job, tick, later, since):
-    """Whoever lists it may have stood still while it was away."""
+    """The process that lists the object may have been suspended before that.
+    """
     enlist(store, job, tick, 'a', at=tick)
     delist(store, job, tick + 5 * SECOND, 'a')
 
@@ -1423,7 +1430,7 @@ def test_a_schedule_without_a_place_is_refused_by_name(one, job, tick):
 
 def test_many_that_list_the_same_at_once_list_it_once(
         one, shared, job, tick):
-    """Rows that another call has locked are left for later."""
+    """Each call leaves out the rows that another call has locked."""
     keys = [f'object-{n}' for n in range(200)]
 
     def enlist_from(store, number, at):
@@ -1443,7 +1450,7 @@ def test_many_that_list_the_same_at_once_list_it_once(
 
 
 def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
-    """Whatever the statements say: the key is what keeps two from one."""
+    """The primary key of the table rejects a second row for an object."""
     take(one, job, tick, 'a')
     found = columns(one, tables.claim, job, *tables.claim.c.keys())
 
@@ -1452,7 +1459,7 @@ def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
             sa.insert(tables.claim).values(**found._mapping)))
 
 
-# To read what is listed.
+# Reads of listed objects.
 
 def test_rows_come_by_their_places_on_the_ring(store, job, tick):
     keys = [f'object-{n}' for n in range(50)]
@@ -1547,10 +1554,10 @@ def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
     assert store.settled(job, later - SECOND) == 0
 
 
-# Rows of before schedules were recorded.
+# Rows without a recorded schedule, as earlier releases wrote them.
 
 def unrecorded(store, job):
-    """Have a job's rows as the release before this one left them."""
+    """Change a job's rows to the format of earlier releases."""
     number = sa.select(tables.job.c.id).where(
         tables.job.c.name == job).scalar_subquery()
     store.database.write(lambda connection: connection.execute(
@@ -1581,7 +1588,7 @@ def test_a_schedule_that_is_recorded_counts_from_where_it_did(
     assert listed(one, job) == {'a': (tick, tick + 5, 'every 9')}
 
 
-# To claim what is listed.
+# Claims of listed objects.
 
 def test_what_is_listed_and_was_never_claimed_is_free(store, job, tick):
     enlist(store, job, tick, 'a', 'b')
@@ -1606,7 +1613,7 @@ def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
 
 @pytest.mark.parametrize('state', [State.DONE, State.CLAIMED], ids=value)
 def test_a_claim_tells_the_tick_before_it(one, job, tick, state):
-    """Whether it had ended or gave way."""
+    """The earlier claim has ended, or the new claim supersedes it."""
     bring(one, job, tick, 'a', state)
 
     claim(one, job, tick + SECOND, ['a'], supersede=True)
@@ -1810,7 +1817,7 @@ def test_a_listing_for_a_checked_tick_has_the_job_scanned_again(
     enlist(store, job, tick - 1, 'a')
 
     assert status(store, job).checked == tick - 1
-    # The same listing changes nothing, and is not scanned for.
+    # A repeated listing changes nothing, so no new scan is needed.
     enlist(store, job, tick - 1, 'a')
     assert status(store, job).checked == tick - 1
 
@@ -1819,7 +1826,7 @@ def test_a_listing_for_a_checked_tick_has_the_job_scanned_again(
 @pytest.mark.parametrize('change', ['new', 'back', 'schedule'])
 def test_a_scan_during_a_listing_does_not_count(
         store, job, tick, before, change):
-    """It may have read the rows before they were listed."""
+    """The scan may have read the rows before the objects were listed."""
     if change != 'new':
         enlist(store, job, tick - 9, 'a')
     if change == 'back':
@@ -1876,7 +1883,9 @@ def test_attendance_is_written_once_in_a_third_of_the_gap(one, job):
 
 def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
         shared, one, job):
-    """Each scheduler asks several times a second, and mostly in vain."""
+    """Each scheduler makes these calls several times a second. Most of the
+    calls find nothing.
+    """
     began = status(one, job).attended
     asked = overdue(one, job), one.holders([job])
     began_to_wait = time.monotonic()
@@ -1914,22 +1923,23 @@ def test_a_job_that_is_paused_says_why(one, job):
     assert status(one, f'{job}-2').paused is None
 
 
-# Rows that a handler's open session keeps.
+# Rows that a handler's open session has locked.
 
 @pytest.fixture(params=['postgresql', 'mariadb'])
 def many_sessions(request):
-    """A world in which a session keeps rows and not the whole database."""
+    """A world whose database locks single rows, and not all of its tables."""
     return request.getfixturevalue(f'of_{request.param}')
 
 
 @pytest.fixture
 def kept(many_sessions, job, tick):
-    """A store, and an object of its job that a handler has ended in a session
-    which is still open.
+    """A store, and the lease of an object whose row is locked.
+
+    A handler has ended the object's run in a session that is still open.
     """
     with opened(many_sessions) as store, opened(many_sessions) as handler:
         lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
-        # Not one that is bounded: the server would end it.
+        # The store's own connections have time limits and would be closed.
         engine = handler.database.read(lambda connection: connection.engine)
         with engine.connect() as session, session.begin() as transaction:
             assert finish_in(
@@ -1984,7 +1994,8 @@ def test_a_lease_with_a_row_that_is_kept_is_taken_over_later(
 @pytest.mark.parametrize('started', [True, False])
 def test_a_claim_that_is_given_up_waits_for_a_short_lock(
         many_sessions, job, tick, started):
-    """No handler ends it, so it must not be left to the end of its lease."""
+    """No handler ends the claim, so nothing else would free the object soon.
+    """
     with opened(many_sessions) as store, opened(many_sessions) as other:
         lease = (run(store, job, tick, 'a', 'b')[0] if started
                  else take(store, job, tick, 'a', 'b')[0])
@@ -2005,8 +2016,8 @@ def test_a_claim_that_is_given_up_waits_for_a_short_lock(
 
 def test_a_reclaim_that_finds_nothing_locks_nothing(
         many_sessions, job, tick):
-    """A scheduler reclaims what its worker refused while that worker gives
-    up the same runs.
+    """A worker that refuses granted runs gives them up, while its scheduler
+    reclaims them.
     """
     with opened(many_sessions) as store, opened(many_sessions) as other:
         lease, _ = run(store, job, tick, 'a')
@@ -2022,7 +2033,7 @@ def test_a_reclaim_that_finds_nothing_locks_nothing(
         assert objects_of(reclaim(store, job, tick, ['a'], lease)) == ['a']
 
 
-# Tables that are made anew.
+# Tables that are dropped and created again.
 
 def made_anew(url):
     engine = sa.create_engine(url)
@@ -2035,7 +2046,8 @@ def made_anew(url):
 
 def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
         tmp_path, tick):
-    """Its number was read before that, and nothing tells of it."""
+    """The old store still uses the number that the job had in the old tables.
+    """
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     world = sql(url)
     with opened(world) as old, opened(world) as new:
@@ -2062,10 +2074,13 @@ def test_a_store_finds_its_jobs_when_the_tables_were_made_anew(
         assert begin(old, 'job', tick, ['a'], lease) == won
 
 
-# Workers that are lost.
+# Lost workers.
 
 def lose(store, job, tick, key, times, **options):
-    """Claim an object and lose so many of its runs; what holds it then."""
+    """Claim an object and lose its runs; return the last lease and claim.
+
+    :param times: Number of lost runs.
+    """
     lease, [newest] = take(store, job, tick, key, **options)
     for _ in range(times):
         running, anew = name(), name()
@@ -2112,7 +2127,7 @@ def test_what_was_lost_less_often_begins_anew_once_it_has_ended(
 
 def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
         store, job, tick):
-    """Else a job whose ticks are short would never come to its last try."""
+    """Otherwise a job with short ticks would never reach its last attempt."""
     lose(store, job, tick, 'a', 2)
     lose(store, job, tick, 'b', 5)
 
@@ -2124,7 +2139,7 @@ def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
     assert claimed.superseded == 2
 
 
-# Take back.
+# Reclaimed runs.
 
 def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
         store, job, tick):
@@ -2148,7 +2163,7 @@ def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
 
 @pytest.mark.parametrize('ran', [False, True])
 def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
-    """A worker that refuses what it was granted uses no attempt up."""
+    """A run that its worker refused does not count as an attempt."""
     lease, [held] = run(store, job, tick, 'a')
     for _ in range(3):
         into, running = name(), name()
@@ -2181,12 +2196,12 @@ def test_the_fence_of_an_object_only_grows(store, job, tick):
             fences.append(held.fence)
         begin(store, job, tick, ['a'], lease, running := name())
         store.finish(job, tick, ['a'], lease=running)
-        tick += 1000  # the shortest spacing there is
+        tick += 1000  # the shortest possible spacing
 
     assert fences == sorted(set(fences))
 
 
-# Again, when an answer was lost.
+# Repeated calls after a lost answer.
 
 def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     bring(one, job, tick, 'busy', State.RUNNING)
@@ -2259,7 +2274,7 @@ def test_an_end_told_again_at_once_counts_the_same(store, job, tick, end):
 
 def test_of_what_was_taken_over_in_part_the_rest_counts(
         store, job, tick):
-    """By name, and not so many of the first."""
+    """The store compares the objects, and not only their number."""
     lease, _ = run(store, job, tick, 'a', 'b', 'c', 'd', 'e')
     reclaim(store, job, tick, ['a', 'c'], lease)
 
@@ -2293,7 +2308,7 @@ def test_a_take_back_made_again_gives_the_same_answer(
     assert one.renew([into], holder=SCHEDULER, seconds=LONG) == set()
 
 
-# What runs say of themselves.
+# Progress of runs.
 
 def test_what_a_run_said_is_kept_for_its_next_attempt(store, job, tick):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
@@ -2336,11 +2351,11 @@ def test_what_was_said_ends_with_its_tick(store, job, tick):
     assert store.load_progress(job, ['a'], lease=lease) == {}
 
 
-# Calls that are made again, and counts.
+# Repeated calls, and counts.
 
 def test_leases_taken_over_are_told_again_to_who_asks_again(
         store, job, tick):
-    """Under the names that the caller gave them."""
+    """The leases have the names that the caller chose."""
     run(store, job, tick, 'a', 'b', seconds=OVER)
     take(store, job, tick, 'c', seconds=OVER)
     into = name()
@@ -2358,7 +2373,9 @@ def test_leases_taken_over_are_told_again_to_who_asks_again(
 
 
 def count(store, *jobs):
-    """What is left out runs not at all."""
+    """Return the number of runs of each job. The store omits jobs without
+    runs.
+    """
     counted = store.running(jobs)
     assert set(counted) <= set(jobs)
     return [counted.get(job, 0) for job in jobs]
@@ -2391,11 +2408,11 @@ def test_what_runs_of_several_jobs_is_counted_for_each(store, job, tick):
     assert count(store) == []
 
 
-# Ticks that have not come.
+# Future ticks.
 
 def test_a_tick_that_has_not_come_is_nobodys(one, job, tick):
-    """By the clock of the store, whatever the members' say; also for objects
-    that were claimed before.
+    """The store's clock decides, not the clocks of the members. The rule also
+    applies to objects that were claimed before.
     """
     claim(one, job, tick, ['a', 'b'])
     bring(one, job, tick, 'e', State.DONE)
@@ -2440,7 +2457,8 @@ def test_a_clock_may_be_wrong_by_a_part_of_a_second(one, job):
 
 
 def test_a_tick_whose_time_is_over_is_nobodys(store, job, tick):
-    """Neither what is new, nor what has ended, nor what waits."""
+    """Neither new objects, nor ended claims, nor waiting claims are claimed.
+    """
     claim(store, job, tick, ['a'])
     bring(store, job, tick, 'e', State.DONE)
     late = store.now() - 1
@@ -2456,7 +2474,7 @@ def test_a_tick_whose_time_is_over_is_nobodys(store, job, tick):
 
 def test_what_was_won_in_time_stays_so_when_it_is_asked_for_again(
         store, job, tick):
-    """The first answer was lost."""
+    """The answer to the first call was lost."""
     bring(store, job, tick, 'e', State.DONE)
     lease, won = take(store, job, tick + SECOND, 'a', 'e',
                       until=store.now() + 60 * SECOND)
@@ -2555,7 +2573,7 @@ def test_a_run_ends_or_is_taken_back_and_never_both(
 
 def test_a_run_ends_or_is_taken_over_and_never_both(
         one, shared, job, tick):
-    """The one changes claims before the lease, the other after it."""
+    """finish() changes claims before the lease, the take-over after it."""
     leases = {run(one, job, tick, f'a{n}', f'b{n}')[0]: n for n in range(20)}
 
     def ask(store, number):
@@ -2587,7 +2605,7 @@ def test_a_lease_is_renewed_or_taken_over_and_never_both(
     assert len(over) + sum(map(len, renewed)) == 30
 
 
-# What no store takes.
+# Invalid arguments.
 
 @pytest.mark.parametrize('key', ['x' * 256, 'a\0b'], ids=['long', 'nul'])
 def test_an_id_without_a_place_is_refused_by_name(one, job, tick, key):
@@ -2604,7 +2622,7 @@ def test_an_end_that_is_not_one_is_refused(one, job, tick):
             drop(one, job, tick, ['a'], lease, state)
 
 
-# Whatever happens.
+# Random operations.
 
 OPERATIONS = st.lists(st.tuples(
     st.sampled_from(['claim', 'start', 'finish', 'retry', 'bury', 'reclaim',
@@ -2614,7 +2632,7 @@ OPERATIONS = st.lists(st.tuples(
 
 
 class Forgetful:
-    """A store whose every answer is lost once, so that it is asked again."""
+    """A store that loses each first answer, so each call is made twice."""
 
     def __init__(self, store):
         self._store = store
@@ -2625,7 +2643,7 @@ class Forgetful:
         def ask(*args, **options):
             lost = asked(*args, **options)
             if called in ('now', 'take_over_expired'):
-                # The time goes on; and who takes over names no lease.
+                # A second call of these methods may have another result.
                 return lost
             answer = asked(*args, **options)
             assert answer == lost, called
@@ -2635,12 +2653,12 @@ class Forgetful:
 
 @pytest.fixture(params=[(name, heard) for name in (*WORLDS, 'psycopg2')
                         for heard in ('heard', 'lost')
-                        # No answer is lost inside a process.
+                        # No answer gets lost within a process.
                         if heard == 'heard' or name in SHARED
                         or name == 'psycopg2'],
                 ids=' '.join)
 def told(request):
-    """A store, and one whose answers are lost."""
+    """A store, or a store that loses each first answer."""
     name, heard = request.param
     with opened(request.getfixturevalue(f'of_{name}')) as one:
         yield one if heard == 'heard' else Forgetful(one)
@@ -2651,11 +2669,11 @@ def told(request):
     hypothesis.HealthCheck.too_slow])
 @hypothesis.given(operations=OPERATIONS)
 def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
-    """Any order of calls, with any of the leases that there ever were."""
+    """Calls come in any order, and may name any earlier lease."""
     store = told
     job = f'job-{uuid.uuid4().hex[:8]}'
     tick = next(TICKS)
-    #: The leases of each object, and its newest fence.
+    #: For each object the leases that it has had so far.
     leases = {key: [] for key in 'abc'}
     fences = dict.fromkeys('abc', 0)
     open_in = {}
@@ -2720,7 +2738,7 @@ def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
                     case _:
                         counted = drop(store, job, at, [key], lease, what)
                 if not stood:
-                    # It may be the same call again.
+                    # The call may be a repetition, which changes nothing.
                     continue
                 if counted and what == 'retry':
                     running.discard(key)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of operators over each kind of bus: who gets them, what comes back,
-and what is dropped.
+"""Commands of operators over each kind of bus: which members receive them,
+which replies come back, and which messages are dropped.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ of_brokers = pytest.mark.parametrize('url', BROKERS, indirect=True)
 
 
 class Steered:
-    """A scheduler's bus, a worker's, and an operator's.
+    """The buses of a scheduler, a worker and an operator.
 
-    :param keys: Keys of the members.
-    :param refusal: What the members answer to a command.
+    :param keys: The signing keys of the scheduler and the worker.
+    :param refusal: Their answer to a command. None means that they obey it.
     """
 
     def __init__(self, url, keys=('key',), operator_keys=('key',),
@@ -67,7 +67,7 @@ class Steered:
 
     @property
     def dropped(self):
-        """The reasons for which each member has dropped messages."""
+        """Reasons for which the scheduler and the worker dropped messages."""
         return [[reason for _, reason in one.dropped]
                 for one in (self.scheduler, self.worker)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of members and their answers, the same in every database."""
+"""Rows of members and their answers: guarantees in every database."""
 
 import collections
 import uuid

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership, the same over everything that may carry it.
+"""Membership: guarantees of every coordination service.
 
-The port itself asks for little and a process alone keeps it as well. The
-rest is what any group of processes may rely on, whichever driver it uses;
-what only ZooKeeper is asked for is in tests/functional/test_coordinator.py.
+The first tests cover the port. A process without a coordination service must
+pass these tests, too. The other tests cover guarantees for groups of
+processes. tests/functional/test_coordinator.py has tests for ZooKeeper alone.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from tests.services import ports
 from tests.waiting import wait_until
 
 CLOCK = SystemClock()
-#: Seconds; more than the least that any of the servers grants.
+#: Session timeout in seconds, above the minimum of each server.
 SESSION = 2
 SOON = 20.0
 OBJECTS = members.OBJECTS
@@ -51,7 +51,7 @@ def closing():
 
 @pytest.fixture
 def enter(url, group, closing):
-    """Put a member of this process into the group."""
+    """Return a function that puts a member of this process into the group."""
     def enter(identity, start=True, points=40, **options):
         one = Noted(url, group, identity, points, **options)
         closing.callback(one.stop, 1.0)
@@ -64,7 +64,7 @@ def enter(url, group, closing):
 
 @pytest.fixture
 def spawn(url, group, closing):
-    """Put a member in a process of its own into the group."""
+    """Return a function that starts a process with a member of the group."""
     def spawn(identity):
         one = closing.enter_context(members.Process(
             url, group, identity, session_timeout=SESSION,
@@ -75,7 +75,7 @@ def spawn(url, group, closing):
 
 
 class Noted(Membership):
-    """A membership that notes what it was told."""
+    """A membership that records the views which it passes to callbacks."""
 
     def __init__(self, url, group, identity, points, join=True, **options):
         options = {'session_timeout': SESSION, 'heartbeat_interval': 0.2,
@@ -110,7 +110,7 @@ def names(view):
 
 
 def covered(one):
-    """Whether the members' arcs make up the whole ring."""
+    """Return True if the members' arcs cover the whole ring."""
     arcs = sorted(arc for name in one.members for arc in one.arcs(name))
     return (arcs[0].low == ring.MIN_POSITION
             and arcs[-1].high == ring.MAX_POSITION
@@ -122,7 +122,7 @@ def covered(one):
 
 @pytest.fixture(params=['alone', 'file', 'zookeeper', 'redis', 'etcd'])
 def anyhow(request, tmp_path, group, closing):
-    """A membership of one process, over anything or over nothing."""
+    """A membership of one process, with any service or without one."""
     if request.param == 'alone':
         return SoloMembership('a', 40, clock=CLOCK)
     url = (f'file://{tmp_path}/state' if request.param == 'file'
@@ -153,7 +153,7 @@ def test_to_ask_for_the_view_asks_nobody(anyhow, group):
     for _ in range(20_000):
         anyhow.view(group)
 
-    # A question over the network takes 0.2 ms at the least.
+    # A request over the network would take at least 0.2 ms.
     assert time.monotonic() - began < 2.0
 
 
@@ -420,7 +420,7 @@ def test_stopping_is_quick_and_can_be_repeated(enter):
     assert time.monotonic() - began < 3.0
 
 
-# What is not there.
+# Unreachable services.
 
 NOWHERE = f'{ports.HOST}:{ports.free_port()}'
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The active worker of a partition, the same in every database.
+"""The active worker of a partition: guarantees in every database.
 
 Each test has a group of its own.
 """
@@ -27,7 +27,7 @@ A, B, C = 'h:0~00000000000000aa', 'h:1~00000000000000bb', 'i:0~00cc'
 
 
 class World:
-    """One group in a database."""
+    """One group in a database, with any number of stores."""
 
     def __init__(self, url):
         self.url = url
@@ -61,7 +61,7 @@ class World:
                 tables.partition.c.space == self.group).values(values)))
 
     def seen(self):
-        """Worker to its role and the seconds since its heartbeat."""
+        """For each worker its role and the seconds since its heartbeat."""
         now = self.store.database.dialect.lease_now
         return {row.worker: (row.role, (row.age) / 1e6)
                 for row in self.store.database.read(
@@ -72,7 +72,7 @@ class World:
                     ).all())}
 
     def claimed(self, *objects):
-        """Claim objects; the names of their lease and of one to start into."""
+        """Claim objects; return the name of their lease and of a new lease."""
         lease = uuid.uuid4().hex
         self.tick = self.store.now()
         self.store.claim('poll', self.tick, objects, lease=lease,
@@ -126,7 +126,7 @@ def test_a_lease_that_has_not_expired_is_not_taken_over(world):
 
 
 def test_who_has_read_an_older_fence_takes_nothing_over(world):
-    """Another worker took it over in between, and its lease expired, too."""
+    """Another worker took over after the read, and then its lease expired."""
     world.acquire(A, seconds=OVER)
     world.acquire(B, seconds=OVER)
 
@@ -215,7 +215,7 @@ def test_runs_are_granted_to_the_active_worker_only(world):
 
 
 def test_no_run_is_granted_under_an_expired_lease(world):
-    """The frozen worker that wakes: nobody has taken over yet."""
+    """A frozen worker wakes up, and no other worker has taken over yet."""
     world.acquire(A, seconds=OVER)
     lease, into = world.claimed('x')
 
@@ -248,7 +248,7 @@ def test_one_of_many_that_ask_at_once_becomes_active(world):
 
 
 def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
-    """Its runs are then granted before the take-over, not beside it."""
+    """The runs start before the take-over, and none starts after it."""
     world.acquire(A)
     other, held = world.another(), threading.Event()
 
@@ -262,12 +262,15 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         if not world.partitions.hold(connection, Active('p', A, 1)):
             return None
         held.set()
-        # Shorter than a database lets a transaction be idle.
+        # The database ends a transaction that is idle for longer than this.
         concurrent.futures.wait([taken], timeout=1.0)
         return taken.done()
 
     def hold_to_the_end():
-        """The lease expires meanwhile; on a busy machine it may before."""
+        """Hold the partition while its lease expires.
+
+        On a busy machine the lease may expire before.
+        """
         world.partitions.beat('p', A, Role.ACTIVE, seconds=0.3)
         return world.store.database.write(hold)
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
@@ -296,7 +299,7 @@ def test_a_choice_expires_when_its_member_cannot_become_active(
 
 
 def test_a_late_release_does_not_end_a_later_tenure(world):
-    """Its packet was on its way while the worker became active again."""
+    """The request was delayed until the worker had become active again."""
     world.acquire(A)
     world.partitions.release('p', A, fence=1)
     world.acquire(A)
@@ -340,7 +343,7 @@ def test_a_worker_that_shares_keeps_its_partition_only_by_renewal(world):
 
 
 def test_a_worker_that_shares_and_starts_voids_an_expired_lease(world):
-    """Whoever had it is not active again when it comes back."""
+    """The holder of the expired lease is not active when it comes back."""
     world.acquire(A, seconds=OVER)
     assert world.share(B, seconds=OVER) == set()
 
@@ -360,8 +363,8 @@ def test_a_worker_that_does_not_start_voids_no_lease(world):
 
 @pytest.mark.parametrize('known', [True, False])
 def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
-    """It is in the group, or the group is unknown. Its own lease does not
-    matter then: its runs may go on.
+    """The silent worker is in the group, or the group is unknown. In both
+    cases its runs may continue, although its own lease has expired.
     """
     world.share(A)
     members = [A] if known else None
@@ -373,7 +376,7 @@ def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
 
 @pytest.mark.parametrize('shared', [True, False])
 def test_a_worker_that_is_gone_prevents_nothing_in_its_group(world, shared):
-    """The coordination service was away when it stopped."""
+    """The worker stopped while the coordination service was unavailable."""
     if shared:
         world.share(A)
     else:
@@ -394,7 +397,7 @@ def test_a_member_that_has_sent_no_heartbeat_may_share_the_partition(world):
 
 
 def test_of_one_that_shares_and_one_that_stands_by_one_starts_at_once(world):
-    """They start at the same moment, again and again."""
+    """The two workers start at the same moment, 40 times."""
     one, other = world.another(), world.another()
     ready = threading.Barrier(2)
 
@@ -475,7 +478,7 @@ print(admin.promote('p', 'h:1', by='op', within=600.0).active, flush=True)
 
 
 def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
-    """Otherwise the choice would remain beside the worker that it names."""
+    """Otherwise the choice would still be recorded after the take-over."""
     world.acquire(A)
     world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
     with subprocess.Popen(

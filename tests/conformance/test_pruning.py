@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What services delete by themselves, the same in every database.
+"""Rows that services delete by themselves, in every database.
 
 Each test has a group of its own.
 """
@@ -31,7 +31,7 @@ WORKFLOWS = {'one': [{'normal': {'module': 'a', 'command': 'run'}}]}
 
 
 class World:
-    """One group in a database, with rows of every age."""
+    """One group in a database, with rows of different ages."""
 
     def __init__(self, url):
         self.url = url
@@ -56,7 +56,7 @@ class World:
         return pruned(self.store.database, self.group, **days)
 
     def run(self, tick, objects, *, dead):
-        """Have objects run to their ends: all are dead, or none is."""
+        """Run objects; either all of them end as dead, or none does."""
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
         assert len(self.store.claim(
             'poll', tick, objects, lease=lease, holder='api-1', seconds=60.0,
@@ -71,7 +71,7 @@ class World:
             self.store.finish('poll', tick, objects, lease=running)
 
     def failed(self):
-        """Objects with the record of a failure."""
+        """The objects with a recorded failure, and the number of records."""
         with self.engine.connect() as connection:
             return collections.Counter(connection.execute(sa.select(
                 tables.failure.c.object).join(
@@ -82,7 +82,7 @@ class World:
         return self.client.submit('one', {}, queue=queue)
 
     def forget(self, *ids):
-        """Delete tasks, as a service does when they are old."""
+        """Delete tasks, as a service deletes old tasks."""
         self.execute(sa.update(tables.task).where(
             tables.task.c.id.in_(ids)).values(
                 created=tables.task.c.created - 2 * DAY,
@@ -96,14 +96,14 @@ class World:
                     tables.queue.c.space == self.group)).scalars())
 
     def taken(self):
-        """Tasks whose step a scheduler can claim."""
+        """Claim the steps that are ready; return their tasks."""
         self.store.steps.wake()
         return sorted(claim.object for lease in self.store.steps.take(
             {'task:a.run': 100}, tasks=None, into=uuid.uuid4().hex,
             holder='api-1', seconds=60.0) for claim in lease.claims)
 
     def unused(self, queue):
-        """Have a queue that has had a task."""
+        """Create a queue, and delete its only task."""
         done = self.submit(queue)
         self.client.cancel(done)
         self.execute(sa.delete(tables.task).where(tables.task.c.id == done))
@@ -128,7 +128,7 @@ def test_failures_of_objects_that_are_dead_stay_and_block_no_others(world):
     now = world.store.now()
     ill = [f'ill-{n:04}' for n in range(1100)]
     well = [f'well-{n:04}' for n in range(1050)]
-    # The time of the first record is later, as after a step of the clock.
+    # The time of this failure is later, as after a step of the clock.
     world.run(now - 9 * DAY, ['later'], dead=True)
     world.run(now - 9 * DAY, ill, dead=True)
     world.run(now - 9 * DAY, well, dead=True)
@@ -137,7 +137,7 @@ def test_failures_of_objects_that_are_dead_stay_and_block_no_others(world):
         tables.failure.c.object.in_([*ill, *well])).values(at=now - 8 * DAY))
     world.run(now - 7 * DAY, ['young'], dead=True)
     world.run(now - 6 * DAY, ['young'], dead=False)
-    # The record of the tick that is dead now stays, but not an earlier one.
+    # For a dead object only the record of its last tick is kept.
     world.execute(sa.update(tables.failure).where(
         tables.failure.c.object == 'ill-0000').values(at=now - 8 * DAY))
     other = World(world.url)
@@ -203,7 +203,7 @@ def test_only_unused_queues_are_deleted(world):
 @pytest.mark.parametrize('own_transaction', [True, False])
 def test_a_task_runs_although_its_queue_is_deleted_meanwhile(
         world, monkeypatch, own_transaction):
-    """The row is gone after the submission has found it."""
+    """The row is deleted after the submission has found it."""
     world.unused('q')
     create, calls = TaskStore._create_queues, []
 
@@ -233,7 +233,8 @@ def test_a_queue_stays_for_a_task_that_is_not_committed_yet(world):
             task = world.client.submit(
                 'one', {}, queue='q', session=session)
             found = threads.submit(world.prune, tasks=1.0)
-            # SQLite waits for the commit, the others do not.
+            # On SQLite the deletion waits for the commit; elsewhere it does
+            # not.
             concurrent.futures.wait([found], 0.5)
         assert not found.result(20)
 

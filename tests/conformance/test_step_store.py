@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of tasks, the same in every database.
+"""Steps of tasks: guarantees in every database.
 
-Each test has a group of its own. What a task runs is compared with
-:mod:`tests.unit.test_workflow`'s model by a machine that also loses workers,
-repeats calls whose answers were lost, and tells results too late.
+Each test has a group of its own. One test compares the runs of a task with
+:class:`Model`. In this test workers get lost, calls are repeated because their
+answers were lost, and results arrive too late.
 """
 
 import collections
@@ -58,7 +58,7 @@ WORKFLOWS = {
 
 
 class Board:
-    """The tasks of one group: who submits, and who runs them."""
+    """The tasks of one group, with a client and the calls of its workers."""
 
     def __init__(self, url):
         self.url = url
@@ -79,7 +79,7 @@ class Board:
             holder='api-1', seconds=LONG)
 
     def begin(self, lease, seconds=LONG):
-        """Grant a worker the runs of *lease*; the name of their lease."""
+        """Grant the runs of *lease* to a worker; return the worker's lease."""
         granted = uuid.uuid4().hex
         self.store.start(
             lease.job, lease.tick, [one.object for one in lease.claims],
@@ -103,7 +103,7 @@ class Board:
             gone=gone, limit=100)
 
     def run(self, **options):
-        """Run all that is ready, once; the commands that ran."""
+        """Run all steps that are ready, once; return their commands."""
         ran = []
         for lease in self.take():
             granted = self.begin(lease)
@@ -136,7 +136,7 @@ def test_a_step_that_is_ready_is_claimed_once(board):
 
 
 def here(*jobs):
-    """What a worker says that runs the next steps itself."""
+    """The request of a worker that runs the next steps itself."""
     return ports.Proceed(jobs or JOBS, uuid.uuid4().hex, 'worker-1', LONG)
 
 
@@ -711,7 +711,7 @@ def test_two_schedulers_at_once_never_take_the_same_step(board):
     for thread in threads:
         thread.join()
 
-    # Where rows are not skipped while others lock them, some may be left.
+    # Without SKIP LOCKED, some rows that others had locked may be left.
     taken.update(one.object for lease in board.take() for one in lease.claims)
     assert taken == collections.Counter(ids)
 
@@ -857,7 +857,9 @@ def test_a_cancelled_head_makes_room_for_the_next_task(board):
 
 
 def test_a_task_that_is_retried_takes_its_old_place(board):
-    """Also before the head of the queue, if that has not started."""
+    """The task even precedes the head of the queue if the head has not
+    started.
+    """
     board.client.set_queue('q', on_failure='go_on')
     first = board.client.submit('same', queue='q')
     board.run(error='ill')
@@ -1002,7 +1004,7 @@ def test_a_page_of_tasks_begins_behind_the_page_before(board):
     assert ids == [task.id for page in pages for task in page]
 
 
-#: What may happen to a run of a command.
+#: Possible fates of a run of a command.
 FATES = st.sampled_from(
     ['done', 'done', 'done', 'failed', 'lost', 'repeated', 'late', 'session'])
 
@@ -1017,7 +1019,7 @@ def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
     id_ = board.client.submit(type_)
     fates = iter(fates)
     model = Model(WORKFLOWS[type_])
-    #: Leases of claims, each with the lease of its runs or None.
+    #: (lease of claims, lease of their runs) pairs; None: no run has started.
     leases = [(lease, None) for lease in board.take([id_])]
     while leases:
         [(lease, granted)] = leases
@@ -1059,7 +1061,7 @@ def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
 
 
 class Model:
-    """What a task should do, written down from the documentation."""
+    """The behaviour of a task, as the documentation describes it."""
 
     def __init__(self, steps):
         self.steps = steps

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task dispenser, the same in every database.
+"""The task dispenser: guarantees in every database.
 
-The database of a world may be used by many tests and hold what earlier ones
-left in it, so each test has a pool of its own.
+Several tests may share the database of a world, and earlier tests may have
+left rows in it. So each test uses a pool of its own.
 """
 
 import concurrent.futures
@@ -33,7 +33,7 @@ KINDS = ['sqlite', 'postgresql', 'mariadb']
 
 
 class World:
-    """A database, and what tests do to it past the dispenser."""
+    """A database, with direct access to its rows for tests."""
 
     def __init__(self, url):
         schema.sync(url)
@@ -46,7 +46,7 @@ class World:
         return self._made[-1]
 
     def expire(self, dispenser, worker):
-        """Let the bucket of a worker expire."""
+        """Make the bucket of a worker expire."""
         number = sa.select(tables.pool.c.id).where(
             tables.pool.c.name == dispenser.pool).scalar_subquery()
         self.database.write(lambda connection: connection.execute(
@@ -352,7 +352,7 @@ def test_any_call_of_its_worker_renews_a_bucket(world, pool, call):
     assert expiry() > before + 3000 * 1_000_000
 
 
-# -- bad input
+# -- invalid arguments
 
 
 BAD_CALLS = {
@@ -446,7 +446,7 @@ def test_an_empty_pool_is_a_pool(one):
 
 
 def test_a_repeated_transaction_gives_the_same_answer(one, monkeypatch):
-    """The commit arrived, and its answer was lost."""
+    """The transaction was committed, but the dispenser received no answer."""
     def twice(database, work):
         write(database, work)
         return write(database, work)
@@ -477,11 +477,11 @@ def test_tables_that_were_recreated_hold_no_pool(world, one):
     assert one.assign_tasks(1, 'ann') == ['b']
 
 
-# -- many at once
+# -- concurrent calls
 
 
 def together(number, act):
-    """Call *act* in threads at the same moment; return what it returned."""
+    """Call *act* in threads at the same moment; return the results."""
     ready = threading.Barrier(number)
 
     def run(which):
@@ -505,7 +505,7 @@ def test_calls_for_one_worker_at_once_do_not_exceed_its_limit(world, pool):
     one = world.dispenser(pool)
     one.recreate_task_pool({number: -number for number in range(100)})
 
-    # A dispenser looks up its pool in its first call.
+    # The first call of a dispenser looks up the pool, so make it here.
     every = [world.dispenser(pool) for _ in range(6)]
     for other in every:
         other.give_back('ann', other.assign_tasks(10, 'ann'))
@@ -549,7 +549,7 @@ def test_a_pool_that_many_create_at_once_is_one_pool(world, pool):
     assert sorted(shares) == [[]] * 5 + [['a']]
 
 
-# -- against the model
+# -- comparison with the model
 
 
 TASKS = st.sampled_from([0, 1, -7, 10, '0', '1', 'b', 'a', 'ä', 'x' * 40])
@@ -559,7 +559,7 @@ SCORES = st.dictionaries(TASKS, st.sampled_from([-1.5, 0, 1, 2, 2.5, 3]))
 
 
 class Machine(stateful.RuleBasedStateMachine):
-    """Random calls, each compared with the model."""
+    """Random calls, each compared with the model of a pool."""
 
     world = None
 
@@ -635,7 +635,7 @@ def test_equal_seeds_of_two_processes_do_not_mix_their_buckets(world, pool):
 
 
 def test_a_pool_store_belongs_to_no_thread(world, pool):
-    """A dispenser lends each connection to one thread after another."""
+    """A dispenser uses each connection in many threads, one after another."""
     store = SqlTaskPool(
         world.url, namespace='tests', pool=pool, bucket_timeout=60.0)
     store.recreate({'sa': 1.0}, as_of=None, done_retention=60.0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to the workers and back, the same whoever carries it.
+"""The way from a scheduler to its workers and back: guarantees of every bus.
 
-What only a broker can do to a message (break, lie, stand still, be forged)
-is in tests/functional/test_messaging.py.
+Faults that only a broker has (broken, forged or stuck messages) are tested in
+tests/functional/test_messaging.py.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ def entry(identity):
 
 
 class LocalWay:
-    """A scheduler and a worker in one process."""
+    """A scheduler and a worker within one process."""
 
     def __init__(self):
         self.scheduler = entry('api-1')
@@ -41,7 +41,7 @@ class LocalWay:
         self.reports.append(report)
 
     def close(self):
-        """There is nothing to close."""
+        """Do nothing: no resource is open."""
 
 
 class BrokerWay:
@@ -135,7 +135,7 @@ def test_sending_returns_at_once(way):
         way.work.send(batch)
         taken.append(time.monotonic() - began)
 
-    # A durable queue's confirmation takes milliseconds.
+    # A durable queue takes milliseconds to confirm a message.
     assert statistics.median(taken) < 0.0005
     wait_until(lambda: len(way.batches) == 300)
 

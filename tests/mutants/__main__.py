@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plant bugs in the product and see what catches them.
+"""Plant bugs in the product, and print which tests catch them.
 
-``python -m tests.mutants --jobs 2``; ``--only TEXT`` tries those whose name
-or file has that text in it.
+``python -m tests.mutants --jobs 2`` tries all bugs. ``--only TEXT`` tries the
+bugs with this text in their name or file.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(arguments=None):
         for bug in bugs:
             print(f'{bug.name}\n    {bug.path}: {", ".join(bug.suites)}')
         return 0
-    # Nothing that was started may outlive this.
+    # A SIGTERM raises KeyboardInterrupt, and so ends all child processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     outcomes = []
@@ -50,7 +50,7 @@ def main(arguments=None):
 
 
 def _tried(bugs, jobs):
-    """The outcomes, each printed when it is there."""
+    """Yield the outcomes, and print each as soon as it is known."""
     runner = Runner()
     width = max(len(bug.name) for bug in bugs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A planted bug: one exact replacement in one file of the product.
 
-A bug is a block of lines; blank lines part the blocks::
+A bug is a block of lines. Blank lines separate the blocks::
 
     bug: a result counts, whoever holds the lease
     in: distperiodic/adapters/local/memory.py
@@ -10,8 +10,9 @@ A bug is a block of lines; blank lines part the blocks::
     -the line that is replaced
     +the line that takes its place
 
-The lines that begin with a space or a minus must stand in the file, one after
-the other and exactly once. Lines that begin with # are comments.
+The lines that begin with a space or a minus must occur in the file, in this
+order without others between them, and exactly once. Lines that begin with #
+are comments.
 """
 
 import pathlib
@@ -23,35 +24,35 @@ ROOT = HERE.parents[1]
 
 
 class DoesNotApply(Exception):
-    """The text that a bug replaces is not there, or more than once."""
+    """The text that a bug replaces does not occur exactly once."""
 
 
 class Bug(NamedTuple):
-    #: One sentence in the words of the domain.
+    #: One sentence that describes the bug in the words of the domain.
     name: str
-    #: The file, from the root of the repository.
+    #: The file's path, relative to the root of the repository.
     path: str
     #: The suites to try, in order; see :mod:`tests.mutants.suite`.
     suites: tuple[str, ...]
-    #: Whole lines: those that are there, and those that replace them.
+    #: Whole lines: the lines in the file, and the lines that replace them.
     old: str
     new: str
 
     def plant(self, root):
         """Replace the text in the tree at *root*.
 
-        :raises DoesNotApply: the file or its text has changed.
+        :raises DoesNotApply: The file or its text has changed.
         """
         path = root / self.path
         path.write_text(self.planted(root))
 
     def planted(self, root):
-        """The text of the file with the bug in it."""
+        """Return the text of the file with the bug in it."""
         path = root / self.path
         if not path.exists():
             raise DoesNotApply(f'there is no {self.path}')
         text = '\n' + path.read_text()
-        # Those that overlap as well.
+        # The pattern also finds overlapping occurrences.
         found = len(re.findall(f'(?={re.escape(self.old)})', text))
         if found != 1:
             raise DoesNotApply(
@@ -61,13 +62,13 @@ class Bug(NamedTuple):
 
 
 def bugs():
-    """All of them, in the order of the files and of the blocks in them."""
+    """Return all bugs, file by file, in the order in which they stand."""
     return [bug for path in sorted(HERE.glob('*.txt'))
             for bug in read(path.read_text())]
 
 
 def read(text):
-    """The bugs of one file."""
+    """Yield the bugs in the text of one file."""
     lines = [line for line in text.split('\n') if not line.startswith('#')]
     for block in '\n'.join(lines).split('\n\n'):
         if block.strip():

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which test caught each bug before: it is tried first, since a whole suite
-takes long. One that does not catch its bug any more excuses nothing: then all
-suites of the bug are tried, as for one that is new.
+"""The test that caught each bug before.
 
-A line of ``caught.csv`` is a bug, a suite, and the test or seed in it.
+This test is tried first, because a whole suite takes long. If it does not
+catch the bug any more, all suites of the bug are tried, as for a new bug.
+
+Each line of ``caught.csv`` has a bug, a suite, and a test or seed of the
+suite.
 """
 
 import csv
@@ -13,7 +15,7 @@ CAUGHT = pathlib.Path(__file__).with_name('caught.csv')
 
 
 def read(path=CAUGHT):
-    """Bug to the suite that caught it, and the test."""
+    """Return a dict from each bug to (suite, test)."""
     if not path.exists():
         return {}
     with path.open(newline='') as file:
@@ -21,7 +23,7 @@ def read(path=CAUGHT):
 
 
 def record(name, suite, test, path=CAUGHT):
-    """Have it tried first from now on."""
+    """Record that *test* caught the bug, so that it is tried first."""
     caught = read(path)
     caught[name] = suite, test
     with path.open('w', newline='') as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants a bug in a copy of the package and runs the suites there."""
+"""Plants a bug in a copy of the package, and runs the suites on the copy."""
 
 import contextlib
 import importlib.util
@@ -19,15 +19,15 @@ from tests.mutants.bug import ROOT
 from tests.mutants.bug import Bug
 from tests.mutants.bug import DoesNotApply
 
-#: What a copy has.
+#: The files and directories that are copied.
 _COPIED = ('distperiodic', 'tests', 'pyproject.toml')
 
 
 class Outcome(NamedTuple):
     bug: Bug
-    #: The suite that caught it, or empty.
+    #: The suite that caught the bug, or ''.
     suite: str
-    #: The test that did, or what went wrong.
+    #: The test that caught the bug, or the reason why none did.
     told: str
     seconds: float
 
@@ -37,27 +37,27 @@ class Outcome(NamedTuple):
 
 
 class Runner:
-    """Any number of threads may try bugs at the same time."""
+    """Tries bugs; any number of threads may use it at the same time."""
 
     def __init__(self, root=ROOT):
         self._root = root
         self._known = known.read()
         self._lock = threading.Lock()
-        #: For each suite a lock, and what it finds where no bug is; None: it
-        #: was not tried.
+        #: For each suite a lock, and the result without a bug. None means that
+        #: the suite has not run yet; '' means that it passed.
         self._sound = {}
         self._processes = set()
         self._stopped = False
 
     def stop(self):
-        """End all that was started; what is tried ends at once."""
+        """Kill all started processes, so that all trials end at once."""
         with self._lock:
             self._stopped = True
             for process in self._processes:
                 _kill(process)
 
     def try_bug(self, bug):
-        """See which suite catches *bug*."""
+        """Find the suite that catches *bug*; return the outcome."""
         began = time.monotonic()
 
         def outcome(suite, told):
@@ -85,14 +85,14 @@ class Runner:
         return outcome('', 'NOT CAUGHT')
 
     def _known_of(self, suite):
-        """The tests of *suite* that are known to catch something."""
+        """Return the tests of *suite* that have caught a bug before."""
         return sorted({test for one, test in self._known.values()
                        if one == suite})
 
     def _check(self, suite, tests=()):
-        """See that *suite*, or these tests of it, pass without a bug, once.
+        """Check once that *suite*, or some of its tests, passes without a bug.
 
-        :raises Unusable: they do not.
+        :raises Unusable: The suite fails without a bug.
         """
         key = suite, bool(tests)
         with self._lock:
@@ -116,9 +116,9 @@ class Runner:
                 shutil.copy2(source, tree / name)
 
     def _run(self, name, tree, tests=()):
-        """What the suite *name* finds in *tree*; None: nothing.
+        """Run the suite *name* on *tree*; return its first failure, or None.
 
-        :param tests: the only ones that are run. Empty: all are.
+        :param tests: The tests to run. Empty means all tests.
         """
         suite = suites.suite(name, tests)
         process = self._start(suite, tree)
@@ -161,13 +161,13 @@ class Runner:
 
 
 def _forget_compiled(path):
-    """What was compiled before a bug came would hide it."""
+    """Delete the bytecode of *path*, which would hide a bug."""
     pathlib.Path(importlib.util.cache_from_source(path)).unlink(
         missing_ok=True)
 
 
 def _kill(process):
-    """End it with all that it has started."""
+    """Kill a process and all processes that it has started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

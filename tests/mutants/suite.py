@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites that may catch a bug, and how to see which test did.
+"""The suites that may catch a bug, and how to find the test that did.
 
 ===========================  ================================================
 ``unit/test_ring.py``        these unit tests; a word after it is for ``-k``
-``conformance/sqlite``       every store of that kind keeps its port's promises
+``conformance/sqlite``       the tests of all ports with this kind of store
 ``conformance/test_x.py``    another suite; a word after it is for ``-k``
-``simulation``               whole clusters, one from each seed
-``simulation/standby``       those with one active worker
+``simulation``               whole clusters, one for each seed
+``simulation/standby``       clusters with one active worker
 ``functional/test_db.py``    real servers; a word after it is for ``-k``
 ===========================  ================================================
 """
@@ -15,14 +15,14 @@ import re
 import sys
 from typing import NamedTuple
 
-#: Seconds for a test, and for a suite, after which a bug makes it hang.
+#: Time limits in seconds for a test and for a suite. A bug may make it hang.
 TEST, SUITE = 60, 600
 SEEDS = 40
 
 _PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
            '-p', 'no:cacheprovider', '--no-header', '--tb=no',
            f'--timeout={TEST}', '--hypothesis-profile=first')
-# The name of a test may have blanks in it.
+# The name of a test may contain blanks.
 _FAILED = re.compile(
     r'^(?:FAILED|ERROR) (?:tests/\w+/)?(.+?)(?: - .*)?$', re.MULTILINE)
 _NO_SUCH_TEST = 4
@@ -31,14 +31,15 @@ _SEED = re.compile(r'^seed \d+', re.MULTILINE)
 
 class Suite(NamedTuple):
     command: tuple[str, ...]
-    #: A line of its output that tells that there is nothing to wait for.
+    #: The suite may stop once its output matches this pattern.
     last: re.Pattern | None = None
 
     def caught(self, code, output):
-        """What caught the bug; None: nothing did.
+        """Return what caught the bug, or None.
 
-        :param code: with which the command ended.
-        :raises Unusable: no test has judged the product.
+        :param code: Exit code of the command.
+        :param output: Output of the command.
+        :raises Unusable: The tests did not run to a result.
         """
         if self.last is not None and (seed := self.last.search(output)):
             return seed[0]
@@ -55,18 +56,19 @@ class Suite(NamedTuple):
 
 
 class Unusable(Exception):
-    """A suite that cannot judge a bug: it fails without it, or not at all."""
+    """The suite cannot judge a bug: it fails without the bug, or it breaks."""
 
 
 class NoSuchTest(Unusable):
-    """A test is not there that caught a bug once."""
+    """A test that has caught a bug before does not exist any more."""
 
 
 def suite(name, tests=()):
-    """The suite of that *name*.
+    """Return the suite *name*.
 
-    :param tests: some of it, as :meth:`Suite.caught` tells them; empty: all.
-        Of several seeds all are lived through from the first one on.
+    :param tests: Tests of the suite, as :meth:`Suite.caught` returns them.
+        Empty means all tests. For seeds, all seeds from the lowest to the
+        highest one are run.
     """
     kind, _, rest = name.partition('/')
     simulation = (sys.executable, '-m', 'tests.simulation', '--processes', '1',
@@ -79,7 +81,7 @@ def suite(name, tests=()):
     if tests:
         return Suite((*_PYTEST, *(f'tests/{kind}/{one}' for one in tests)))
     if kind == 'simulation':
-        # A world on the real store takes as long as ten in memory.
+        # A world on the real store takes as long as ten worlds in memory.
         return Suite((*simulation, '--seeds',
                       str(SEEDS // 4 if rest else SEEDS)), _SEED)
     if kind == 'conformance' and not rest.startswith('test_'):

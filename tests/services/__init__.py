@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers that tests use: found, or started, in one place.
+"""The servers for tests: found, or started, in one place.
 
-Each context manager yields a server on loopback and ends it afterwards. The
-first of these that is there is taken:
+Each context manager yields a server on loopback, and ends it afterwards. It
+takes the first available one of these:
 
-1. the URL in the environment, ``DISTPERIODIC_TEST_ZOOKEEPER_URL`` for
-   ZooKeeper and so on for the others; not for a test that wants a server of
-   ``its_own`` because it breaks it;
-2. a container, where a Docker daemon answers;
+1. the server whose URL is in the environment: ``DISTPERIODIC_TEST_`` +
+   service + ``_URL``, for example ``DISTPERIODIC_TEST_ZOOKEEPER_URL``. A test
+   that breaks its server asks for ``its_own``, and never gets this one;
+2. a container, if a Docker daemon answers;
 3. the program of the Debian package.
 
-With none of them the test fails and says what to install. A test is never
-skipped for want of a server.
+Without any of them the test fails, and says what to install. No test is
+skipped because a server is missing.
 """
 
 from tests.services.etcd import etcd

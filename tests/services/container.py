@@ -12,7 +12,7 @@ from tests.services import ports
 
 @functools.cache
 def docker_answers() -> bool:
-    """Say whether a Docker daemon is there; asked once in a test run."""
+    """Return True if a Docker daemon answers; checked once in a test run."""
     try:
         client = docker.from_env(timeout=3)
     except docker.errors.DockerException:
@@ -26,15 +26,15 @@ def docker_answers() -> bool:
 
 
 class Container:
-    """One container; it is made anew where its data are to be forgotten."""
+    """One container. To delete its data, the container is created again."""
 
     def __init__(self, make: Callable[[], DockerContainer], inside: int,
                  port: int):
-        """Remember how to make the container.
+        """Store the settings of the container.
 
-        :param inside: the port that the server listens on.
-        :param port: the port of loopback that leads there. It is chosen here
-            because one of Docker's choice is another one after each start.
+        :param inside: Port on which the server listens in the container.
+        :param port: Port of loopback that leads to *inside*. A port that
+            Docker chooses would change with each start.
         """
         self._make = make
         self._ports = {f'{inside}/tcp': (ports.HOST, port)}
@@ -96,6 +96,6 @@ class Container:
         return self._docker.logs(tail=60).decode(errors='replace')
 
     def run(self, *command: str) -> tuple[int, str]:
-        """Run *command* inside it; return its exit code and its output."""
+        """Run *command* in the container; return its exit code and output."""
         code, output = self._docker.exec_run(list(command))
         return code, output.decode(errors='replace')

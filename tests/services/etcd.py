@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""etcd, as one server."""
+"""etcd as a single server."""
 
 import contextlib
 import http.client
@@ -17,7 +17,7 @@ IMAGE = 'quay.io/coreos/etcd:v3.5.17'
 
 
 class Etcd(server.Server):
-    """One etcd server, spoken to through its HTTP gateway."""
+    """One etcd server, reached through its HTTP gateway."""
 
     def __init__(self, port: int, runner: server.Runner):
         super().__init__(f'etcd3+http://{ports.HOST}:{port}', runner)
@@ -38,9 +38,9 @@ class Etcd(server.Server):
 @contextlib.contextmanager
 def etcd(*, its_own: bool = False
          ) -> Iterator[Etcd | server.ExternalServer]:
-    """One etcd server.
+    """Yield one etcd server.
 
-    :param its_own: never the server that the environment names.
+    :param its_own: True if the server in the environment must not be used.
     """
     found = None if its_own else server.external('ETCD')
     if found:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB Galera: several servers that all take writes and keep one database.
+"""MariaDB Galera: several servers with one database, which all accept writes.
 
-Only by the programs of the Debian packages: what a test wants of a cluster is
-to break its nodes, and no image does that in the same way.
+The nodes always run the programs of the Debian packages. Tests of a cluster
+break its nodes, and no container image allows this in the same way.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from tests.services import server
 
 PROVIDER = pathlib.Path('/usr/lib/galera/libgalera_smm.so')
 
-# As they are by default, but a node that is gone is given up sooner.
+# The defaults, but with shorter times until a failed node is given up.
 PROVIDER_OPTIONS = {
     'evs.keepalive_period': 'PT0.5S',
     'evs.suspect_timeout': 'PT2S',
     'evs.inactive_timeout': 'PT5S',
     'evs.install_timeout': 'PT5S',
-    # Else each node fills 128 MB of disk at its start.
+    # By default each node allocates 128 MB of disk when it starts.
     'gcache.size': '16M',
 }
 
-# The first node begins the cluster, once. One that comes back asks InnoDB how
-# far it was, as the service of the package does, and gets what it missed; one
-# without data gets all of it.
+# The first node creates the cluster once. A node with data restarts like the
+# service of the Debian package: it recovers its position from InnoDB, and
+# receives the later writes. A node without data receives all data.
 START = '''
 if test -e "$0.new"; then
     "$1" --no-defaults --datadir="$0" --skip-test-db \\
@@ -61,14 +61,14 @@ class GaleraNode(mariadb.MariaDB):
         self._socket = socket
 
     def answers(self) -> bool:
-        # One that has lost the others lets everybody in, and refuses what
-        # they ask.
+        # A node without the others accepts connections, but rejects
+        # statements.
         return super().answers() and self.status('wsrep_ready') == 'ON'
 
     def root(self, statement: str) -> list[Any]:
-        """Run *statement* as one who may do anything on this node.
+        """Run *statement* on this node as root; return the rows.
 
-        :raises OSError: it did not answer.
+        :raises OSError: The node did not answer.
         """
         try:
             with contextlib.closing(pymysql.connect(
@@ -81,34 +81,34 @@ class GaleraNode(mariadb.MariaDB):
             raise OSError(str(error)) from error
 
     def status(self, name: str) -> str:
-        """What the node says of itself, as in SHOW STATUS.
+        """Return the value of the status variable *name*, as in SHOW STATUS.
 
-        :raises OSError: it did not answer.
+        :raises OSError: The node did not answer.
         """
         (_, value), = self.root(f"SHOW STATUS LIKE '{name}'")
         return value
 
     def cut_off(self) -> None:
-        """Part it from the others; it serves nobody from then on."""
+        """Isolate the node from the others; it then serves no client."""
         self.root("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'")
         waiting.wait_until(
             lambda: self.status('wsrep_ready') == 'OFF', 30,
             'the node did not notice that it is alone')
 
     def join_again(self) -> None:
-        """Let it back to the others."""
+        """End the isolation; return when the node serves clients again."""
         self.root("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=0'")
         self.wait()
 
 
 class Galera:
-    """Several nodes that keep one database."""
+    """Several nodes with one database."""
 
     def __init__(self, nodes: list[GaleraNode]):
         self.nodes = nodes
 
     def wait_whole(self) -> None:
-        """Return when each node serves and sees all others."""
+        """Return when each node serves clients and sees all other nodes."""
         for node in self.nodes:
             node.wait()
         waiting.wait_until(
@@ -119,7 +119,7 @@ class Galera:
 
 @contextlib.contextmanager
 def galera(nodes: int = 3) -> Iterator[Galera]:
-    """A cluster of so many nodes, complete and serving."""
+    """Yield a cluster of *nodes* nodes that is complete and serves clients."""
     if not PROVIDER.exists():
         pytest.fail(f'this test needs {PROVIDER}; install it with: '
                     'apt-get install galera-4', pytrace=False)
@@ -127,8 +127,7 @@ def galera(nodes: int = 3) -> Iterator[Galera]:
           contextlib.ExitStack() as stack):
         cluster = Galera(_nodes(place, nodes))
         for node in cluster.nodes:
-            # One at a time: whoever gives its data to one cannot do it for
-            # another.
+            # Start one at a time: a node can send its data to only one node.
             stack.enter_context(server.running(node))
         _new(place / 'node-1').unlink()
         cluster.wait_whole()
@@ -136,7 +135,7 @@ def galera(nodes: int = 3) -> Iterator[Galera]:
 
 
 def _new(data: pathlib.Path) -> pathlib.Path:
-    """While this is there, the node begins a cluster when it starts."""
+    """The path of a file; while it exists, the node creates a new cluster."""
     return data.with_suffix('.new')
 
 
@@ -150,11 +149,11 @@ def _nodes(place: pathlib.Path, number: int) -> list[GaleraNode]:
 
 def _node(place: pathlib.Path, name: str, port: int, members: str,
           first: bool) -> GaleraNode:
-    """A node that the programs of the Debian packages will run.
+    """Return a node that will run the programs of the Debian packages.
 
-    :param port: where the other nodes reach it.
-    :param members: where all of them are reached.
-    :param first: whether it begins the cluster.
+    :param port: Port for the other nodes.
+    :param members: Addresses of all nodes.
+    :param first: True if this node creates the cluster.
     """
     install = server.program('mariadb-install-db', 'mariadb-server')
     program = server.program(
@@ -168,7 +167,7 @@ def _node(place: pathlib.Path, name: str, port: int, members: str,
         'ist.recv_addr': f'{ports.HOST}:{ist}',
         **PROVIDER_OPTIONS,
     }
-    # The socket lies beside the data: its path must be short.
+    # The path of a socket must be short, so the socket is beside the data.
     socket = f'{data}/socket'
     return GaleraNode(clients, process.Process(
         [*server.unprivileged('mysql', place, data),
@@ -176,7 +175,7 @@ def _node(place: pathlib.Path, name: str, port: int, members: str,
          f'--bind-address={ports.HOST}', f'--port={clients}',
          f'--socket={socket}', f'--pid-file={data}/pid',
          '--skip-name-resolve',
-         # Nothing here must outlive the machine.
+         # The data need not survive a crash of the machine.
          '--innodb-flush-log-at-trx-commit=0',
          '--innodb-buffer-pool-size=32M',
          '--binlog-format=ROW', '--innodb-autoinc-lock-mode=2',

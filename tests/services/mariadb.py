@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB, as one server with one user and one database."""
+"""MariaDB as a single server with one user and one database."""
 
 import contextlib
 import pathlib
@@ -19,7 +19,7 @@ PASSWORD = 'loopback-only'  # noqa: S105
 DATABASE = 'tests'
 
 PLACES = ('/usr/sbin',)
-#: What a new server is told.
+#: SQL statements that a new server runs.
 FIRST = (
     f'CREATE DATABASE IF NOT EXISTS {DATABASE};\n'
     f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}';\n"
@@ -49,10 +49,10 @@ class MariaDB(server.Server):
 @contextlib.contextmanager
 def mariadb(*, its_own: bool = False, memory: str = '32M'
             ) -> Iterator[MariaDB | server.ExternalServer]:
-    """One MariaDB server.
+    """Yield one MariaDB server.
 
-    :param its_own: never the server that the environment names.
-    :param memory: of its buffer pool.
+    :param its_own: True if the server in the environment must not be used.
+    :param memory: Size of its buffer pool, such as '32M'.
     """
     found = None if its_own else server.external('MARIADB')
     if found:
@@ -85,9 +85,9 @@ def _started_here(place: pathlib.Path, port: int, memory: str) -> MariaDB:
     program = server.program('mariadbd', 'mariadb-server', *PLACES)
     first = place / 'first.sql'
     first.write_text(FIRST)
-    # The socket lies beside the data: its path must be short.
+    # The path of a socket must be short, so the socket is beside the data.
     start = (
-        # One that starts removes what it takes for its own leftovers there.
+        # A starting server deletes files in TMPDIR that look like its own.
         'TMPDIR="$0"; export TMPDIR; '
         'test -d "$0/mysql" || "$1" --no-defaults --datadir="$0" '
         '--auth-root-authentication-method=normal --skip-test-db '
@@ -95,7 +95,7 @@ def _started_here(place: pathlib.Path, port: int, memory: str) -> MariaDB:
         f'--bind-address={ports.HOST} --port={port} '
         '--socket="$0/socket" --pid-file="$0/pid" --init-file="$3" '
         '--skip-name-resolve '
-        # Nothing here must outlive the machine.
+        # The data need not survive a crash of the machine.
         f'--innodb-flush-log-at-trx-commit=0 {_pool(memory)}')
     data = place / 'data'
     return MariaDB(port, process.Process(

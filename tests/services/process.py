@@ -13,19 +13,20 @@ from collections.abc import Sequence
 class Process:
     """One program, its data directory and its log.
 
-    The kernel ends the program when the thread that started it ends, however
-    that comes about, kill -9 included: so start servers from the thread that
-    runs the tests, not from a short-lived one.
+    The kernel kills the program when the thread that started it ends, even by
+    kill -9. So start servers in the thread that runs the tests, and not in a
+    short-lived thread.
     """
 
     def __init__(self, command: Sequence[str], data: pathlib.Path,
                  env: Mapping[str, str] | None = None,
                  ends_on: signal.Signals = signal.SIGTERM):
-        """Remember what to start.
+        """Store the command to start.
 
-        :param data: what wipe() empties; created by start().
-        :param env: variables beside those of the test run.
-        :param ends_on: the signal that asks it to end.
+        :param data: Directory that start() creates and wipe() empties.
+        :param env: Environment variables, in addition to those of the test
+            run.
+        :param ends_on: Signal that asks the program to end.
         """
         self._command = command
         self._data = data
@@ -51,7 +52,7 @@ class Process:
                 env=os.environ | self._env, cwd=self._data,
                 stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT,
-                # A Ctrl-C in the terminal is for the tests, which then end
+                # Ctrl-C in the terminal must reach only the tests. They end
                 # their servers in order.
                 start_new_session=True)
 
@@ -60,7 +61,7 @@ class Process:
             os.kill(self.pid, number)
 
     def stop(self) -> None:
-        """Ask it to end; after 20 s, end it."""
+        """Ask the program to end; kill it after 20 s."""
         if not self.running:
             return
         self.signal(signal.SIGCONT)
@@ -85,7 +86,7 @@ class Process:
         shutil.rmtree(self._data, ignore_errors=True)
 
     def log(self) -> str:
-        """Return the end of what it has printed."""
+        """Return the last part of the program's output."""
         if not self._log.exists():
             return ''
         return self._log.read_text(errors='replace')[-4000:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RabbitMQ, as one broker or a cluster with its own Erlang port mapper."""
+"""RabbitMQ as a broker or a cluster, with an Erlang port mapper of its own."""
 
 import abc
 import contextlib
@@ -23,11 +23,11 @@ IMAGE = 'rabbitmq:3.13'
 USER = 'tests'
 PASSWORD = 'loopback-only'  # noqa: S105
 
-# Debian's programs in PATH change to the system's own user and directories;
-# these here are what they call.
+# Debian's programs in PATH change to the system's own user and directories.
+# They call the programs in these directories.
 PLACES = ('/usr/lib/rabbitmq/bin', '/usr/libexec/rabbitmq')
 
-# Erlang's nodes and their tools listen on every address unless told.
+# By default Erlang's nodes and their tools listen on every address.
 LOOPBACK_ONLY = '-kernel inet_dist_use_interface {127,0,0,1}'
 
 
@@ -49,17 +49,17 @@ class RabbitMQ(server.Server):
     def ctl(self, *command: str, timeout: float = 60.0) -> str:
         """Run rabbitmqctl, as in ``ctl('stop_app')``; return its output.
 
-        The test fails where rabbitmqctl does.
+        The test fails if rabbitmqctl fails.
 
-        :param timeout: seconds.
+        :param timeout: Seconds.
         """
 
 
 class _PortMapper(server.Server):
-    """epmd, through which Erlang's nodes find each other.
+    """epmd, the program through which Erlang's nodes find each other.
 
-    A node starts one where none answers, and leaves it behind for ever; so
-    this one answers before the broker starts, and ends with it.
+    A node that finds no epmd starts one, which never ends. So this one starts
+    before the broker, and ends with it.
     """
 
     def __init__(self, place: pathlib.Path, port: int):
@@ -74,12 +74,12 @@ class _PortMapper(server.Server):
 
 
 class _StartedHere(RabbitMQ):
-    """The broker of the Debian package, away from the system's own one."""
+    """The broker of the Debian package, separate from the system's broker."""
 
     def __init__(self, home: pathlib.Path, port: int, mapper: _PortMapper):
         """Prepare a broker.
 
-        :param home: directory of the cookie that the nodes of a cluster share.
+        :param home: Directory of the cookie that all nodes of a cluster share.
         """
         self._ctl = server.program(
             'rabbitmqctl', 'rabbitmq-server', *PLACES)
@@ -94,7 +94,7 @@ class _StartedHere(RabbitMQ):
             f'listeners.tcp.1 = {ports.HOST}:{port}\n'
             f'default_user = {USER}\n'
             f'default_pass = {PASSWORD}\n'
-            # The defaults would block publishers on a small or full disk.
+            # The default limits block publishers on a small or full disk.
             'disk_free_limit.absolute = 20MB\n'
             'log.console = true\n'
             'log.console.level = warning\n'
@@ -103,10 +103,10 @@ class _StartedHere(RabbitMQ):
             'ERL_AFLAGS': LOOPBACK_ONLY,
             'ERL_EPMD_ADDRESS': ports.HOST,
             'ERL_EPMD_PORT': str(mapper.port),
-            # The cookie that rabbitmqctl must share lies here.
+            # rabbitmqctl reads the node's cookie from this directory.
             'HOME': str(home),
             'RABBITMQ_ADVANCED_CONFIG_FILE': str(place / 'advanced.config'),
-            # One that is not there, else the system's own is read.
+            # A missing file, so that the system's own file is not read.
             'RABBITMQ_CONF_ENV_FILE': str(place / 'rabbitmq-env.conf'),
             'RABBITMQ_CONFIG_FILE': str(config),
             'RABBITMQ_DIST_PORT': str(ports.free_port()),
@@ -115,8 +115,8 @@ class _StartedHere(RabbitMQ):
             'RABBITMQ_MNESIA_BASE': str(data),
             'RABBITMQ_NODENAME': node,
             'RABBITMQ_PID_FILE': str(place / 'pid'),
-            # The start script becomes the broker, rather than staying before
-            # it as the process that would get the signals.
+            # The start script replaces itself with the broker. Otherwise the
+            # script would receive the signals.
             'RUNNING_UNDER_SYSTEMD': 'true',
         }
         super().__init__(port, process.Process(
@@ -151,9 +151,9 @@ class _Contained(RabbitMQ):
 @contextlib.contextmanager
 def rabbitmq(*, its_own: bool = False
              ) -> Iterator[RabbitMQ | server.ExternalServer]:
-    """One RabbitMQ broker with one user.
+    """Yield one RabbitMQ broker with one user.
 
-    :param its_own: never the broker that the environment names.
+    :param its_own: True if the broker in the environment must not be used.
     """
     found = None if its_own else server.external('RABBITMQ')
     if found:
@@ -178,7 +178,7 @@ class Cluster(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The transport_url with all nodes."""
+        """The transport_url that names all nodes."""
         hosts = ','.join(one.url.removeprefix('rabbit://').rstrip('/')
                          for one in self.nodes)
         return f'rabbit://{hosts}/'
@@ -186,8 +186,9 @@ class Cluster(NamedTuple):
 
 @contextlib.contextmanager
 def rabbitmq_cluster(size: int = 3) -> Iterator[Cluster]:
-    """A cluster of *size* nodes, complete and serving. Always of the Debian
-    package.
+    """Yield a cluster of *size* nodes that is complete and serves clients.
+
+    The nodes always run the programs of the Debian package.
     """
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(server.directory('rabbitmq'))
@@ -196,7 +197,7 @@ def rabbitmq_cluster(size: int = 3) -> Iterator[Cluster]:
         nodes = [_StartedHere(home, ports.free_port(), mapper)
                  for _ in range(size)]
         for one in nodes:
-            # The first one writes the cookie.
+            # The first node creates the cookie.
             stack.enter_context(server.running(one))
         for one in nodes[1:]:
             one.ctl('stop_app')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis, as one server."""
+"""Redis as a single server, or as a master with a replica."""
 
 import contextlib
 import pathlib
@@ -18,14 +18,14 @@ IMAGE = 'redis:7'
 
 
 class Redis(server.Server):
-    """One Redis server that keeps its data over a restart."""
+    """One Redis server that keeps its data when it restarts."""
 
     def __init__(self, port: int, runner: server.Runner):
         super().__init__(f'redis://{ports.HOST}:{port}', runner)
         self.port = port
 
     def answers(self) -> bool:
-        # One that wants a password serves, too.
+        # A server that requires a password is ready as well.
         return self.ask('PING').startswith((b'+PONG', b'-NOAUTH'))
 
     def ask(self, command: str) -> bytes:
@@ -38,10 +38,10 @@ class Redis(server.Server):
 @contextlib.contextmanager
 def redis(*options: str, its_own: bool = False
           ) -> Iterator[Redis | server.ExternalServer]:
-    """One Redis server.
+    """Yield one Redis server.
 
-    :param options: more words of its command line.
-    :param its_own: never the server that the environment names.
+    :param options: Further arguments of its command line.
+    :param its_own: True if the server in the environment must not be used.
     """
     found = None if its_own else server.external('REDIS')
     if found:
@@ -65,9 +65,9 @@ def redis(*options: str, its_own: bool = False
 
 @contextlib.contextmanager
 def redis_failover() -> Iterator[tuple[Redis, Redis, Redis]]:
-    """A master, its replica, and a sentinel that promotes the replica.
+    """Yield a master, its replica, and a sentinel that promotes the replica.
 
-    The sentinel calls the master "tests".
+    The sentinel's name for the master is "tests".
     """
     with server.directory('redis') as place:
         master, replica, watch = (ports.free_port() for _ in range(3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every server of the tests can do, whatever runs it."""
+"""Operations on a server of the tests, in a process or in a container."""
 
 import abc
 import contextlib
@@ -16,7 +16,7 @@ import pytest
 
 
 class Runner(Protocol):
-    """What runs a server: a child process, or a container."""
+    """The way a server runs: as a child process or in a container."""
 
     @property
     def pid(self) -> int: ...
@@ -40,9 +40,9 @@ class Runner(Protocol):
 
 
 class Server(abc.ABC):
-    """A server of our own, which a test may break as it likes."""
+    """A server that the tests have started, and may break."""
 
-    #: Seconds it may take from its start to its first answer.
+    #: Maximum seconds from a start to the first answer.
     patience = 60.0
 
     def __init__(self, url: str, runner: Runner):
@@ -59,22 +59,22 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Say whether it serves clients.
+        """Return True if the server serves clients.
 
-        :raises OSError: it does not, and this is why.
+        :raises OSError: The server does not; the text is the reason.
         """
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it on the same port with the data it had.
+        """Start the server on the same port, with the same data.
 
-        :param wait: return when it serves clients, not at once.
+        :param wait: True to return only when the server serves clients.
         """
         self._runner.start()
         if wait:
             self.wait()
 
     def wait(self) -> None:
-        """Return when it serves clients."""
+        """Return when the server serves clients."""
         deadline = time.monotonic() + self.patience
         reason = 'it gave no answer'
         while self.running and time.monotonic() < deadline:
@@ -90,29 +90,29 @@ class Server(abc.ABC):
                     f'{self._runner.log()}')
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM) and wait for it."""
+        """Ask the server to end, with SIGTERM, and wait for its end."""
         self._runner.stop()
 
     def kill(self) -> None:
-        """End it at once (kill -9)."""
+        """Kill the server, with SIGKILL."""
         self._runner.kill()
 
     def wipe(self) -> None:
-        """Delete its data; only while it is stopped."""
+        """Delete the data of a stopped server."""
         assert not self.running, 'stop the server before you wipe its data'
         self._runner.wipe()
 
     def freeze(self) -> None:
-        """Stop it without ending it (SIGSTOP)."""
+        """Suspend the server, with SIGSTOP."""
         self._runner.freeze()
 
     def thaw(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume a suspended server, with SIGCONT."""
         self._runner.thaw()
 
 
 class ExternalServer:
-    """A server somebody else runs: it has a URL and nothing else."""
+    """A server that the tests have not started; only its URL is known."""
 
     def __init__(self, url: str):
         self.url = url
@@ -126,7 +126,7 @@ def external(service: str) -> ExternalServer | None:
 
 @contextlib.contextmanager
 def running(server: Server, *, wait: bool = True) -> Iterator[Server]:
-    """Start *server*; afterwards end it and forget its data."""
+    """Start *server*; afterwards kill it and delete its data."""
     try:
         server.start(wait=wait)
         yield server
@@ -138,9 +138,9 @@ def running(server: Server, *, wait: bool = True) -> Iterator[Server]:
 @contextlib.contextmanager
 def directory(service: str, within: pathlib.Path | None = None
               ) -> Iterator[pathlib.Path]:
-    """A directory for a server, gone afterwards.
+    """Create a directory for a server, and delete it afterwards.
 
-    :param within: where it is made; None: where temporary files are.
+    :param within: Parent directory. None means the one for temporary files.
     """
     path = pathlib.Path(tempfile.mkdtemp(
         prefix=f'distperiodic-{service}-', dir=within))
@@ -153,7 +153,7 @@ def directory(service: str, within: pathlib.Path | None = None
 def program(name: str, package: str, *places: str) -> str:
     """Return the path of a program, or fail the test and say what to install.
 
-    :param places: directories to look into before those of PATH.
+    :param places: Directories to search before those of PATH.
     """
     path = os.pathsep.join([*places, os.environ.get('PATH', os.defpath)])
     found = shutil.which(name, path=path)
@@ -167,10 +167,10 @@ def program(name: str, package: str, *places: str) -> str:
 
 
 def unprivileged(user: str, *directories: pathlib.Path) -> list[str]:
-    """What goes before a command that refuses to run as root.
+    """Return a prefix for a command that refuses to run as root.
 
-    :param user: who runs it then, and owns the *directories*; it came with
-        the package.
+    :param user: User that runs the command and owns the *directories*. The
+        program's package has created this user.
     """
     if os.geteuid() != 0:
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper, as one server and as an ensemble."""
+"""ZooKeeper as a single server and as an ensemble."""
 
 import contextlib
 import pathlib
@@ -20,9 +20,8 @@ from tests.services import server
 JARS = pathlib.Path('/usr/share/java')
 IMAGE = 'zookeeper:3.9'
 
-# A short tick makes short sessions possible; the longest stays what it is
-# with ZooKeeper's own default tick.
-#: Milliseconds.
+# Milliseconds of a tick. A short tick allows short sessions. The longest
+# session is as long as with ZooKeeper's own default.
 TICK = 500
 SETTINGS = {
     'tickTime': str(TICK),
@@ -44,9 +43,9 @@ class ZooKeeper(server.Server):
         self.port = port
 
     def ask(self, word: str) -> str:
-        """Send one of ZooKeeper's four letter words; return the answer.
+        """Send one of ZooKeeper's four-letter words; return the answer.
 
-        :raises OSError: it did not answer within 2 s.
+        :raises OSError: The server did not answer within 2 s.
         """
         with socket.create_connection((ports.HOST, self.port), 2) as channel:
             channel.sendall(word.encode())
@@ -58,7 +57,8 @@ class ZooKeeper(server.Server):
     def mode(self) -> str | None:
         """Return 'standalone', 'leader' or 'follower'.
 
-        None: it serves nobody, as without a quorum.
+        None means that the server serves no client, for example without a
+        quorum.
         """
         for line in self.ask('srvr').splitlines():
             key, _, value = line.partition(': ')
@@ -67,7 +67,8 @@ class ZooKeeper(server.Server):
         return None
 
     def connections(self) -> int:
-        """Return how many clients it has, whoever asks left out."""
+        """Return the number of clients, without the connection of this call.
+        """
         for line in self.ask('srvr').splitlines():
             key, _, value = line.partition(': ')
             if key == 'Connections':
@@ -79,7 +80,7 @@ class ZooKeeper(server.Server):
 
 
 class Ensemble:
-    """Several ZooKeeper servers that keep one set of data."""
+    """Several ZooKeeper servers with one set of data."""
 
     def __init__(self, servers: list[ZooKeeper]):
         self.servers = servers
@@ -87,12 +88,12 @@ class Ensemble:
             f'{ports.HOST}:{one.port}' for one in servers)
 
     def leader(self) -> ZooKeeper:
-        """Return the server that leads; only while there is a quorum."""
+        """Return the leader; call this only while there is a quorum."""
         return next(one for one in self.servers
                     if one.running and one.mode() == 'leader')
 
     def followers(self) -> list[ZooKeeper]:
-        """Return the servers that follow."""
+        """Return the followers."""
         return [one for one in self.servers
                 if one.running and one.mode() == 'follower']
 
@@ -100,11 +101,11 @@ class Ensemble:
 @contextlib.contextmanager
 def zookeeper(*, its_own: bool = False, connections: int = 0
               ) -> Iterator[ZooKeeper | server.ExternalServer]:
-    """One ZooKeeper server.
+    """Yield one ZooKeeper server.
 
-    :param its_own: never the server that the environment names.
-    :param connections: the most of one client's address, of one of its own;
-        0: any number.
+    :param its_own: True if the server in the environment must not be used.
+    :param connections: Maximum number of connections from one address, for a
+        server that is started here. 0 means no limit.
     """
     found = None if its_own else server.external('ZOOKEEPER')
     if found:
@@ -127,14 +128,15 @@ def zookeeper(*, its_own: bool = False, connections: int = 0
 
 @contextlib.contextmanager
 def zookeeper_ensemble(size: int = 3) -> Iterator[Ensemble]:
-    """An ensemble of *size* servers, complete and serving."""
+    """Yield an ensemble of *size* servers that is complete and serves clients.
+    """
     with contextlib.ExitStack() as stack:
         if container.docker_answers():
             servers = _contained_ensemble(stack, size)
         else:
             servers = _ensemble_started_here(stack, size)
         for one in servers:
-            # A single server serves nobody before there is a quorum.
+            # A single server does not serve clients before there is a quorum.
             stack.enter_context(server.running(one, wait=False))
         for one in servers:
             one.wait()
@@ -142,14 +144,14 @@ def zookeeper_ensemble(size: int = 3) -> Iterator[Ensemble]:
 
 
 class Divided(NamedTuple):
-    """Three servers, the last of which can be cut off."""
+    """Three servers; the third can be cut off from the other two."""
 
     servers: list[ZooKeeper]
-    #: Between it and the others.
+    #: The proxies between the third server and the others.
     ways: list[proxy.Proxy]
 
     def set(self, mode: proxy.Mode) -> None:
-        """Have the ways between it and the others behave so."""
+        """Set the mode of the connections between it and the others."""
         for way in self.ways:
             way.set(mode)
 
@@ -157,13 +159,14 @@ class Divided(NamedTuple):
 @contextlib.contextmanager
 def zookeeper_divided(leads: bool, notices_after: int = 10
                       ) -> Iterator[Divided]:
-    """An ensemble of which one server can be cut off from the others, and
-    not from its clients. Always of the Debian package: a container that is
-    cut off has no clients.
+    """Yield an ensemble with a server that can be cut off from the others.
 
-    :param leads: whether that one leads the others; else it follows.
-    :param notices_after: seconds after which a server that is cut off takes
-        note of it; until then it answers its clients.
+    Clients can still reach this server. The servers always run the program of
+    the Debian package, because no client could reach an isolated container.
+
+    :param leads: True if this server is the leader, False if it is a follower.
+    :param notices_after: Seconds until the server notices that it is cut off.
+        It answers its clients until then.
     """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(server.directory('ensemble'))
@@ -180,7 +183,8 @@ def zookeeper_divided(leads: bool, notices_after: int = 10
             place, ports.free_port(), number,
             lines(*far[:2], near[2]) if number == 3
             else lines(*near[:2], far[2])) for number in (1, 2, 3)]
-        # Two are enough to elect a leader: the one of the higher number.
+        # Two servers can elect a leader, which is the one with the higher
+        # number.
         first = servers[1:] if leads else servers[:2]
         for some in first, [one for one in servers if one not in first]:
             for one in some:
@@ -193,10 +197,11 @@ def zookeeper_divided(leads: bool, notices_after: int = 10
 def _started_here(place: pathlib.Path, port: int,
                   number: int = 1, further: tuple[str, ...] = ()
                   ) -> ZooKeeper:
-    """Return a server that the Debian package's program will run.
+    """Return a server that will run the program of the Debian package.
 
-    :param further: lines of its configuration, such as the
-        'server.N=host:port:port' of an ensemble; the last of a key counts.
+    :param further: Further lines of its configuration, such as
+        'server.N=host:port:port' for an ensemble. The last line with a key is
+        in force.
     """
     java = server.program('java', 'zookeeper')
     jar = JARS / 'zookeeper.jar'
@@ -212,13 +217,13 @@ def _started_here(place: pathlib.Path, port: int,
     lines = [f'{key}={value}' for key, value in settings.items()]
     config = place / f'zoo-{number}.cfg'
     config.write_text('\n'.join([*lines, *further, '']))
-    # wipe() takes the file 'myid' away with the data, so it is written anew
-    # at each start.
+    # wipe() deletes the file 'myid' together with the data. So each start
+    # writes the file again.
     start = ('mkdir -p "$0" && echo "$1" > "$0"/myid && shift && exec "$@"')
     return ZooKeeper(port, process.Process(
         ['sh', '-c', start, str(data), str(number), java,
          '-Xmx256m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
-         # slf4j-simple makes the server say on stderr what it does.
+         # slf4j-simple writes the server's log to stderr.
          '-cp', f'{jar}:{JARS}/slf4j-simple.jar',
          'org.apache.zookeeper.server.quorum.QuorumPeerMain', str(config)],
         data))

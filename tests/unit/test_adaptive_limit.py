@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a limit one scheduler uses."""
+"""The share of a limit that one scheduler uses."""
 
 from distperiodic.core import adaptive_limit as bounds
 
@@ -7,7 +7,7 @@ BRIEF, LONG = 0.05, 20.0
 
 
 class Bound:
-    """A bound of 12, which three schedulers share: 4 each."""
+    """A limit of 12 that three schedulers share: 4 runs each."""
 
     def __init__(self, shared=True):
         self.bound = bounds.AdaptiveLimit(12, shared=shared)
@@ -15,7 +15,7 @@ class Bound:
         self.held = 0
 
     def fill(self):
-        """Give all that may be given; how many are held then."""
+        """Send as many runs as the limit allows; return the runs then held."""
         room = self.bound.room(3, self.now)
         self.bound.give(room)
         self.held += room
@@ -130,7 +130,9 @@ def test_what_is_brief_is_sent_ahead_so_that_no_place_is_idle():
 
 
 def test_nothing_is_sent_ahead_of_nothing():
-    """Or who is refused would ask without an end."""
+    """Otherwise a scheduler would send runs again after each refusal, without
+    a pause.
+    """
     one = Bound()
     one.fill()
     one.end(BRIEF)

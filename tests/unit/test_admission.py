@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for a place, and who has it."""
+"""Admission under ``max_in_flight``: the batches that wait or run."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.unit.world import job
 
 @pytest.fixture
 def places():
-    """Jobs ``a`` and ``b`` in a partition of 4, of which ``b`` may have 2;
-    ``c`` is elsewhere.
+    """Jobs ``a`` and ``b`` in a partition of 4 places, at most 2 of them for
+    ``b``; job ``c`` is in another partition.
     """
     jobs = [job('a', objects=True), job('b', objects=True, max_in_flight=2),
             job('c', objects=True, topic='other')]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store keeps of each job, and that schedulers attend it."""
+"""How schedulers report their jobs to the store, and read their status."""
 
 import pytest
 
@@ -14,7 +14,7 @@ JOB = job('poll', objects=True)
 
 
 class Store:
-    """How one job stands, and what was told of it."""
+    """A store with the status of one job; it records the reported scans."""
 
     def __init__(self):
         self.status = ports.JobStatus(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that was due comes to one class, and what is missing of the
-numbers is noticed.
+"""Audit: each due tick is in exactly one class. Ticks that are missing in the
+history are reported.
 """
 
 import collections
@@ -26,20 +26,20 @@ from distperiodic.core.schedule import phase_us
 MINUTE = 60 * SECOND
 RULE = Every(60)
 
-#: With a latest misfire; what is due is claimed within a minute.
+#: misfire='latest'; a due tick is claimed within a minute.
 JOB = audit.Job(Plan(RULE), known=True, patience=MINUTE + SECOND)
-#: What may become of one object that is claimed for a tick.
+#: Possible endings of the claim of one object for a tick.
 ENDS = [State.DONE, State.DEAD, State.SUPERSEDED, State.CANCELLED,
         State.SKIPPED]
 FATES = {State.DONE: Fate.ON_TIME, State.DEAD: Fate.DEAD,
          State.SUPERSEDED: Fate.SUPERSEDED, State.CANCELLED: Fate.CANCELLED,
          State.SKIPPED: Fate.SKIPPED}
-#: An end, or None: it stands open.
+#: An ending, or None for a claim that is still open.
 OBJECTS = st.lists(st.sampled_from([*ENDS, None]), max_size=20)
 
 
 def counted(ends):
-    """The numbers of a tick, from what became of each object."""
+    """The counts of a tick, computed from the ending of each object."""
     made = [audit.counts_of([] if end is None else [end],
                             still_open=end is None) for end in ends]
     return Counts(*map(sum, zip(*made, strict=True))) if made else Counts()
@@ -99,17 +99,17 @@ def test_what_was_skipped_is_told_by_whom(by, fate):
 
 @st.composite
 def histories(draw):
-    """Objects that come and go on: for each its first and last tick."""
+    """Objects with different lifetimes: the first and last tick of each."""
     lives = draw(st.lists(st.tuples(
         st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=12))
     return [(first * MINUTE, last * MINUTE) for first, last in lives]
 
 
 def history_of(lives, missed=()):
-    """The ticks of objects that were done at each.
+    """The counts of each tick, for objects that ended as done at each tick.
 
-    :param missed: for some of them a stretch of ticks that were skipped, and
-        are counted in the last of them.
+    :param missed: (index, ticks) pairs: ticks that the object with this index
+        skipped. They are counted in the last of these ticks.
     """
     ticks = collections.defaultdict(Counts)
     for at, (first, last) in enumerate(lives):
@@ -132,14 +132,15 @@ def row(settled, since=ALWAYS, position=0, rule='', free=True):
 
 
 def account_of(ticks, alike, job=JOB, rows=(), now=0, since=0):
-    """The classes of all ticks together."""
+    """The number of objects in each class, summed over all ticks."""
     fates = audit.judge(ticks, alike, [
         (one, [one.position]) for one in rows], job, since, now)
     return sum(fates.values(), collections.Counter())
 
 
 def judged(ticks, lives):
-    """The same, of objects that are listed between two ticks."""
+    """The same sums, for objects listed from their first to their last tick.
+    """
     return account_of(
         ticks, [(row(last, first), 1) for first, last in lives])
 
@@ -197,7 +198,7 @@ def test_what_was_triggered_stands_for_no_tick():
 
 
 def waiting(job=JOB, now=5 * MINUTE, settled=0, **options):
-    """The classes of an object whose watermark is behind."""
+    """The classes for three objects whose watermark is behind."""
     return account_of({}, [(row(settled, settled + 1, **options), 3)], job,
                       now=now)
 
@@ -213,7 +214,7 @@ class TestAfterTheWatermark:
     def test_what_was_attended_and_not_claimed_in_time_is_lost(self):
         attended = JOB._replace(attended=Attendance(
             2 * MINUTE, 5 * MINUTE))
-        # Those of the 2nd and 3rd minute, and not yet of the 4th.
+        # The ticks of the minutes 2 and 3, and not yet the tick of minute 4.
         assert waiting(attended) == {
             Fate.PASSED_OVER: 6, Fate.LOST: 6, Fate.PENDING: 3}
 
@@ -253,7 +254,7 @@ class TestAfterTheWatermark:
 
 
 class TestSpread:
-    """Objects that are due in their own phase of the period."""
+    """Objects with phases: each is due at its own point of the period."""
 
     HALF = next(n for n in range(2 ** 20)
                 if phase_us(n, MINUTE) // SECOND == 30)

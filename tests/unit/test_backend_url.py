@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver would pass over in the URL of a coordination service is
-refused, and no password of it is shown.
+"""URLs of coordination services: parts that the driver would ignore are
+rejected, and errors do not show passwords.
 """
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is given what, where one of the objects may bring its worker down."""
+"""Distribution of objects to workers when one object crashes its worker."""
 
 import collections
 import inspect
@@ -25,9 +25,9 @@ def world():
 
 
 class Workers:
-    """Workers that die of one object, and are started anew.
+    """Workers that crash when they receive one object, and are restarted.
 
-    :param number: of workers that live at any time.
+    :param number: Number of workers that run at any time.
     """
 
     def __init__(self, scheduler, number, poison):
@@ -44,7 +44,7 @@ class Workers:
         self.scheduler.flow.pump()
 
     def turn(self):
-        """Each does what it has; who has the poison dies of it first."""
+        """Run all batches; a worker with the poisonous object dies first."""
         me = self.scheduler
         for name in list(self.names):
             mine = [b for b in me.bus.open.values()
@@ -79,7 +79,7 @@ def test_what_its_workers_die_of_takes_no_other_object_with_it(
 
 
 def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
-    """Until it is cured and a run of it was done."""
+    """This lasts until the object is fixed and one of its runs succeeds."""
     me = at_work(world, 40)
     workers = Workers(me, 2, 'object-7')
 
@@ -89,7 +89,7 @@ def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
         return workers.deaths
 
     def tick():
-        """How many died of it, and how many runs the others had."""
+        """Return the number of deaths, and of the other objects' runs."""
         deaths, starts = workers.deaths, len(me.starts)
         world.advance(60, sweep=None)
         return end() - deaths, sum(
@@ -106,7 +106,7 @@ def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
 
 @pytest.mark.parametrize('most', [2, 4])
 def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
-    """A newer tick takes its place after so many losses, again and again."""
+    """After some losses a newer tick supersedes the claim, again and again."""
     me = at_work(world, 4)
     deaths = []
     for _ in range(12):
@@ -115,7 +115,7 @@ def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
             if workers.deaths < most:
                 workers.turn()
         deaths.append(workers.deaths)
-        # Nobody is there for a while, and what was lost waits.
+        # No worker runs for a while, and the lost runs wait.
         workers.names = []
         workers.show()
         me.bus.open.clear()
@@ -166,7 +166,7 @@ def test_suspects_have_a_worker_to_themselves_for_a_while_only(world):
 
 def test_suspects_of_many_are_taken_by_ever_fewer(world):
     me = at_work(world, 100)
-    # The poison is the very last.
+    # The poisonous object is the last one on the ring.
     poison = max((f'object-{n}' for n in range(100)), key=ring.position_of)
 
     together = []
@@ -188,7 +188,7 @@ def test_suspects_of_many_are_taken_by_ever_fewer(world):
     assert together[3:] == [1, 1, 1]
 
 
-# -- max_in_flight where others count, too
+# -- max_in_flight when the store counts the runs of all schedulers
 
 def shared(world):
     me = world.scheduler(
@@ -303,7 +303,9 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
 
 
 def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
-    """They could run together before others took their part of it."""
+    """Before other schedulers took their shares, all of them fitted into the
+    limit.
+    """
     me = at_work(world, 10, job(objects=True, max_in_flight=12),
                  workers=[worker('w0', slots=1000)])
     me.bus.open.clear()
@@ -335,7 +337,7 @@ def test_a_suspect_that_is_refused_stays_one(world):
 
 
 def test_a_message_alone_takes_no_run_from_its_worker(world):
-    """Anybody may forge a refusal; the store knows what was granted."""
+    """A message can be forged, but the store knows the granted runs."""
     me = world.scheduler(
         job(objects=True), finishes=False, store=world.shared_store(),
         catalogues={'poll': ['a']},

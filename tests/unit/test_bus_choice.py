@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bus within one process, where other processes should be reached."""
+"""A bus within one process is rejected if other processes need a bus."""
 
 import pytest
 from oslo_config import cfg

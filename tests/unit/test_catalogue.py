@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of one job: in order, known again, and never guessed at."""
+"""The objects of one job: their order, their ids, and repeated listings."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ OBJECTS = st.lists(st.one_of(KEYS, KEYS.map(Node), st.uuids().map(Node)),
 
 
 def of_member(objects, one=RING, name=ME):
-    """The plain way: ask the ring about each."""
+    """Compute the owner of each object: slow, but simple."""
     return [o for o in objects if one.owner_of(catalogue.id_of(o)) == name]
 
 
@@ -149,7 +149,7 @@ def test_a_changed_ring_gives_another_answer(indexed):
 
 
 def many(*names):
-    """A ring of so many members that one more moves few objects."""
+    """A ring so large that one more member moves only few objects."""
     return ring.Ring(dict.fromkeys(
         [*(f'api-{n}' for n in range(20)), *names], 40))
 
@@ -244,7 +244,7 @@ def test_another_period_gives_other_phases():
     assert max(of_a_second) < 1_000_000 < max(of_a_minute)
 
 
-# Lists that are known again.
+# Lists that equal an earlier list.
 
 def by_id(number):
     return [f'node-{n}' for n in range(number)]
@@ -315,7 +315,7 @@ def test_other_objects_with_known_ids_are_given_back_themselves():
     assert held.pick(anew, RING, ME) == of_member(anew)
 
 
-# Many.
+# Large catalogues.
 
 MILLION = '''
 import resource, sys
@@ -340,7 +340,7 @@ print(after - before)
 
 
 def test_a_million_objects_are_held_in_250_megabytes(record_property):
-    """Beside the objects themselves, which are the caller's."""
+    """The limit excludes the objects themselves, which the caller keeps."""
     taken = int(subprocess.run(
         [sys.executable, '-c', MILLION], capture_output=True, text=True,
         check=True).stdout)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of moves: what may become of a claim, and what may not.
+"""The table of moves: which moves each state of a claim allows.
 
-That every store keeps to it is in tests/conformance/test_claim_store.py.
+tests/conformance/test_claim_store.py tests that every store obeys the table.
 """
 
 import itertools
@@ -12,8 +12,8 @@ from distperiodic.core import claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
-#: What may be done with a claim, by its state; all else is refused. Written
-#: out here on purpose: it is the promise, the table is how it is kept.
+#: The moves that each state allows; all others are rejected. This copy of the
+#: table is the specification, and the product's table must agree with it.
 ALLOWED = {
     State.LISTED: {Move.CLAIM},
     State.CLAIMED: {Move.START, Move.BURY, Move.RECLAIM, Move.SKIP,
@@ -39,7 +39,7 @@ def test_a_move_is_allowed_from_these_states_and_no_others(state, move):
 def test_every_state_is_entered_by_a_move_and_no_ending_is_a_dead_end():
     entered = {into for _, into in claim.MOVES.values()}
 
-    # Listed is where a row begins, and no move leads back.
+    # A row begins as LISTED, and no move leads back to this state.
     assert entered == set(State) - {State.LISTED}
     for state in State:
         assert any(claim.allowed(move, state) for move in Move), state
@@ -54,13 +54,14 @@ def test_only_a_later_tick_or_an_operator_leaves_an_ending():
 
 
 def test_what_is_put_back_was_dead():
-    """What came to another end has no reason to run again."""
+    """A claim that ended in another state has no reason to run again."""
     assert [state for state in State
             if claim.allowed(Move.REQUEUE, state)] == [State.DEAD]
 
 
 def test_what_ran_is_never_left_for_a_later_tick():
-    """Two runs of one object would overlap."""
+    """If a newer tick were claimed meanwhile, the object's runs would overlap.
+    """
     for state in (State.RUNNING, State.RETRY):
         assert not claim.allowed(Move.SUPERSEDE, state)
         assert not claim.allowed(Move.CLAIM, state)

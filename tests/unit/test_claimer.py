@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of objects that are due: claims, skips, and why."""
+"""Decisions about due objects: claims, skips, and their reasons."""
 
 import collections
 import itertools
@@ -21,12 +21,12 @@ from tests.unit import world as worlds
 
 MINUTE = 60 * SECOND
 NOW = worlds.BEGIN * SECOND + 5 * SECOND
-#: Seconds within which a tick is claimed while schedulers attend its job.
+#: Seconds within which schedulers that serve a job claim its ticks.
 PROMISE = 20.0
 
 
 class Store:
-    """What it was asked for; it gives nothing."""
+    """A store that records its calls, and grants no claims."""
 
     def __init__(self, job, clock):
         self.clock = clock
@@ -37,7 +37,8 @@ class Store:
         self.read = collections.Counter()
         #: The watermark of the objects that are skipped.
         self.settled = ALWAYS
-        #: By how much its clock is behind ours, in microseconds.
+        #: Microseconds by which the store's clock is behind the member's
+        #: clock.
         self.behind = 0
 
     def adopt(self, schedules):
@@ -47,7 +48,7 @@ class Store:
         return dict.fromkeys(jobs, self.status)
 
     def rows_of(self, job, objects):
-        """Objects that missed the tick before the newest one."""
+        """Rows of objects that missed the tick before the newest one."""
         self.looked += 1
         self.read.update(objects)
         return [Row(key, 0, tick(2), tick(9)) for key in objects]
@@ -79,7 +80,8 @@ class Dispatcher:
 
 
 class Desk:
-    """A claimer of one job, beside a store that was asked how it stands."""
+    """A claimer of one job, with a store that has reported the job's status.
+    """
 
     def __init__(self, piece=100, status=None, **options):
         self.job = worlds.job('poll', objects=True, **options)
@@ -102,14 +104,14 @@ class Desk:
             dispatcher=self.dispatcher)
 
     def judge(self, missed):
-        """Judge an object that has missed so many ticks."""
+        """Judge an object that has missed *missed* ticks."""
         tick = self.job.schedule.at_or_before(NOW)
         self.claimer.judge(self.job, [
             Row('a', 0, tick - missed * MINUTE, tick - 100 * MINUTE)])
 
 
 def tick(before=0):
-    """The tick so many before the newest one."""
+    """Return the tick that is *before* ticks older than the newest one."""
     return NOW // MINUTE * MINUTE - before * MINUTE
 
 
@@ -148,7 +150,8 @@ def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
 
 
 def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
-    """By ours the same tick would be claimed again and again."""
+    """With the wrong clock, the member would claim the same tick repeatedly.
+    """
     desk = Desk()
     desk.store.behind = -70 * SECOND
 
@@ -164,7 +167,7 @@ def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
 
 
 def test_the_objects_of_a_paused_job_are_skipped():
-    """And what they missed before is given up by its own reason."""
+    """The ticks that the objects missed before count as misfires."""
     desk = Desk(status={'paused': 'night'})
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
@@ -186,7 +189,8 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
 
 
 def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
-    """It may be listed again by then, however late its leaving is recorded.
+    """By then the object may be listed again, because a delisting may be
+    recorded late.
     """
     desk = Desk()
 
@@ -197,7 +201,7 @@ def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
 
 
 def test_whoever_learns_from_the_store_that_its_schedule_was_replaced_asks():
-    """It does not wait for the next look."""
+    """The claimer reads the status at once, not at the next interval."""
     desk = Desk()
     desk.store.status = desk.store.status._replace(schedule='every 1000000')
 
@@ -233,13 +237,13 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
 
 
 @pytest.mark.parametrize('served, by', [
-    # Its last run succeeded before all, some or none of the ticks.
+    # The last run succeeded before all, some or none of the ticks.
     (tick(4) + 1, [(tick(1), SkippedBy.LOST, 3)]),
     (tick(3), [(tick(3), SkippedBy.OVERLAP, 1), (tick(1), SkippedBy.LOST, 2)]),
     (tick(2) + 1, [(tick(2), SkippedBy.OVERLAP, 2),
                    (tick(1), SkippedBy.LOST, 1)]),
     (tick(1) + 1, [(tick(1), SkippedBy.OVERLAP, 3)]),
-    # Its last run failed, nobody knows when.
+    # The last run failed at an unknown time.
     (None, [(tick(1), SkippedBy.MISFIRE, 3)])])
 def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
         served, by):
@@ -264,8 +268,8 @@ def test_an_object_that_would_have_waited_and_never_ran_loses_its_ticks():
     (300, SkippedBy.LOST), (15, SkippedBy.MISFIRE)])
 def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
         phase, late, by):
-    """A job with a phase for each object, an hour apart, that is late only by
-    so much more than schedulers promise, or less.
+    """Each object of the job has a phase, and the period is one hour. The tick
+    is late by slightly more, or slightly less, than schedulers promise.
     """
     desk = Desk(every=3600.0, spread=True, misfire='skip', grace=10,
                 status={'attended': NOW - 10 * 3600 * SECOND})
@@ -275,7 +279,7 @@ def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
     at = ring.position_of(key)
     due_at = NOW - late * SECOND
     moment = due_at - schedule.phase_us(at, 3600 * SECOND)
-    # The grid of the job, as if its tick had come at that moment.
+    # Set the clock so that the object's tick is due at this moment.
     desk.clock.advance((3600 * SECOND - moment % (3600 * SECOND)) / SECOND)
     last = moment // (3600 * SECOND) * 3600 * SECOND + 3600 * SECOND
 
@@ -291,7 +295,9 @@ def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
 @pytest.mark.parametrize('by', [SkippedBy.MISFIRE, SkippedBy.LOST])
 def test_a_listing_that_was_to_run_immediately_is_given_up_like_a_tick(
         by, missed, seconds):
-    """On the grid and beside it, alone and with ticks of the grid."""
+    """The object is listed at a tick or between ticks, and misses other ticks
+    or none.
+    """
     attended = tick(9) if by is SkippedBy.LOST else None
     desk = Desk(status={'attended': attended}, run_immediately=True)
     listed = tick(missed) + seconds * SECOND
@@ -331,8 +337,8 @@ def test_what_runs_of_missed_ticks_follows_the_policy(misfire, runs):
     ([30.0], True), ([2.0], False), ([30.0, 2.0], False)])
 def test_with_a_phase_a_tick_is_claimed_until_the_next_one_is_due(
         phases, claimed):
-    """The store was away since the tick came; five seconds ago the next one
-    did.
+    """The store was unavailable from this tick until now. The next tick came
+    five seconds ago.
     """
     keys = [next(key for key in map(str, range(9999))
                  if phase <= schedule.phase_us(
@@ -346,8 +352,7 @@ def test_with_a_phase_a_tick_is_claimed_until_the_next_one_is_due(
 
 
 def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
-    """Whoever only came back from time to time could meet another question
-    each time.
+    """A caller that only polls could find another pending request each time.
     """
     desk = Desk()
     desk.queue.slow = True
@@ -362,7 +367,7 @@ def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
 
 
 def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
-    """It may be at the next one, too."""
+    """The store may be busy at the next sweep, too."""
     desk = Desk()
     desk.claimer.wait_for('poll', ['a'])
     desk.queue.slow = True
@@ -379,7 +384,7 @@ def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
 
 
 def sweep(desk):
-    """One sweep, and all that is judged until the next one."""
+    """Do one sweep, and judge all objects that it released."""
     desk.clock.advance(1)
     desk.claimer.sweep()
     while desk.claimer.judge_released():
@@ -389,7 +394,7 @@ def sweep(desk):
 def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
     desk = Desk(piece=2)
     desk.claimer.wait_for('poll', 'abcde')
-    # They are all judged again as long as their runs go on.
+    # The objects are still running, so each sweep judges all of them again.
     desk.store.rows_of = lambda job, objects: (
         desk.store.read.update(objects),
         [Row(key, 0, tick(2), tick(9), free=False) for key in objects])[1]
@@ -424,7 +429,7 @@ def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
 
 
 def test_nothing_more_is_judged_until_the_status_of_the_job_is_known():
-    """Each look would ask for the same claims again."""
+    """Otherwise each check would submit the same claims again."""
     desk = Desk()
     desk.clock.advance(10)
     desk.queue.slow = True
@@ -460,7 +465,7 @@ def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
 
 
 def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
-    """An earlier record may have left the row out, since it was locked."""
+    """An earlier skip may have omitted the row, because the row was locked."""
     desk, counted = Desk(), []
     desk.store.claim = lambda job, tick, objects, **options: Claimed(
         [], ['a'], 0, [], [])

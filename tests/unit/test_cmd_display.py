@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands show: keys for programs, lines that fit for people."""
+"""Output of commands: stable keys for programs, fitting lines for people."""
 
 import io
 import json
@@ -61,7 +61,7 @@ def test_a_column_is_named_by_its_title_or_its_key(name, capsys):
 
 
 def shown(columns, rows, *argv):
-    """What a command with these rows prints."""
+    """Return the output of a command with these rows."""
     class Command(display.Display, lister.Lister):
         def take_action(self, parsed):
             return columns, rows
@@ -105,7 +105,7 @@ def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
     told = capsys.readouterr().out
     assert '| Member ' in told
     assert 'Arcs' not in told
-    # What does not fit even so has nothing left out.
+    # A record that is too wide in both forms is still printed in full.
     shell.main(['ring', 'show', '--members', f'{"a" * 50}:1,b'])
 
     told = capsys.readouterr().out
@@ -162,7 +162,7 @@ def test_an_age_has_two_units_at_most(seconds, text):
 
 
 def test_each_command_takes_its_job_as_an_argument():
-    """Not in one as an argument, and in the next as an option."""
+    """No command has the option --job instead."""
     project = tomllib.loads((
         test_documentation.ROOT / 'pyproject.toml').read_text())['project']
     for name in project['entry-points']['distperiodic.cli']:
@@ -179,7 +179,7 @@ def _parser(name):
 @pytest.mark.parametrize(
     'command', ['history', 'next', 'running', 'audit', 'dead list'])
 def test_a_job_that_is_named_twice_is_refused(command, capsys):
-    """The command does not need a store for this."""
+    """The command rejects its arguments before it opens a store."""
     assert shell.main([*command.split(), 'poll', '--job', 'sync']) == 2
 
     assert 'are both given' in capsys.readouterr().err

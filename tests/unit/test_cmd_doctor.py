@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each check finds what it is for, and names a remedy."""
+"""Each check finds its fault, and names a remedy."""
 
 import json
 
@@ -20,7 +20,7 @@ def no_configuration_of_this_machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def doctor(tmp_path, capsys):
-    """Run the checks that need no server on some options."""
+    """Return a function that runs the offline checks on some options."""
     def ask(text='', default='', *argv):
         path = tmp_path / 'service.conf'
         path.write_text(f'[DEFAULT]\n{default}\n[distperiodic]\n{text}\n')
@@ -58,7 +58,7 @@ def test_an_option_that_cannot_be_used_is_a_failure(doctor):
     assert code == 2
     assert found['options_usable']['result'] == 'fail'
     assert 'lower send_timeout' in found['options_usable']['remedy']
-    # What builds on the options says so, and does not fail as well.
+    # A check that needs valid options is skipped, and does not fail as well.
     assert found['state_path_writable']['result'] == 'skip'
 
 
@@ -86,7 +86,7 @@ def test_a_file_with_a_password_that_all_may_read_is_found(
 
     said = capsys.readouterr()
     assert code == 1
-    # The path may be too long for a line.
+    # The path may be too long for one line of the table.
     assert f'do:chmodo-r{path}' in ''.join(said.out.split())
     assert 'sesame' not in said.out + said.err
 
@@ -141,7 +141,7 @@ def test_a_wrong_transport_url_fails_once(doctor):
 
 def test_a_check_that_raises_our_error_found_something():
     def broken(case):
-        """It works."""
+        """The thing works."""
         from distperiodic import exceptions
         raise exceptions.BusUnavailable('it is away; start it')
     check = Check('broken', 'test', True, broken)

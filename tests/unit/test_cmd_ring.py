@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands say about a ring is what the ring does."""
+"""The output of the ring commands agrees with the ring itself."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def test_explain_names_the_owner_that_the_ring_has(capsys):
         digest = hashlib.md5(
             f'host-{number}'.encode(), usedforsecurity=False).hexdigest()
         assert told['position'] == digest[:16]
-        # The point it falls on is the digest of the name in the text.
+        # The point's position is the digest of the name in the text.
         name = told['because'].split("md5('")[2].partition("'")[0]
         assert name.partition(':')[0] == owner
         assert hashlib.md5(name.encode(), usedforsecurity=False
@@ -120,7 +120,7 @@ def test_an_uneven_ring_is_told_what_to_do_next():
 
     assert told.advised > 40
     assert f'hash_ring_replicas_count = {told.advised}' in told.advice()
-    # And following the advice ends it.
+    # With the advised number of points, there is no further advice.
     assert ring_cmd.Simulation(
         100, told.advised * 2, 10_000).advice().startswith('nothing')
 

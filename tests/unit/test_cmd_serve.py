@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes are said before the first fork, in one line each."""
+"""Mistakes are reported before the first fork, in one line each."""
 
 import pytest
 
@@ -74,7 +74,7 @@ class T(PeriodicTasks):
 
 @pytest.fixture(autouse=True)
 def service(tmp_path, monkeypatch):
-    """A directory with a module of tasks, which is the current one."""
+    """Make a directory with modules of tasks, and change into it."""
     (tmp_path / 'good_tasks.py').write_text(TASKS)
     for name, text in BROKEN.items():
         (tmp_path / f'broken_{name}.py').write_text(text)

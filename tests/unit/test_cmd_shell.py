@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program: its commands, and errors of one line."""
+"""The program: its commands, and its errors of one line."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def test_the_help_lists_each_command_once_in_a_group(
     assert {name for _, names in shell.GROUPS for name in names} == set(
         commands())
     assert max(map(len, told.splitlines())) <= columns
-    # A summary is a whole sentence.
+    # Each command's summary is shown in full, even if it wraps.
     assert re.search(
         r'audit +Show whether .* task\s+in\s+a\s+class\n', told,
         re.DOTALL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentence and the exit code say the same, and say it plainly."""
+"""The sentence and the exit code of the status command agree."""
 
 import contextlib
 
@@ -83,7 +83,8 @@ def test_schedulers_that_wait_for_workers_are_a_warning(workers):
 
 
 def test_a_member_with_far_too_much_is_a_warning():
-    # Few points make an uneven ring: find names where it is.
+    # With few points the shares differ; search for names with a big
+    # difference.
     for number in range(100):
         found = group([member(f'm-{number}-{n}', 2) for n in range(6)])
         worst = max(found.of_fair(m.identity) for m in found.members)
@@ -143,7 +144,7 @@ def test_who_was_there_a_minute_ago_is_missed():
 
 @pytest.mark.parametrize(('holder', 'missed'), [
     ('b~0011223344556677~t1', ['b']),
-    # The same name came back, as a new process.
+    # A new process with the same name has joined.
     ('a~0011223344556677~t1', []),
     ('w~0011223344556677~t2', [])])
 def test_a_process_that_came_back_is_not_missed(holder, missed, tmp_path):
@@ -193,7 +194,7 @@ def test_a_paused_job_is_named():
 
 @pytest.mark.parametrize(('active', 'fine'), [('w~1', True), ('', False)])
 def test_a_partition_without_an_active_worker_is_a_warning(active, fine):
-    """That no worker has slots at this moment is not another one."""
+    """The missing slots of its workers cause no second warning."""
     code, text = status.judge(
         group([member('a', 400)], {'p': (worker('w', 0),)}),
         settings(dispatcher='messaging', backend_url='file:///tmp/x'),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of tasks: what they read, and the sentences that they show."""
+"""Commands about tasks: their input, and the sentences that they print."""
 
 import argparse
 import datetime
@@ -65,7 +65,7 @@ def test_what_is_no_start_is_refused(text):
 
 
 def seen(status=Status.WAITING, cursor=0):
-    """A task of three steps, without records."""
+    """A task with three steps and no records."""
     [definition] = workflow.parse_workflows({'three': [{'normal': {
         'module': 'a', 'command': 'run'}}] * 3}).values()
 
@@ -87,7 +87,7 @@ def test_each_reason_of_a_wait_has_its_sentence(wait):
 
     assert '{' not in told
     assert 'None' not in told
-    # Unless it tells of a queue, it names what waits.
+    # A sentence names the cause of the wait, unless the cause is a queue.
     assert any(name in told for name in ('a.run', 'my queue', 'nodes', 'Z'))
 
 

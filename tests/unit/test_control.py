@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service does with the commands of operators, and what it answers."""
+"""How a service obeys and answers the commands of operators."""
 
 import collections
 import json
@@ -18,7 +18,7 @@ from tests.logged import lines
 
 
 class Service:
-    """A service that notes what it is asked."""
+    """A service that records the calls it receives."""
 
     def __init__(self):
         self.asked = []
@@ -94,7 +94,7 @@ def test_a_command_of_another_release_is_refused(made):
 # Without a store.
 
 class Steered:
-    """A service that is controlled by messages, and its replies."""
+    """A service that operators control by messages, and its replies."""
 
     def __init__(self, stored=False):
         self.service = Service()

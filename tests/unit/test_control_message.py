@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands over the bus: what is ours comes back whole, nothing else counts.
+"""Commands over the bus: a valid message is decoded unchanged, and all others
+are rejected.
 """
 
 import copy
@@ -108,7 +109,7 @@ def test_a_message_that_was_changed_is_refused_and_nothing_else_is_raised(
         assert '\n' not in str(exc)
         assert len(str(exc)) < 500
     else:
-        # It is as good as any, and says so when it is written again.
+        # If there are keys, only the original message has a valid signature.
         assert not keys or encoded == an_encoded(kind, keys)
         assert isinstance(decoded, (ControlRequest, ControlReply))
 
@@ -188,7 +189,7 @@ def test_a_long_reason_is_cut_and_an_invalid_one_is_escaped():
     assert len(message.decode(encoded).why) == MAX_REASON
 
 
-# Which commands count.
+# Rejected commands.
 
 def refusal(now=NOW, **changes):
     return RequestFilter('cloud').refusal(a_request(**changes), now)
@@ -220,7 +221,7 @@ def test_a_command_counts_once_as_long_as_it_may_count_at_all(first):
     assert kept.refusal(a_request(), NOW + first * SECOND) is None
 
     for seconds in range(first, 65):
-        # Others do not make it forgotten.
+        # The filter must remember the command in spite of many others.
         kept.refusal(a_request(id=f'{seconds + 100:032x}',
                                sent=NOW + seconds * SECOND),
                      NOW + seconds * SECOND)

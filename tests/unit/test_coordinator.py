@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to membership and ring, before a coordination service that is
-told what to say.
+"""The coordinator and the hash ring, on top of a membership whose views the
+test sets.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ MEMBERS = {ME: 40, **OTHERS}
 
 
 class Node:
-    """An object as a service has it."""
+    """An object with an id, as services have them."""
 
     def __init__(self, id_):
         self.id = id_
 
 
 class Told:
-    """A membership that is told its views."""
+    """A membership whose views the test sets."""
 
     made = None
 
@@ -50,7 +50,7 @@ class Told:
         self.views = {}
         self.running = False
         self.failure = None
-        #: Holds a start up until it is set.
+        #: Until this event is set, a start does not return.
         self.answers = threading.Event()
         self.answers.set()
 
@@ -101,7 +101,7 @@ class Told:
 
 @pytest.fixture
 def made(monkeypatch):
-    """The memberships that were made, in order."""
+    """The memberships that were created, in order."""
     monkeypatch.setattr(Told, 'made', [])
     monkeypatch.setattr(coordinator, 'Membership', Told)
     return Told.made
@@ -117,7 +117,7 @@ def mine(objects, members=MEMBERS, name=ME):
     return [o for o in objects if one.owner_of(catalogue.id_of(o)) == name]
 
 
-# What can be used, and what is refused before anything connects.
+# Arguments: which are valid, and which are rejected before a connection.
 
 def test_nothing_connects_before_it_is_needed(made, hash_ring):
     assert made == []
@@ -195,7 +195,7 @@ def test_an_id_that_cannot_be_carried_is_refused_at_once(made, bad):
 
 
 def test_an_id_without_others_is_held_to_the_same_rule():
-    """A backend_url may be added later."""
+    """The operator may add a backend_url later."""
     with pytest.raises(exceptions.InvalidMemberId):
         coordinator.HashRing('', GROUP, member_id='a/b')
 
@@ -217,7 +217,7 @@ def test_the_rest_comes_from_the_options(made):
 
 
 def test_options_are_read_when_it_connects(made, tmp_path):
-    """A class attribute is made before the program has read its files."""
+    """A ring may be a class attribute, created before options are read."""
     path = tmp_path / 'service.conf'
     path.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
     conf = cfg.ConfigOpts()
@@ -234,7 +234,8 @@ def test_options_are_read_when_it_connects(made, tmp_path):
 
 def test_a_value_that_cannot_be_leaves_the_one_that_it_had(
         made, tmp_path, caplog):
-    """The file is read again by the host, whose hook must not fail."""
+    """The host reads the file again, and its callback must not raise errors.
+    """
     path = tmp_path / 'service.conf'
     path.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
     conf = cfg.ConfigOpts()
@@ -272,7 +273,7 @@ def test_an_option_that_cannot_be_used_is_named(made, tmp_path):
         coordinator.HashRing(URL, GROUP, conf=conf).start()
 
 
-# Alone.
+# A process alone.
 
 @pytest.mark.parametrize('url', ['', None])
 def test_without_a_backend_everything_is_ours(made, url):
@@ -304,7 +305,7 @@ def test_what_is_given_back_is_a_list_of_its_own():
     assert objects == ['a', 'b']
 
 
-# Among others.
+# A group of several members.
 
 KINDS = {
     'texts': [f'node-{n}' for n in range(300)],
@@ -406,7 +407,7 @@ def test_an_object_without_an_id_is_named(hash_ring):
             ask(object())
 
 
-# Not knowing.
+# An unknown view.
 
 ASK = {
     'get_subset': lambda one: one.get_subset(['a']),
@@ -447,7 +448,7 @@ def test_a_view_that_is_not_trusted_raises_until_it_is_again(
 
 
 def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
-    """The classic code read a failed look as 'no members'."""
+    """The classic code took a failed read for a group without members."""
     hash_ring.start()
     made[0].tell(GROUP, others={}, me=False)
 
@@ -575,7 +576,7 @@ def test_starting_twice_and_stopping_twice_is_harmless(made, hash_ring):
 
 def test_threads_that_wait_for_a_start_that_fails_do_not_start_again(
         made, hash_ring):
-    """Else the tenth waits ten times as long as the first."""
+    """Otherwise the tenth thread would wait ten times as long as the first."""
     def ask():
         with pytest.raises(exceptions.CoordinationUnavailable):
             hash_ring.start()
@@ -605,7 +606,7 @@ def test_threads_that_wait_for_a_start_that_fails_do_not_start_again(
 
 def test_threads_that_come_at_once_are_one_member(
         made, hash_ring, monkeypatch):
-    """Two memberships would be each other's duplicate."""
+    """Two memberships in one process would have the same identity."""
     held = threading.Event()
     monkeypatch.setattr(Told, 'wait_joined',
                         lambda self, timeout: held.wait(10))
@@ -631,11 +632,11 @@ def test_an_unnamed_member_has_a_name_that_can_be_carried(made):
     assert str(os.getpid()) in one.member_id
 
 
-# A fork; the real ones are in tests/functional/test_coordinator.py.
+# Simulated forks; tests/functional/test_coordinator.py has real ones.
 
 @pytest.fixture
 def fork(monkeypatch):
-    """Be another process from now on, as far as anybody can see."""
+    """Return a function that makes os.getpid() return another pid."""
     def fork():
         pid = os.getpid() + 1
         monkeypatch.setattr(os, 'getpid', lambda: pid)
@@ -678,7 +679,9 @@ def test_a_fork_keeps_the_name_that_was_given(made, hash_ring, fork):
 
 def test_a_lock_held_at_a_fork_does_not_hold_up_the_child(
         made, hash_ring, fork, monkeypatch):
-    """It would be held for ever: the thread that holds it was not forked."""
+    """The thread that holds the lock does not exist in the child, so the lock
+    would never be released.
+    """
     held, began = threading.Event(), threading.Event()
 
     def slow(self, timeout):

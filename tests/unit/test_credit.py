@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a worker may hold, as arithmetic."""
+"""Credit: the number of runs that a worker may hold."""
 
 import hypothesis
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files one object crosses from its tick to its counted end."""
+"""The files that run for one object from its tick to its counted outcome."""
 
 import itertools
 import pathlib
@@ -20,12 +20,12 @@ from tests.unit import world as worlds
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
 WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'
-#: Files of the flow.
+#: Maximum number of files of the flow that one object may cross.
 MOST = 15
 
 
 class Member:
-    """A scheduler and a worker, with a store and a broker between them."""
+    """A scheduler and a worker, connected by a store and a broker."""
 
     def __init__(self):
         self.ran = 0
@@ -61,7 +61,7 @@ class Member:
         self.ran += 1
 
     def turn(self):
-        """One second of both processes."""
+        """Let one second pass in both processes."""
         self._scheduler.world.clock.advance(1)
         self._scheduler.step()
         while self._to_worker:
@@ -78,8 +78,10 @@ class Member:
 
 @pytest.fixture(scope='module')
 def crossed():
-    """The files of the package with a function that was called between the
-    tick and the counted end of the only object, in a usual tick.
+    """The files of the package that one object crosses in a usual tick.
+
+    Each file has a function that was called between the tick and the counted
+    outcome of the only object.
     """
     member = Member()
     while not member.done:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of the demo are right, since they are all it claims."""
+"""The demo prints correct figures."""
 
 import os
 
@@ -19,7 +19,10 @@ HOSTS = pings.hosts(3)
 
 
 def account(*served):
-    """An account of ticks 0, 2, 4... with these (tick in s, host) runs."""
+    """An account of the ticks 0, 2, 4 ...
+
+    :param served: (tick in seconds, index of the host) for each run.
+    """
     made = Account(HOSTS, PERIOD)
     made.first, made.last = 0, 4_000_000
     for tick, host in served:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From claims that wait to workers that have settled, in virtual time."""
+"""Dispatch, from waiting claims to settled batches, in virtual time."""
 
 import collections
 import logging
@@ -31,9 +31,9 @@ def world():
 
 
 class Workers:
-    """Workers that take time: each runs *slots* objects at a time.
+    """Workers whose runs take time. Each runs *slots* objects concurrently.
 
-    :param takes: seconds of one run, by the worker's name.
+    :param takes: Seconds of one run, by the worker's name.
     """
 
     def __init__(self, world, scheduler, takes):
@@ -53,7 +53,7 @@ class Workers:
         self.scheduler.flow.pump()
 
     def turn(self, seconds):
-        """Time passes, and all workers do what they can in it."""
+        """Let time pass; each worker does the runs that fit into this time."""
         for batch in list(self.scheduler.bus.open.values()):
             name = batch.worker.partition('~')[0]
             if not any(b is batch for b, _ in self.queues[name]):
@@ -88,19 +88,19 @@ def at_work(world, objects, *jobs, **options):
         *jobs, finishes=False,
         catalogues={j.name: objects for j in jobs}, **options)
     world.advance(60, sweep=None)
-    # The rest of a large tick is claimed piece by piece.
+    # The claims of a large tick are made in several steps.
     while me.step() < 0.001:
         world.clock.advance(0.001)
     return me
 
 
 def sizes(scheduler):
-    """Worker to how many objects it was given."""
+    """For each worker's name the number of objects that it received."""
     given = collections.Counter(s.worker for s in scheduler.starts)
     return dict(given)
 
 
-# -- who gets what
+# -- distribution
 
 def test_without_a_worker_all_of_it_waits_here(world, caplog):
     me = at_work(world, 1000)
@@ -128,7 +128,7 @@ def test_a_measured_job_fills_half_a_second_of_a_worker(world):
     for _ in range(12):
         me.finish(each=0.01)
 
-    # 10 ms each, ten at a time: 500 of them take half a second.
+    # Runs take 10 ms, ten run at a time: 500 objects take 0.5 s.
     assert me.dispatcher.outstanding == pytest.approx(500, abs=1)
 
 
@@ -175,7 +175,8 @@ def test_a_worker_that_joins_under_load_has_work_at_once(world):
 
 
 def test_a_slow_worker_does_not_hoard(world):
-    """It is twenty times as slow; the last of a burst is not left to it."""
+    """The last objects of a burst are not left to a worker 20 times as slow.
+    """
     me = at_work(world, 6000)
     crew = Workers(world, me, {'quick': 0.01, 'slow': 0.2})
     crew.join('quick', 'slow')
@@ -184,13 +185,13 @@ def test_a_slow_worker_does_not_hoard(world):
         crew.turn(0.1)
         turns += 1
 
-    # At their pace together: 6000 / (1000 + 50) s.
+    # 1050 objects per second is the speed of both workers together.
     assert turns / 10 < 1.35 * 6000 / 1050
     assert crew.most['slow'] <= 150
 
 
 def test_no_batch_is_cut_small_for_a_worker_that_has_enough_to_do(world):
-    """Each has a price of its own, in the store and on the broker."""
+    """Each batch costs a transaction in the store and a message."""
     me = at_work(world, 20_000)
     crew = Workers(world, me, {'w': 0.001})
     crew.join('w')
@@ -243,7 +244,7 @@ def test_higher_priorities_go_first(world):
 
 
 def test_jobs_of_one_priority_take_turns(world):
-    """The backlog of one does not keep a small one waiting."""
+    """The backlog of a large job does not delay a small job."""
     me = at_work(world, 50_000, job('big', objects=True),
                  job('small', every=90.0, scope='group'),
                  workers=[worker(slots=10)])
@@ -260,7 +261,7 @@ def test_jobs_of_one_priority_take_turns(world):
 
 
 def test_more_jobs_than_anybody_counts_may_be_stuck(world):
-    """Fifty jobs that no worker knows do not hide the one that it knows."""
+    """Fifty jobs unknown to the worker do not block the job it knows."""
     jobs = [job(f'strange-{n}', objects=True, priority=1) for n in range(50)]
     me = at_work(world, 3, *jobs, job('known', objects=True),
                  workers=[worker(slots=10)])
@@ -320,7 +321,7 @@ def test_partitions_have_workers_of_their_own(world):
     assert me.dispatcher.waiting == 10
 
 
-# -- what a worker refuses
+# -- refusals by workers
 
 def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
     me = at_work(world, 10, workers=[
@@ -352,7 +353,7 @@ def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
     assert me.dispatcher.waiting == 10
     told = lines(caplog, 'no worker')
     assert len(told) == 2
-    # There is one, which does not know the job.
+    # The only worker does not know the job.
     assert told[0].has(job='poll', objects=10)
 
     me.dispatcher.workers_changed('default', [worker(nonce='1' * 16)])
@@ -372,7 +373,7 @@ def test_a_worker_that_refuses_is_left_alone_for_a_second(world):
 
 
 def test_a_refusal_of_one_job_does_not_keep_back_another(world):
-    """A member that is unsure refuses what the ring divides, and no more."""
+    """A refusal for an unknown view concerns only jobs divided by the ring."""
     me = at_work(world, 10, job('ours', objects=True),
                  job('mine', every=3600.0, offset=60.5),
                  workers=[worker(slots=50)])
@@ -396,7 +397,7 @@ def test_a_worker_that_drains_keeps_what_it_has_and_gets_no_more(world):
     assert me.dispatcher.waiting == 20
 
 
-# -- what is lost
+# -- lost runs
 
 def test_what_a_gone_worker_held_is_taken_back_under_a_new_fence(world):
     me = at_work(world, 10, workers=[
@@ -417,7 +418,7 @@ def test_what_a_gone_worker_held_is_taken_back_under_a_new_fence(world):
 
 
 def test_a_worker_that_was_gone_in_between_is_another_one(world):
-    """Same process, next tenure: it gave up what it held."""
+    """The process is in a new tenure, and has given up its earlier runs."""
     me = at_work(world, 10, workers=[worker(slots=10)])
 
     me.dispatcher.workers_changed('default', [worker(slots=10, tenure=2)])
@@ -500,7 +501,7 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
 
     for report in reports:
         me.flow.reported(report)
-        # Indexes that are not in the batch are no one's.
+        # The dispatcher ignores indexes outside the batch.
         me.flow.reported(message.Report(
             batch.id, batch.worker, done=[99, 9999], failed=[(77, 'x')]))
         assert me.dispatcher.outstanding >= 0
@@ -512,7 +513,7 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
     for _ in range(10):
         world.advance(1)
         me.finish()
-    # Its window is empty: it is given as much as one that comes now.
+    # The window of 'w' is empty again, so both workers receive as much.
     me.dispatcher.workers_changed('default', [
         worker(slots=20), worker('new', slots=20)])
     me.reader.given['poll'] = [f'n-{n}' for n in range(5_000)]
@@ -540,7 +541,7 @@ def test_what_gives_no_sign_within_the_lease_is_taken_back(world, caplog):
     assert len(lines(caplog, 'no sign of work')) == 1
     del me.bus.open[silent.id]
     me.finish(other)
-    # The silent one is not tried again before the others had it.
+    # The silent worker gets no runs while another worker can take them.
     assert {s.worker for s in me.starts[10:]} == {'w2'}
     assert {s.attempt for s in me.starts[10:]} == {2}
 
@@ -559,8 +560,8 @@ def test_a_sign_of_life_renews_the_lease(world):
 @pytest.mark.parametrize('workers', [[], None], ids=['waits', 'runs'])
 def test_renewals_wait_for_nothing_that_was_asked_before(
         world, monkeypatch, workers):
-    """Behind the claims of a big job that catches up they would come when
-    the leases have ended.
+    """Claims of a large job may wait in the queue. Renewals behind these
+    claims would come after the leases have expired.
     """
     renewed = []
 
@@ -585,7 +586,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
 
 
 def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
-    """Another scheduler took it over, and gives it out."""
+    """Another scheduler took the lease over, and dispatches its claims."""
     store = MemoryClaimStore(world.clock)
     me = at_work(world, 10, job(
         objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
@@ -602,7 +603,7 @@ def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
 
 
 def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
-    """The signs that came meanwhile are still to be read."""
+    """The scheduler must first read the signs of life that have arrived."""
     me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
     world.advance(10)
 
@@ -668,7 +669,7 @@ def test_at_most_once_that_was_refused_did_not_run_and_is_given_anew(world):
     assert me.count('dead') == 0
 
 
-# -- the broker is away
+# -- an unavailable broker
 
 def test_what_could_not_be_sent_backs_off_and_doubles_once(world, caplog):
     me = at_work(world, 10, workers=[worker(slots=10)])
@@ -739,7 +740,7 @@ def test_news_of_a_batch_that_is_settled_changes_nothing(world):
     me.assert_accounted_for()
 
 
-# -- runs that fail
+# -- failed runs
 
 def test_a_failed_run_is_tried_again_with_a_back_off_and_then_dead(
         world, caplog):
@@ -797,7 +798,7 @@ def test_ten_thousand_runs_that_fail_alike_are_one_line(world, caplog):
     assert line['objects'] == '10000'
 
 
-# -- claims that were overtaken
+# -- superseded claims
 
 def test_a_later_tick_takes_the_place_of_claims_that_wait(world):
     me = at_work(world, 10)
@@ -824,7 +825,7 @@ def test_claims_that_nobody_takes_do_not_pile_up(world):
 
 
 def test_a_superseded_claim_is_refused_at_its_start(world):
-    """A part of the objects was overtaken, and the rest still runs."""
+    """One of the objects is superseded; the other objects still run."""
     me = at_work(world, 10)
     me.reader.given['poll'] = ['object-3']
     world.advance(60)
@@ -863,19 +864,19 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(
 
     assert kept(me.dispatcher, Worker) == 1
     assert kept(me.dispatcher, SentBatch) == 0
-    # One key for all of them: nothing is kept of the workers' names.
+    # All workers share one key of the log throttle, which keeps no names.
     assert len(lines(caplog, 'not sent')) == 1
     me.assert_accounted_for()
 
 
-# What is held by processes that nobody saw go.
+# Leases of processes whose departure no scheduler saw.
 
 @pytest.mark.parametrize(('renews', 'seen', 'repeated'), [
     (False, False, True), (True, False, False), (False, True, False),
 ], ids=['gone and silent', 'not seen, and alive', 'silent, but there'])
 def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
         world, renews, seen, repeated):
-    """All may have died at once: nobody is left who saw the others go."""
+    """All members may die at once, so that none sees the others leave."""
     store = MemoryClaimStore(world.clock)
     old = worker('old', nonce='1' * 16)
     store.claim('poll', store.now(), ['a'], lease='L', holder=old.holder,
@@ -896,7 +897,8 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
 
 
 def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
-    """By whoever saw it go, long before they would have ended."""
+    """Schedulers that saw the member leave do not wait for the leases' expiry.
+    """
     store = MemoryClaimStore(world.clock)
     mine, other = (worker(name, 0, points=40)
                    for name in ('me', 'other'))
@@ -932,7 +934,9 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
 @pytest.mark.parametrize('drains', [False, True])
 def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
         world, drains):
-    """It is about to leave: others would wait for that lease once more."""
+    """The scheduler will leave soon. Others would then have to wait for its
+    new lease to expire.
+    """
     store = MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
                 seconds=1, supersede=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation says what the code says, where a test can compare."""
+"""The documentation agrees with the code, where a test can compare them."""
 
 import ast
 import importlib
@@ -29,7 +29,7 @@ LOG_LINES = (SOURCE / 'reference' / 'log-lines.rst').read_text()
 
 
 def log_calls():
-    """Event, keys and place of all that a service logs above DEBUG."""
+    """Event, keys and place of each log call of a service above DEBUG."""
     paths = (ROOT / 'distperiodic').rglob('*.py')
     for path in sorted(p for p in paths if p.parent.name != 'demo'):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -50,7 +50,7 @@ def log_calls():
 
 
 def documented_log_lines():
-    """Event to the text about it."""
+    """The documented log events, each with its description."""
     found = re.findall(r'^``([^`]+)``: [A-Z, ]+\n((?:    .*\n)+)',
                        LOG_LINES, re.MULTILINE)
     assert found
@@ -123,7 +123,7 @@ def test_a_file_that_a_page_names_is_there(path):
 
 
 def named_tests():
-    """(file, test) of each test that a page names."""
+    """(file, test) of each test that a page cites."""
     return sorted({found for page in SOURCE.rglob('*.rst')
                    for found in re.findall(r'``(tests/[\w/]+\.py)::(\w+)``',
                                            page.read_text())})
@@ -150,7 +150,7 @@ def test_a_guarantee_names_its_conditions_and_its_tests(number):
 
 
 def script(path):
-    """Return the module of a script that is in no package."""
+    """Import a script that belongs to no package; return its module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -186,7 +186,7 @@ def test_every_picture_is_shown_on_a_page():
 
 
 def documented_objects():
-    """Return what the pages of the API make from docstrings."""
+    """Return the objects whose docstrings the API pages show."""
     paths = {path for page in (SOURCE / 'reference').glob('python*.rst')
              for path in re.findall(
                  r'^\.\. auto(?:class|function|exception):: ([\w.]+)',
@@ -197,7 +197,7 @@ def documented_objects():
 
 
 def public_objects():
-    """Return the names that a user may import, and what they name."""
+    """Return (name, object) of everything that a user may import."""
     found = {name: getattr(module, name)
              for module in (distperiodic, service, sql, tasks)
              for name in module.__all__}
@@ -221,7 +221,7 @@ def public_signatures():
         if not inspect.isclass(value):
             yield pytest.param(value, value.__doc__, id=name)
         elif not issubclass(value, exceptions.DistperiodicError):
-            # A program receives these; nobody creates one.
+            # Programs receive objects of these classes and never create one.
             if value not in _RECEIVED:
                 yield pytest.param(value, value.__doc__, id=name)
             for method, function in inspect.getmembers(
@@ -235,7 +235,7 @@ def public_signatures():
 @pytest.mark.parametrize(
     ('called', 'docstring'), list(public_signatures()))
 def test_a_docstring_has_each_parameter(called, docstring):
-    # The decorator takes unknown arguments only to reject them.
+    # The decorator accepts unknown arguments only to reject them.
     wanted = [name for name in inspect.signature(called).parameters
               if name not in ('self', 'unknown')]
 
@@ -252,7 +252,8 @@ def test_the_readme_shows_the_first_program_of_the_tutorial():
 
 
 def test_no_program_that_is_shown_has_the_group_of_another():
-    """Or what one has claimed would be claimed for the next."""
+    """In one group, the claims of one program would count for another program.
+    """
     pages = [ROOT / 'README.rst', *(SOURCE / 'tutorial').glob('*.rst'),
              *(ROOT / 'examples').rglob('*.conf')]
     sections = [
@@ -271,7 +272,7 @@ def test_no_program_that_is_shown_has_the_group_of_another():
     'README.rst', 'doc/source/tutorial/first_job.py',
     'doc/source/tutorial/first_workflow.py'])
 def test_a_program_that_is_shown_does_not_start_without_its_file(path):
-    """Which names its group; oslo.config refuses a file that is not there."""
+    """The file names the group; oslo.config rejects a missing file."""
     text = (ROOT / path).read_text()
 
     assert 'cfg.CONF()' not in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due, against a model that looks at every tick one by one."""
+"""Due ticks, compared with a model that examines every tick."""
 
 import bisect
 import itertools
@@ -31,17 +31,17 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 NOON = test_schedule.at('2026-06-01T12:00')
-# A model that looks at each tick costs a hundred times what it judges.
+# The model costs a hundred times as much as the code under test.
 EXAMPLES = settings(max_examples=60)
 LINES = ['*/15 * * * *', '0,30 1-3 * * *', '59 23 * * *', '20 */2 * * *']
 POSITIONS = st.integers(-2 ** 63, 2 ** 63 - 1)
 
 
 class Model(NamedTuple):
-    """A plan, and all ticks of its schedule in a stretch of time."""
+    """A plan, and all ticks of its schedule in an interval of time."""
 
     plan: Plan
-    #: The last one only ends the period before it.
+    #: The last tick only ends the period of the tick before it.
     ticks: Sequence[int]
 
     def period(self, tick):
@@ -54,14 +54,15 @@ class Model(NamedTuple):
         return tick + phase_us(row.position, self.period(tick))
 
     def occasions(self, row):
-        """(tick, instant at which the object is due for it), the oldest
-        first; of ticks after its watermark.
+        """(tick, instant at which the object is due) of each tick after the
+        object's watermark, oldest first.
         """
         found = [(tick, self.due_at(tick, row)) for tick in self.ticks[:-1]]
         found = [(tick, at) for tick, at in found
                  if at >= max(row.since, self.plan.since)]
         if self.plan.immediate:
-            # To be listed is a tick, the first one that the object has.
+            # With run_immediately, the instant of the listing is the first
+            # tick.
             found = [(row.since, row.since),
                      *((tick, at) for tick, at in found if tick > row.since)]
         return [(tick, at) for tick, at in found if tick > row.settled]
@@ -71,11 +72,11 @@ class Model(NamedTuple):
             return round(self.plan.grace * SECOND)
         if tick in self.ticks:
             return min(self.period(tick), MINUTE)
-        # That of the listing: as long as a tick of then would have.
+        # For the instant of the listing, use the grid's spacing at that time.
         return min(self.plan.schedule.period_us(tick), MINUTE)
 
     def verdict(self, row, now):
-        """(ticks that run, ticks that are given up)"""
+        """Return (ticks that run, ticks that are given up)."""
         missed = [(tick, at) for tick, at in self.occasions(row) if at <= now]
         if self.plan.misfire is Misfire.ALL:
             run = missed[-CATCH_UP:]
@@ -90,7 +91,7 @@ class Model(NamedTuple):
 
 @st.composite
 def grids(draw):
-    """A schedule and its ticks one by one."""
+    """A schedule, and the list of its ticks."""
     if draw(st.booleans()):
         spacing = draw(st.sampled_from([0.001, 1 / 3, 1, 60, 3600, 86400]))
         offset = draw(st.sampled_from([0, 0.0005, 5, 1800]))
@@ -117,7 +118,7 @@ def models(draw, **fixed):
 
 
 def instants(ticks):
-    """Instants among *ticks*, and on their edges above all."""
+    """Instants among *ticks*, often one microsecond before or after a tick."""
     return st.one_of(
         st.builds(lambda tick, edge: min(max(tick + edge, ticks[0]),
                                          ticks[-1] - 1),
@@ -134,7 +135,7 @@ def rows_of(draw, model):
 
 @st.composite
 def moments(draw, model, row):
-    """Instants at which *row* is looked at, with clocks that step back."""
+    """Instants at which *row* is judged; the clock may step back."""
     own = [at + edge for _, at in model.occasions(row)[:20]
            for edge in (-1, 0, 1, MINUTE) if at + edge < model.ticks[-1]]
     times = instants(model.ticks)
@@ -151,7 +152,7 @@ def scenes(draw, **fixed):
 
 
 def look(plan, row, now):
-    """The row after the verdict is carried out, and the verdict."""
+    """Judge a row; return the updated row and the verdict."""
     verdict = plan.verdict(row, now)
     settled = [row.settled, *verdict.run]
     if verdict.until is not None:
@@ -284,7 +285,7 @@ def test_rows_of_an_unknown_schedule_are_left_out():
 
 
 class TestEdges:
-    """What the properties need luck to meet."""
+    """Cases that the property tests would find only by luck."""
 
     def test_an_object_that_is_listed_at_a_tick_runs_once_for_it(self):
         plan = Plan(Every(3600), Misfire.ALL, spread=True, immediate=True)

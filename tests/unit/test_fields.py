@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the classes of the flow remember.
+"""Limit on the mutable state of the classes of the flow.
 
-What may change is what a reader has to keep in mind: a class of the flow has
-few such fields, whoever changes them.
+A reader of a class must remember each field that may change. So a class of
+the flow has few such fields. Fields that other classes change count as well.
 """
 
 import ast
@@ -14,10 +14,10 @@ import pytest
 from distperiodic import flow
 
 FLOW = pathlib.Path(flow.__file__).parent
-#: Fields of one class that may change after it was made.
+#: Maximum number of fields of a class that may change after __init__.
 MOST = 8
 
-# Methods that change what they are called on.
+# Methods that change the object they are called on.
 _CHANGES = {
     'add', 'append', 'appendleft', 'clear', 'discard', 'extend',
     'extendleft', 'heappop', 'heappush', 'insert', 'move_to_end', 'pop',
@@ -26,7 +26,7 @@ _CHANGES = {
 
 
 def _field(node):
-    """The owner and the name of the field that *node* is, or is a part of."""
+    """Yield (owner, name) of each field that *node* names or is part of."""
     while isinstance(node, (ast.Subscript, ast.Starred)):
         node = node.value
     if isinstance(node, ast.Attribute):
@@ -37,9 +37,9 @@ def _field(node):
 
 
 def _changed(function, made):
-    """The fields that *function* changes.
+    """Yield (owner, name) of each field that *function* changes.
 
-    :param made: whether to leave out what it assigns to its own object.
+    :param made: True to ignore assignments of *function* to fields of self.
     """
     for node in ast.walk(function):
         targets = []
@@ -51,7 +51,7 @@ def _changed(function, made):
                 targets = [target]
             case ast.Call(func=ast.Attribute(value, name)) if (
                     name in _CHANGES):
-                # heapq's functions take what they change.
+                # The functions of heapq change their first argument.
                 targets = [value, *node.args[:1]] if name.startswith(
                     'heap') else [value]
         for target in targets:
@@ -63,7 +63,7 @@ def _changed(function, made):
 
 
 def classes():
-    """Each class of the flow to the fields that change once it is made."""
+    """The classes of the flow, each with the fields that change later."""
     fields, inside = {}, collections.defaultdict(set)
     outside = set()
     for path in sorted(FLOW.rglob('*.py')):
@@ -88,7 +88,8 @@ def classes():
                         inside[name].add(attr)
                     else:
                         outside.add(attr)
-    # Types are not known here: a field of that name counts in each class.
+    # The types are unknown: a changed field counts for each class with a
+    # field of the same name.
     return {name: inside[name] | (found & outside)
             for name, found in fields.items()}
 

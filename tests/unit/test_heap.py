@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service is built of is out of the garbage collector's way."""
+"""The garbage collector does not scan the objects of a started service."""
 
 import gc
 import weakref
@@ -10,7 +10,7 @@ from distperiodic.service import heap
 
 
 class Cycle:
-    """Garbage that only the collector finds."""
+    """Garbage that only the collector can find."""
 
     def __init__(self):
         self.me = self
@@ -18,7 +18,7 @@ class Cycle:
 
 @pytest.fixture(autouse=True)
 def collector():
-    """As it was, whatever a test does to it."""
+    """Restore the settings of the garbage collector after a test."""
     before = gc.get_threshold()
     yield
     gc.enable()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks of a host, whatever becomes of its wall clock."""
+"""The clocks of a host whose wall clock is set forward or back."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,8 @@ EPOCH = 1_790_000_000 * SECOND
 
 
 class Host:
-    """A host with a wall clock that may be set, and its database's row."""
+    """A host whose wall clock may be set, and the clock row in its database.
+    """
 
     def __init__(self):
         self.boot = 'first'
@@ -104,7 +105,9 @@ def test_set_back_and_put_right_it_is_right_at_once(host):
 
 
 def test_before_it_is_recorded_a_clock_set_back_goes_on_as_it_was(host):
-    """Else two processes that see it one after the other would disagree."""
+    """Otherwise two processes that notice the change at different times would
+    have different clocks.
+    """
     host.sleep(7 * SECOND)
     host.wall -= HOUR
 
@@ -184,7 +187,7 @@ def test_neither_clock_ever_goes_back_nor_stops(steps):
             slept = value
         elif step == 'set':
             host.wall += value
-            # What a process has seen it has recorded.
+            # A process that notices a change records it.
             host.keep()
         elif step == 'boot':
             host.record()
@@ -201,7 +204,7 @@ def test_neither_clock_ever_goes_back_nor_stops(steps):
 
 
 class Stuttering:
-    """A clock of a process that is stopped while it reads."""
+    """The clock of a process that is suspended during a reading."""
 
     def __init__(self):
         self._reads = 0
@@ -211,7 +214,7 @@ class Stuttering:
 
     def monotonic(self):
         self._reads += 1
-        # A second between the first two of three readings.
+        # The first two of three readings are a minute apart.
         return 100.0 + (self._reads > 1) * 60
 
 

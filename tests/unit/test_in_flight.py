@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler has given to its workers, as it counts it."""
+"""A scheduler's record of the objects that it has sent to its workers."""
 
 from distperiodic.core import credit
 from distperiodic.core import message

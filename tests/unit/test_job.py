@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job may be, and how it says what it may not be."""
+"""The valid settings of a job, and the errors about invalid settings."""
 
 import collections
 import dataclasses
@@ -124,7 +124,8 @@ class TestJob:
             poll(**options)
 
     def test_without_a_grace_a_tick_may_be_a_period_or_a_minute_late(self):
-        """A whole day would let 'skip' run at eight what was due at two."""
+        """If the grace were a day, 'skip' could run the tick of 2:00 at 8:00.
+        """
         daily = Job(name='report', schedule=Cron('@daily'))
         quick = Job(name='poll', schedule=Every(5))
         assert daily.plan().grace_us(0) == 60 * SECOND
@@ -245,7 +246,7 @@ def test_a_text_that_is_no_schedule_is_refused(text):
 
 
 class _Touchy:
-    """Not to be looked at."""
+    """An object that raises an error when any attribute is read."""
 
     def __getattribute__(self, name):
         raise RuntimeError(name)

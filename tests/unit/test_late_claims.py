@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What its owner does not claim, others do."""
+"""Late scans: members claim ticks that the owners did not claim."""
 
 import collections
 
@@ -23,7 +23,7 @@ def world():
 
 
 def _owned_by(name, **attributes):
-    """An object that is due early in its phase, of a member of two."""
+    """An object owned by *name*, one of two members, with an early phase."""
     both = ring.Ring(dict.fromkeys('ab', 40))
     key = next(
         key for key in (f'new-{n}' for n in range(9999))
@@ -79,7 +79,7 @@ def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
 
 
 def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
-    """And not only at what has become so since its last look."""
+    """The member claims all objects that were due before the ring changed."""
     one, other = world.group(
         'ab', worlds.job(every=600.0, objects=True, spread=True),
         partial={'poll'},
@@ -99,7 +99,7 @@ def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
 
 
 def three_that_lose_two(world, objects, after, **options):
-    """Three that read their parts alone, of which the first goes on."""
+    """Three members with partial catalogues; only the first one survives."""
     everyone = world.group(
         'abc', worlds.job(every=600.0, objects=True, **options),
         catalogues={'poll': objects}, partial={'poll'})
@@ -110,13 +110,13 @@ def three_that_lose_two(world, objects, after, **options):
 
 
 def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
-    """Of its new part it has not looked at what was late by its last look:
-    that was the part of another one.
+    """The member claims all objects that were due, also those of the other
+    two.
     """
     objects = [f'o-{n}' for n in range(120)]
     everyone = three_that_lose_two(world, objects, 605, spread=True)
     one = everyone[0]
-    # It looks at its own part and one other's.
+    # In this time its late scans read the rows of all members' objects.
     world.advance(200)
 
     def served():
@@ -131,15 +131,15 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
 
 
 def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
-    """Also where nothing of our own part has a schedule of its own, and so
-    nothing but the look for late ones has it read.
+    """The objects of a lost member have a schedule of their own. The objects
+    of the survivor do not.
     """
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [
         worlds.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
         else key for key in (f'o-{n}' for n in range(60))]
     one = three_that_lose_two(world, objects, 1400)[0]
-    # It looks at the part of the one at 1800, and of the other at 2400.
+    # In this time the job has ticks at 1800 and 2400.
     world.advance(1020)
 
     def served():
@@ -156,8 +156,8 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
                          ids=['whole', 'of its arcs'])
 def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
         world, partial, hangs):
-    """Also where its catalogue is of the arcs that it had before, and where
-    it does not come to read another.
+    """The catalogue may have only the objects of the member's old arcs, and
+    the catalogue method may hang.
     """
     one, other = world.group(
         'ab', worlds.job(every=3600.0, objects=True), partial=partial,
@@ -198,14 +198,14 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
 
     world.advance(600)
 
-    # Once by its owner, once by the look.
+    # Each object is claimed once by its owner, and once by a late scan.
     assert 300 <= len(set(asked)) <= 330
     assert len(asked) <= 2 * len(set(asked))
 
 
 def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
         world):
-    """Whom it listed before, the store still knows."""
+    """The store still lists the objects of the earlier catalogue."""
     store = world.shared_store()
     poll = worlds.job(every=60.0, objects=True)
     objects = [f'o-{n}' for n in range(5)]
@@ -224,7 +224,7 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
 
 def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
         world):
-    """The catalogue is read once more then, for the same tick."""
+    """The member then reads the catalogue again, for the same tick."""
     one = world.scheduler(
         worlds.job(every=60.0, objects=True), name='a', sees=['a', 'b'],
         store=world.shared_store(), catalogues={'poll': ['o-1']})
@@ -241,7 +241,8 @@ def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
 
 
 def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
-    """One that hangs from the start keeps none of them from its ticks."""
+    """A catalogue method that hangs from the start delays none of their ticks.
+    """
     store = world.shared_store()
     poll = worlds.job(every=600.0, objects=True)
     own = [worlds.thing(f'o-{n}', spacing=10) for n in range(3)]
@@ -258,8 +259,8 @@ def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
 
 
 def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
-    """While it was none another had its part, and delisted what was gone for
-    a moment.
+    """Between its two tenures another member owned the objects. That member
+    may have delisted an object that was missing only briefly.
     """
     store = world.shared_store()
     one = world.scheduler(
@@ -286,7 +287,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
     world.advance(2)
 
     world.show(one, ['a'], tenure=2)
-    # What it was before.
+    # The read that began in the old tenure returns now.
     one.reader.given['poll'] = ['o-1']
     one.answer()
     one.reader.given['poll'] = ['o-1', 'o-2']
@@ -298,7 +299,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
 
 def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         world):
-    """The next one has its objects at other places."""
+    """The catalogue of the next period has other objects in another order."""
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_950_000]
@@ -320,8 +321,8 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
 
 def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
         world):
-    """It came and went while nothing could be claimed; of some objects it is
-    the newest that is due.
+    """The tick came and passed while the store was unavailable. For some
+    objects it is the newest due tick.
     """
     late = [key for key in (f'late-{n}' for n in range(600))
             if 59_000_000 < schedule.phase_us(
@@ -334,7 +335,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
     world.advance(60.4)
     one.queue.come_back()
 
-    # No late look finds them that soon.
+    # No late scan finds the objects as soon as this.
     world.advance(0.5)
 
     assert late
@@ -342,7 +343,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
 
 
 def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
-    """Not before nothing is left over may it say that all is claimed."""
+    """A scan is recorded as complete only if it finds nothing to claim."""
     store = world.shared_store()
     claim, refused = store.claim, []
 
@@ -367,7 +368,7 @@ def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
 
 
 class AfterPage:
-    """A store in which something happens after the first page of a scan."""
+    """A store that calls *event* after the first page of a late scan."""
 
     def __init__(self, store, event):
         self._store = store
@@ -390,7 +391,8 @@ class AfterPage:
     {}, {'spread': True}, {'own': True}], ids=['grid', 'spread', 'own'])
 def test_an_object_listed_after_a_scan_and_not_claimed_is_claimed_late(
         world, options, while_scanned):
-    """Its catalogue was slow, and its owner lost the store after listing it.
+    """The owner's catalogue was slow. The owner listed the object, and then
+    lost the store.
     """
     own = options.pop('own', False)
     new = _owned_by('b', spacing=60.0) if own else _owned_by('b')
@@ -427,7 +429,7 @@ def test_an_object_listed_after_a_scan_and_not_claimed_is_claimed_late(
 
 
 class Watched:
-    """A store that many share, and who counts in it."""
+    """A shared store that records which member counts the settled objects."""
 
     def __init__(self, store, name, counted):
         self._store = store
@@ -462,7 +464,7 @@ def test_two_of_many_look_and_the_others_wait_for_what_they_find(
 
 def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
-    """More than a page of them are counted before their rows are read."""
+    """The catalogue is longer than a page, so a scan compares counts first."""
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     objects = [f'o-{n}' for n in range(9)]
     both = world.group('ab', worlds.job(every=60.0, objects=True),
@@ -479,7 +481,9 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
 
 def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
-    """It counts among those that were claimed, and is not listed any more."""
+    """The store's count of claimed objects also has the delisted objects. So
+    the count may seem complete although an object was not claimed.
+    """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [f'o-{n}' for n in range(20)]
@@ -504,16 +508,17 @@ def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
 
 
 class Slow:
-    """Has a question to the store answered when a test says so.
+    """Delay the answers of one method of the store until the test sends them.
 
-    :param store: of the members.
-    :param question: the name of its method.
-    :param held: whether a call of it is held, by its arguments.
+    :param store: The store of the members.
+    :param question: Name of the method.
+    :param held: Function of the call's arguments. It returns True if the
+        answer to this call is delayed.
     """
 
     def __init__(self, store, monkeypatch, question,
                  held=lambda *args, **options: True):
-        #: The arguments of the calls that were held.
+        #: The arguments of the delayed calls.
         self.asked = []
         self._waits = collections.deque()
         self._held = held
@@ -541,7 +546,7 @@ class Slow:
         return held
 
     def answer(self, most=1_000):
-        """Give so many answers, of which each may lead to a question."""
+        """Send up to *most* answers; each of them may lead to another call."""
         for _ in range(most):
             if not self._waits:
                 return
@@ -549,7 +554,7 @@ class Slow:
 
 
 def slow_to_read(store, monkeypatch):
-    """The pages of walks are held, and no others."""
+    """Delay the pages that walks read, and no other reads."""
     return Slow(store, monkeypatch, 'rows',
                 lambda *args, before, limit: before is None)
 
@@ -559,7 +564,7 @@ def arcs_of(asked):
 
 
 def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
-    """Not only since its owner saw itself among them: views come late."""
+    """The job is due although its owner has no view of the group yet."""
     me = world.scheduler(worlds.job(every=60.0, scope=Scope.GROUP), sees=None,
                          store=world.shared_store())
     world.advance(65)
@@ -571,7 +576,7 @@ def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
 
 
 def that_lists_two(world):
-    """A member that has run the first tick of two objects, and its store."""
+    """A store, and a member that has run the first tick of two objects."""
     store = world.shared_store()
     me = world.scheduler(
         worlds.job(every=60.0, objects=True), sees=None, store=store,
@@ -598,7 +603,7 @@ def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
 
 def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
         world):
-    """Whoever had it before was slow to record that it was gone."""
+    """The former owner of the object delisted it late."""
     store, me = that_lists_two(world)
 
     store.sync('poll', [], ['b'], at=world.clock.now())
@@ -608,7 +613,9 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
 
 
 def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
-    """With a phase it may be claimed by the catalogue of before."""
+    """With phases, objects are claimed from an older catalogue, too. That
+    catalogue may contain delisted objects.
+    """
     store, me = that_lists_two(world)
     walks = slow_to_read(store, monkeypatch)
 
@@ -623,7 +630,7 @@ def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
 
 def test_whoever_lost_an_object_does_not_record_its_leaving(
         world, monkeypatch):
-    """Its new owner lists it by then."""
+    """The new owner has listed the object in the meantime."""
     store = world.shared_store()
     parts = ring.Ring(dict.fromkeys('ab', 40))
     key = next(key for key in map(str, range(100))
@@ -647,8 +654,8 @@ def test_whoever_lost_an_object_does_not_record_its_leaving(
 
 def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
         world, monkeypatch):
-    """Else members that come and go faster than it reads all would keep it
-    from its end.
+    """Otherwise a walk would never end if the ring changed more often than a
+    walk takes.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = world.shared_store()
@@ -672,7 +679,9 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
 
 def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
-    """Not in the period in which the walk begins, nor in the next one."""
+    """This holds in the period in which the walk begins and in the next
+    period.
+    """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = world.shared_store()
     slow = slow_to_read(store, monkeypatch)
@@ -702,7 +711,7 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
 
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         world, monkeypatch):
-    """In one piece a million objects are more than a database takes."""
+    """A million objects in one call would be too many for a database."""
     store = world.shared_store()
     sizes = []
     sync = store.sync
@@ -751,12 +760,12 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
         ranges.clear()
         world.turn(takes=1.0)
         both[0].flow.sweep()
-        # The rest of the tick is claimed piece by piece.
+        # The rest of the tick is claimed in several steps.
         if ranges and both[0].step() < 0.001:
             busy += 1
             assert store.attend({'poll': 60.0}, {})['poll'].checked < (
                 worlds.BEGIN + 600) * schedule.SECOND
-            # What others own, and nothing of its own.
+            # The late scan covers the arcs of the other member only.
             view = ring.Ring(dict.fromkeys('ab', 40))
             assert {view.owner_at(end) for one in ranges for end in one} <= {
                 'b'}
@@ -769,7 +778,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
 
 def test_an_object_whose_spacing_changes_and_back_has_each_from_then_on(
         world):
-    """No tick of a schedule runs that was not in force when it came."""
+    """A tick runs only if its schedule was in force when the tick came."""
     both = world.group('ab', worlds.job(every=70.0, objects=True), catalogues={
         'poll': [worlds.thing('o', spacing=3600.0)]})
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The class of a partition's handlers is loaded by name, or one line tells
-why not.
-"""
+"""Loading of a partition's handler class by name, and errors of one line."""
 
 import importlib.metadata
 import sys
@@ -32,7 +30,7 @@ class Bills(PeriodicTasks):
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Load the handler of the partition 'billing'."""
+    """Return a function that loads the handler of the partition 'billing'."""
     (tmp_path / 'bills_module.py').write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(

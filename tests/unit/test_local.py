@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a scheduler lives in its own process: bus, reader, seat."""
+"""The parts of a scheduler in its own process: bus, reader, process slot."""
 
 import os
 import queue
@@ -30,7 +30,7 @@ ARCS = (ring.Arc(ring.MIN_POSITION, 0),)
 
 
 class Reading:
-    """A reader over methods by the name of the job."""
+    """A reader whose methods are given by the name of the job."""
 
     def __init__(self, **methods):
         self.answers = queue.SimpleQueue()
@@ -45,7 +45,7 @@ class Reading:
         return ticket
 
     def read(self, name='poll', **options):
-        """Ask and wait; the exception or (catalogue, schedules, partial)."""
+        """Read; return the exception or (catalogue, schedules, partial)."""
         ticket = self.ask(name, **options)
         answer = self.answers.get(timeout=LIMIT)
         assert answer[:2] == (name, ticket)
@@ -149,7 +149,7 @@ def test_whatever_a_method_raises_is_the_answer(error):
 
     assert isinstance(answer, Exception)
     assert type(error).__name__ in f'{type(answer).__name__}: {answer}'
-    # The thread goes on.
+    # The exception does not end the thread.
     assert isinstance(reading.read(), Exception)
 
 
@@ -194,7 +194,7 @@ def test_a_thread_that_is_free_reads_the_next_catalogue():
     for _ in range(50):
         reading.read()
 
-    # It answers a moment before it is free: a second one may be needed.
+    # A thread answers shortly before it is idle, so a second one may start.
     assert threading.active_count() <= before + 2
 
 

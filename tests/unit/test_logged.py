@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines, as the tests read them."""
+"""Tests of ``tests/logged.py``, which parses log lines for other tests."""
 
 import logging
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The membership entry and what is read out of all entries of a group."""
+"""Entries of members, and the members derived from a group's entries."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store in memory does beside the port's suite, which is
-tests/conformance/test_claim_store.py.
+"""The store in memory, apart from its port: tests/conformance/ has the tests
+that all stores must pass.
 """
 
 import random
@@ -21,7 +21,7 @@ LONG = 600.0
 
 
 class Owner:
-    """Somebody who claims and runs in a store of his own."""
+    """A process that claims and runs objects in a store of its own."""
 
     def __init__(self):
         self.clock = Clock()
@@ -33,14 +33,16 @@ class Owner:
         return f'lease-{self.names}'
 
     def claim(self, tick, *objects):
-        """The lease, and what was won."""
+        """Claim objects; return the lease, and the claims that were acquired.
+        """
         lease = self.name()
         return lease, self.store.claim(
             'poll', tick, objects, lease=lease, holder='me', seconds=LONG,
             supersede=True).won
 
     def claim_one(self, tick, key='a'):
-        """None: it was not won."""
+        """Claim one object; return the claim, or None if it was not acquired.
+        """
         _, won = self.claim(tick, key)
         return won[0] if won else None
 
@@ -53,7 +55,8 @@ class Owner:
         return into
 
     def run(self, tick, *objects):
-        """Claim for *tick*, run and finish; returns what was won."""
+        """Claim objects for *tick* and run them to success; return the claims.
+        """
         lease, won = self.claim(tick, *objects)
         keys = [one.object for one in won]
         into = self.start(tick, lease, keys)
@@ -89,10 +92,10 @@ def owner():
     return Owner()
 
 
-# -- fences come from ticks
+# -- fences are derived from ticks
 
 def test_stores_of_two_members_give_fences_that_grow_by_time():
-    """The object moves; the next owner knows nothing of the last one."""
+    """When an object moves, its new owner has no record of earlier claims."""
     first = Owner().claim_one(TICK)
     second = Owner().claim_one(TICK + 1_000_000)
 
@@ -116,7 +119,7 @@ def test_a_fence_grows_where_an_object_was_given_out_for_ever(owner):
 
 @pytest.mark.parametrize('seed', range(30))
 def test_the_fence_of_an_object_only_grows(seed):
-    """Through retries, losses, later ticks and clocks that are set back."""
+    """The object has retries, losses and later ticks; the clock steps back."""
     chance = random.Random(seed)
     owner = Owner()
     tick, newest, lease, state = TICK, -1, None, 'ended'
@@ -164,7 +167,7 @@ def test_the_fence_of_an_object_only_grows(seed):
     {State.CLAIMED, *ENDINGS}, key=lambda state: state.value))
 def test_after_the_clock_was_set_back_an_object_goes_on_and_its_fence_grows(
         owner, state):
-    """Refused, it would be silent until the clock is where it was."""
+    """Otherwise the object would not run until the clock had caught up."""
     before = owner.end(TICK, 'a', state)
 
     [after] = owner.run(TICK - 60 * MINUTE, 'a')
@@ -188,7 +191,7 @@ def test_what_runs_while_the_clock_is_set_back_does_not_run_twice(
 
 @pytest.mark.parametrize('hours', [-24, -1, 1, 24])
 def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
-    """Leases end by the clock that never jumps."""
+    """Leases expire by the monotonic clock."""
     lease, _ = owner.claim(TICK, 'a')
     owner.clock.set_back(hours * 3600)
 
@@ -204,10 +207,10 @@ def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
     assert [one.object for one in taken.claims] == ['a']
 
 
-# -- what it keeps
+# -- use of memory
 
 def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
-    """A hundred thousand that come and go, and one that stays."""
+    """A hundred thousand objects come and go, and one stays."""
     fences = {}
     for number in range(100):
         tick = TICK + number * MINUTE
@@ -218,7 +221,7 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
         owner.store.sync('poll', [], gone, at=tick)
 
     assert kept(owner.store, str) < 15_000
-    # Whatever the clock says.
+    # This also holds for an earlier tick, as after a step back of the clock.
     assert owner.claim_one(TICK - MINUTE, '0-0').fence > fences['0-0']
 
 
@@ -245,13 +248,13 @@ def test_of_what_has_ended_no_lease_is_kept(owner):
     owner.claim(TICK + 2000 * MINUTE, 'a')
     owner.claim(TICK + 3000 * MINUTE, 'a')
 
-    # That of the newest claim, which nobody has started.
+    # Only the lease of the newest claim is left, which no worker has started.
     every = [f'lease-{n}' for n in range(1, owner.names + 1)]
     assert [owner.store.renew(every, holder=holder, seconds=LONG)
             for holder in ('me', 'w')] == [{every[-1]}, set()]
 
 
-# -- asked directly
+# -- calls in the flow's own thread
 
 def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
     direct = InlineStoreQueue(owner.store)

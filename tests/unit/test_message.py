@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire format: what is ours comes back whole, nothing else comes in."""
+"""The wire format: valid messages are decoded unchanged, others rejected."""
 
 import copy
 import dataclasses
@@ -49,7 +49,7 @@ def an_encoded(kind, keys=()):
 kinds = pytest.mark.parametrize('kind', ['run', 'report'])
 names = st.text(st.characters(exclude_categories=['Cs']), min_size=1,
                 max_size=60)
-#: What the store makes a name of.
+#: Ids from which the store builds names of leases.
 tokens = st.from_regex(r'[A-Za-z0-9.-]{1,45}', fullmatch=True)
 instants = st.integers(-10 ** 15, 10 ** 17)
 
@@ -100,7 +100,7 @@ def test_reports_come_back_as_they_were_sent(reports, to, keys):
     assert message.decode(encoded, keys) == message.Reports(to, reports)
 
 
-# Fuzz. Whatever comes in, the answer is a value or InvalidMessage.
+# Fuzz tests: the decoder returns a value or raises InvalidMessage.
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -125,7 +125,7 @@ def test_garbage_is_refused_and_nothing_else_is_raised(value):
 
 @st.composite
 def mutants(draw):
-    """A good message in which something was replaced, added or removed."""
+    """A valid message with some values replaced, added or removed."""
     value = an_encoded(draw(st.sampled_from(['run', 'report'])),
                        draw(st.sampled_from([(), ('k',)])))
     for _ in range(draw(st.integers(1, 3))):
@@ -164,7 +164,7 @@ def test_a_message_nested_too_deep_for_the_parser_is_refused():
                   an_encoded('run') | {'more': deep}):
         with pytest.raises(exceptions.InvalidMessage):
             message.decode(value, ['key'])
-    # Freed from the outside in; the interpreter would recurse otherwise.
+    # Free the lists from the outside in; the interpreter would recurse.
     while deep:
         deep = deep.pop()
 
@@ -358,7 +358,7 @@ def test_each_refusal_has_a_sentence_of_its_own():
 
 @kinds
 def test_a_signed_message_is_read_with_any_of_the_keys(kind):
-    """So that keys can be rotated: readers first, then the signer."""
+    """Operators can add a new key to the readers before the signer uses it."""
     encoded = an_encoded(kind, ['new', 'old'])
     assert message.decode(encoded, ['old', 'new'])
     assert message.decode(encoded, [b'new'])
@@ -406,16 +406,17 @@ def test_decoding_does_not_change_the_message():
 
 
 def test_an_error_does_not_repeat_what_the_message_held():
-    """It goes to a log, and what a stranger sent may be a secret."""
+    """The error appears in a log, and an untrusted message may have a secret.
+    """
     with pytest.raises(exceptions.InvalidMessage) as refusal:
         message.decode(an_encoded('run') | {'tick': 'hunter2'})
     assert 'hunter2' not in str(refusal.value)
 
 
-# -- how long one may be
+# -- maximum length
 
 def on_the_wire(payload):
-    """As oslo.messaging sends it."""
+    """Serialize *payload* as oslo.messaging does."""
     return json.dumps({'oslo.version': '2.0', 'oslo.message': json.dumps(
         {'method': 'hear', 'args': {'message': payload}})})
 

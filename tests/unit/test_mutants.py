@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bugs that are planted in the product; ``tox -e mutants`` plants them."""
+"""The list of bugs that ``tox -e mutants`` plants in the product."""
 
 import collections
 
@@ -17,7 +17,7 @@ BUGS = bugs()
 
 @pytest.mark.parametrize('bug', BUGS, ids=lambda bug: bug.name)
 def test_a_bug_can_still_be_planted(bug):
-    """In code that a person could have written, too."""
+    """The file with the bug in it is valid Python."""
     compile(bug.planted(ROOT), bug.path, 'exec')
 
 
@@ -82,8 +82,7 @@ def test_a_suite_that_judged_nothing_has_caught_nothing(code, output):
 
 
 def test_each_bug_was_caught_by_a_suite_that_it_names():
-    """Try those that are missing: python -m tests.mutants --only NAME
-    --record.
+    """If a bug is missing, run python -m tests.mutants --only NAME --record.
     """
     caught = known.read()
 
@@ -95,7 +94,7 @@ def test_each_bug_was_caught_by_a_suite_that_it_names():
 @pytest.mark.parametrize(('suite', 'test'), sorted(set(
     known.read().values())))
 def test_what_caught_a_bug_is_there(suite, test):
-    """Else all of its suite runs, for each bug that is known to it."""
+    """If this test is missing, the whole suite runs for each bug it caught."""
     kind = suite.partition('/')[0]
     if kind != 'simulation':
         file, *_, name = test.partition('[')[0].split('::')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker goes on with the next steps of tasks."""
+"""How a worker continues with the next steps of tasks."""
 
 import pytest
 
@@ -25,7 +25,8 @@ A, B = (command_job(module, 'run', 'here') for module in 'ab')
 
 
 class Steps:
-    """Tasks that are at their first step; what follows, a test says."""
+    """Tasks at their first step; the test sets the leases of their next steps.
+    """
 
     def __init__(self):
         self.asked = []
@@ -43,7 +44,7 @@ class Steps:
 
 
 class Store(MemoryClaimStore):
-    """A store that holds tasks, too."""
+    """A store of claims that also has tasks."""
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -59,14 +60,15 @@ def inputs(task, step):
 
 
 def following(job, task, lease='next.0'):
-    """What a store grants of the next step of *task*."""
+    """The lease and the input that a store returns for the next step."""
     return (Lease(lease, job.name, TICK + 1000, [
         Claim(task, 7, 1, TICK + 1000)], State.RUNNING),
         {task: inputs(task, 1)})
 
 
 class Desk:
-    """Grants of one worker that goes on with the tasks whose steps it ends."""
+    """The grants of a worker that continues with the next steps of its tasks.
+    """
 
     def __init__(self, **options):
         self.clock = worlds.Clock()
@@ -84,7 +86,7 @@ class Desk:
         return f'lease-{self.numbers}'
 
     def run(self, *tasks):
-        """Grant the first step of tasks; the batch that runs."""
+        """Grant the first step of tasks; return the batch that runs."""
         lease = self.name()
         won = self.store.claim(A.name, TICK, tasks, lease=lease,
                                holder='api-1', seconds=600,
@@ -126,7 +128,8 @@ def test_the_next_step_runs_where_the_last_one_ended(desk):
 
 @pytest.mark.parametrize('follows', [True, False])
 def test_a_request_for_the_next_step_may_begin_a_run(desk, follows):
-    """So a worker does not release its partition meanwhile."""
+    """Until the answer the worker is busy, and does not release its partition.
+    """
     batch = desk.run('t1')
     assert not desk.grants.busy
     desk.line.slow = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of tasks, within a process and between those that share a file."""
+"""Notices of tasks, in one process and between processes with one file."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ GROUP = 'größe'
 
 
 class Post:
-    """A file of SQLite, and who listens beside it."""
+    """An SQLite file, and the listeners beside it."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -25,7 +25,7 @@ class Post:
         self.open = []
 
     def listen(self):
-        """Listen as another process does; what arrives."""
+        """Listen like another process; return the list of received notices."""
         arrived = []
         self.open.append(notice_sockets.Listener(
             self.place, lambda tasks: arrived.append(list(tasks))))
@@ -41,7 +41,7 @@ class Post:
 
 @pytest.fixture(params=['short', 'long' * 30])
 def post(request, tmp_path):
-    """With a path that fits the address of a socket, and one that does not."""
+    """Once the path fits into a socket's address, and once it is too long."""
     directory = tmp_path / request.param
     directory.mkdir()
     made = Post(directory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries of an operator cannot write, and his commands claim nothing else."""
+"""Tools of operators: queries cannot write, and no tool claims objects."""
 
 import pytest
 

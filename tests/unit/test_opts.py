@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that cannot hold together are refused, in one line."""
+"""Options that contradict each other are rejected, in one line."""
 
 import dataclasses
 
@@ -162,7 +162,7 @@ def test_a_number_has_a_least_and_a_most(opt):
     assert opt.type.min <= opt.default <= opt.type.max
 
 
-# -- whose database it is
+# -- which database the service uses
 
 def read(tmp_path, text, register=None):
     path = tmp_path / 'my-service.conf'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outboxes: nobody is blocked, and everybody is told, once."""
+"""The outboxes block no caller, and report each batch exactly once."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ def a_report(number, objects=1):
 
 
 class Broker:
-    """Confirms, refuses, or says nothing until it is let go."""
+    """A broker that confirms, fails, or hangs until the test releases it."""
 
     def __init__(self):
         self.published = []
@@ -61,7 +61,7 @@ def broker():
 
 
 class Told(BatchOutbox):
-    """An outbox that remembers what it told."""
+    """An outbox that records which batches it reported as sent or unsent."""
 
     def __init__(self, broker, capacity=100, patience=60.0):
         self.sent, self.unsent = [], {}
@@ -90,7 +90,7 @@ def box(broker):
 
 @pytest.fixture
 def hasty(broker):
-    """A box that soon gives up."""
+    """An outbox that gives up soon."""
     box = Told(broker, patience=PATIENCE)
     box.start()
     yield box
@@ -149,7 +149,7 @@ def test_a_silent_broker_blocks_nobody_and_all_are_told(broker, hasty):
         hasty.put(a_batch(n))
     wait_until(lambda: len(hasty.unsent) == 20, PATIENCE + 2)
     assert hasty.sent == []
-    # The one in hand arrives late, and is not told again.
+    # The batch in progress arrives late, and is not reported again.
     broker.speak()
     wait_until(lambda: [batch.id for batch, in broker.published] == ['0'])
     hasty.put(a_batch(20))
@@ -273,7 +273,7 @@ def test_a_message_is_not_larger_than_it_must_be(broker):
     wait_until(lambda: len(arrived(broker)) == 6)
     sizes = [[r.size for r in parcel] for _, parcel in broker.published]
     assert sizes == [[1], [60, 40], [60], [60], [150]]
-    # The last one lingers, until the box is closed.
+    # The last report waits for more reports until the outbox is closed.
     box.close(5)
     assert arrived(broker) == numbers(7)
 
@@ -291,7 +291,7 @@ def test_reports_for_one_scheduler_do_not_wait_for_anothers(broker):
         box.put(a_report(n), 'gone')
         box.put(a_report(n), 'here')
     wait_until(lambda: arrived(broker, 'here') == numbers(10))
-    # An attempt after its patience is over is the last one.
+    # A failure after the time limit ends the attempts for this report.
     wait_until(lambda: len(box.lost) == 10)
     assert sorted(box.lost) == [(str(n), 'no queue') for n in range(10)]
     box.close(5)
@@ -313,7 +313,7 @@ def test_attempts_back_off_to_a_limit(broker):
     broker.trouble = exceptions.BusUnavailable('refused')
     box.put(a_report(0), 'a')
     time.sleep(0.6)
-    # 0.05 s after the first, then every 0.1 s: far from a busy loop.
+    # The first retry comes after 0.05 s, the others every 0.1 s.
     assert broker.attempts <= 8
     wait_until(lambda: broker.attempts >= 4)
     broker.trouble = None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member knows of its part of a job: rows, read page by page, and how
-they differ from a catalogue.
+"""A member's part of a job: its rows, read page by page, and the differences
+between the rows and a catalogue.
 """
 
 import pytest
@@ -18,12 +18,12 @@ from distperiodic.flow.scheduler.part import compare_listing
 from tests.unit.world import StoreQueue
 from tests.unit.world import job
 
-#: A tick of the job, and of objects of half its period.
+#: A tick of the job, and of objects with half the period.
 TICK = 60 * SECOND
 
 
 class Store:
-    """Rows at positions."""
+    """A store with one row for each position."""
 
     def __init__(self, positions):
         self._rows = [Row(f'{at}-{n}', at, 0, 0)
@@ -38,7 +38,7 @@ class Store:
 
 
 def walked(store, *ranges, page):
-    """The pages of a walk, and whether it was complete."""
+    """Walk over *ranges*; return the pages, and True if all were read."""
     pages, ends = [], []
     Walk(StoreQueue(store), 'poll', ranges, before=None, page=page,
          on_page=lambda low, high, rows: pages.append(
@@ -135,7 +135,7 @@ def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
 
     mine, others = part.ids(view, 'me'), part.ids(view, 'other')
 
-    # In the order of the ring, as a walk lists them.
+    # The ids are in the order of their positions on the ring.
     assert mine == sorted(
         (key for key in names if divided.owner_of(key) == 'me'),
         key=ring.position_of)
@@ -143,9 +143,9 @@ def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
 
 
 def part_that_read(*readings):
-    """A part that is being walked for the first time.
+    """A part during its first walk.
 
-    :param readings: each for the next second.
+    :param readings: Results of the catalogue method, one for each second.
     """
     part = Part(job(objects=True), 0, None)
     for at, read in enumerate(readings):
@@ -162,7 +162,7 @@ def test_an_object_counts_from_the_first_reading_that_lists_it():
 
 
 def test_readings_that_agree_count_each_by_its_instant():
-    """The store needs the ones after a delisting by another process."""
+    """After a delisting by another process, the store uses a later reading."""
     part = part_that_read(reading('a'), *[reading('a', 'b')] * 3)
 
     assert part.listed_at('a') == (0, SECOND, 2 * SECOND, 3 * SECOND)
@@ -222,7 +222,7 @@ def test_a_walk_that_fails_leaves_all_to_be_recorded():
 
 
 def test_the_last_two_readings_count_while_nothing_is_walked():
-    """More would be kept for nothing."""
+    """Earlier readings would only use memory."""
     part = part_that_read(reading('a'))
     part.end_walk(True)
     part.ring = ring.Ring({'me': 1})

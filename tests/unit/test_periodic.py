@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decorator, the class, and services that drive their tasks themselves."""
+"""The decorator, the class, and services that call their tasks themselves."""
 
 import datetime
 import functools
@@ -28,7 +28,7 @@ from tests.logged import lines
 
 
 def here(lines=0):
-    """'test_periodic.py:N', the caller's line plus *lines*."""
+    """Return 'test_periodic.py:N', N being the caller's line plus *lines*."""
     return f'test_periodic.py:{sys._getframe(1).f_lineno + lines}'
 
 
@@ -39,7 +39,7 @@ def oslo_task(
     name=None,
     external_ok=False,
 ):
-    """Leaves on a function what oslo_service.periodic_task leaves there."""
+    """Set the attributes that oslo_service.periodic_task sets."""
 
     def decorate(function):
         function._periodic_task = True
@@ -212,7 +212,7 @@ class TestTheDecorator:
         assert str(refused.value).startswith(place)
 
     def test_coroutines_and_generators_are_refused(self):
-        """Calling one runs nothing: the job would seem to succeed."""
+        """A call runs none of their code, so the job would seem to succeed."""
 
         async def coroutine(self, context):
             pass
@@ -262,7 +262,7 @@ class TestTheDecorator:
     def test_a_method_of_other_arguments_is_refused_at_import(
         self, options, method, told
     ):
-        """And not at each tick."""
+        """Otherwise the error would occur at each tick."""
         method.__name__ = 'wrong'
         wrong = periodic_task(spacing=5, **options)(method)
 
@@ -284,7 +284,7 @@ class TestTheDecorator:
             'right': right, 'nodes': lambda self, context: []})(None).jobs
 
     def test_a_decorator_may_add_an_argument(self):
-        """What is called is the function that it made."""
+        """The library calls the function that the decorator returned."""
 
         def with_session(function):
             @functools.wraps(function)
@@ -333,7 +333,7 @@ class TestTheDecorator:
             Tasks(None)
 
     def test_a_promise_is_no_run(self):
-        """A decorator hides that the method is a coroutine function."""
+        """A decorator may hide that the method is a coroutine function."""
 
         def logged(function):
             @functools.wraps(function)
@@ -644,7 +644,9 @@ class TestOsloTasks:
             Tasks(None)
 
     def test_the_real_decorator_leaves_what_is_read_here(self):
-        """In its own process: the import fixes a backend for good."""
+        """oslo.service fixes its backend when it is imported, so the test runs
+        in a process of its own.
+        """
         outcome = run_python(
             'from oslo_service import backend\n'
             'backend.init_backend(backend.BackendType.THREADING)\n'
@@ -714,7 +716,7 @@ class TestRunPeriodicTasks:
     def test_tasks_run_at_the_ticks_of_the_grid_and_never_drift(self):
         tasks = driven(Driven, 1003)
         while tasks.clock.time < at(1060):
-            # A caller that always wakes a little late.
+            # A caller that always wakes up slightly late.
             tasks.clock.advance(tasks.run_periodic_tasks(None) + 0.25)
         assert [
             (name, int(seconds)) for name, seconds in tasks.ran
@@ -795,7 +797,7 @@ class TestRunPeriodicTasks:
         with pytest.raises(RuntimeError, match='no route'):
             tasks.run_periodic_tasks(None, raise_on_error=True)
         assert tasks.ran == []
-        # The failed tick is settled: the next call goes on behind it.
+        # The failed tick is settled, so the next call continues after it.
         tasks.run_periodic_tasks(None, raise_on_error=True)
         assert tasks.ran == [('other', 1050)]
 
@@ -946,5 +948,5 @@ def test_a_class_may_hand_its_methods_a_context_of_its_own():
     assert given == [
         ({'user': 'admin', 'run': 'of a run'}, 'node-1'),
         ({'user': 'admin', 'run': 'of a read'}, 'arcs')]
-    # A reader looks whether the method takes arcs.
+    # The reader checks whether the method accepts arcs.
     assert 'arcs' in inspect.signature(tasks.catalogue('poll')).parameters

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One flow over two books: what a store decides, and what is a member's own.
+"""One flow with two books of leases: one in the shared store, and one in the
+member's own memory.
 """
 
 
@@ -15,7 +16,7 @@ ENTRY = f'me~{"0" * 16}~1~f1'
 
 @pytest.fixture
 def me():
-    """A scheduler's flow and the pool beside it, as the service has them."""
+    """A scheduler's flow with jobs in a store and jobs of its own."""
     world = worlds.World()
     return world.scheduler(
         worlds.job('ours', scope=Scope.GROUP), finishes=False,
@@ -24,7 +25,7 @@ def me():
 
 
 def sent(me, seconds):
-    """Let time pass; the jobs whose batches were sent."""
+    """Let time pass; return the jobs whose batches were sent."""
     before = len(me.bus.batches)
     me.world.advance(seconds)
     return [batch.job for batch in me.bus.batches[before:]]
@@ -61,7 +62,9 @@ def test_results_are_recorded_where_the_run_was_granted(me):
 
 
 def test_a_result_counts_though_its_batch_was_taken_from_the_worker(me):
-    """The store says whose it is, not the one who has lost sight of it."""
+    """The store decides whether a result counts. The scheduler's view does not
+    matter.
+    """
     sent(me, 61)
     me.dispatcher.workers_changed('default', [])
 
@@ -82,7 +85,7 @@ def test_what_is_a_members_own_runs_while_the_store_is_away(me):
 
 
 def test_who_is_not_sure_of_its_view_gives_up_nothing_of_the_store(me):
-    """The store decides there: the last view will do."""
+    """The store decides about shared claims, so an old view does no harm."""
     for topic in 'default', '-':
         me.dispatcher.workers_changed(topic, [])
     sent(me, 61)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool, with threads: bounded, and without waiting for time to pass."""
+"""The pool with real threads: its limits, and the order of its work."""
 
 import collections
 import itertools
@@ -17,12 +17,12 @@ from tests.unit.world import job
 
 LIMIT = 20.0
 NUMBERS = itertools.count()
-#: Of the pools, by which their threads are known.
+#: For each pool the prefix of the names of its threads.
 NAMES = weakref.WeakKeyDictionary()
 
 
 class Parts:
-    """Work in so many parts, each a call of *function*."""
+    """A source of *number* parts; each part calls *function*."""
 
     def __init__(self, number, function):
         self.left = number
@@ -42,7 +42,7 @@ class Parts:
 
 @pytest.fixture
 def make():
-    """Pools that are stopped at the end."""
+    """Return a function that makes pools, which are stopped at the end."""
     made = []
 
     def pool(size):
@@ -61,7 +61,7 @@ def threads_of(pool):
 
 
 def busy(pool):
-    """Have a thread of *pool* wait for the event that is returned."""
+    """Make a thread of *pool* wait; return the event that releases it."""
     began, go = threading.Event(), threading.Event()
 
     def wait(part):
@@ -99,7 +99,7 @@ def test_all_threads_work_at_once_where_there_is_work_for_them(make):
 
     passed = threading.Event()
     pool.submit(0, Parts(8, lambda part: together.wait(LIMIT)))
-    # Not in turn with them, but when all of them have met.
+    # This part has a lower priority, so it runs after the eight other parts.
     pool.submit(-1, Parts(1, lambda part: passed.set()))
 
     assert passed.wait(LIMIT)
@@ -107,7 +107,7 @@ def test_all_threads_work_at_once_where_there_is_work_for_them(make):
 
 
 def test_work_that_comes_in_quick_succession_wakes_a_thread_for_each(make):
-    """Also if the first one takes long: an idle thread is not passed by."""
+    """Each part wakes an idle thread, even if the first part takes long."""
     for _ in range(200):
         together = threading.Barrier(3)
         pool = make(3)
@@ -177,7 +177,7 @@ def test_a_source_that_is_queued_is_not_queued_again(make):
     assert over.wait(LIMIT)
     assert source.asked == 3
 
-    # Once it is empty it may come again.
+    # An exhausted source may be submitted again.
     over.clear()
     source.left = 2
     pool.submit(0, source)
@@ -249,7 +249,7 @@ def test_a_thread_that_was_written_off_is_replaced(make):
     waiting.wait_until(lambda: pool.status() == {
         'size': 1, 'busy': 0, 'hanging': 1}, LIMIT)
 
-    # It returns after all, and ends by itself.
+    # The hanging call returns after all, and its thread ends by itself.
     forever.set()
     waiting.wait_until(lambda: len(threads_of(pool)) == 1, LIMIT,
                        'the thread that hung has not ended')
@@ -305,7 +305,7 @@ def test_where_no_thread_can_be_started_the_others_do_the_work(
 
 @pytest.mark.parametrize('seed', range(5))
 def test_under_contention_nothing_is_lost_and_nothing_runs_twice(make, seed):
-    """Many submitters, short and failing parts, threads written off."""
+    """Many submitters, short and failing parts, and threads written off."""
     chance = random.Random(seed)
     pool = make(chance.randint(1, 6))
     ran = collections.Counter()
@@ -374,7 +374,7 @@ def test_surplus_threads_of_a_pool_that_is_made_smaller_end(make):
 # -- a pool for each partition
 
 class OfPartition(Parts):
-    """Parts of one job of a partition."""
+    """Parts that belong to a job of one partition."""
 
     def __init__(self, topic, number, function):
         super().__init__(number, function)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody else may put anything where a service keeps its state."""
+"""Other users cannot create files in a service's state directory."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ def mode_of(path):
 
 @pytest.fixture
 def settings(tmp_path):
-    """Of a service that keeps its claims in a file."""
+    """The settings of a service that keeps its claims in a file."""
     return opts.settings(configuration(state_path=str(tmp_path / 'state')))
 
 

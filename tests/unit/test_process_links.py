@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between a service and the processes of its handlers, in one process.
-"""
+"""Links between a service and its handler processes."""
 
 import math
 import multiprocessing
@@ -16,11 +15,11 @@ from tests import waiting
 
 
 class Pair:
-    """A service, and one process of its handlers."""
+    """A service, and one of its handler processes."""
 
     def __init__(self):
         self.held = True
-        #: Time until which the run may go on.
+        #: Time limit of the run, in monotonic seconds.
         self.until = math.inf
         self.ended = threading.Event()
         self.hub = process_links.Hub()
@@ -31,11 +30,11 @@ class Pair:
         return self.hub.run(context, lambda: self.until)
 
     def context(self):
-        """The context of a run in the service."""
+        """Return the context of a run in the service."""
         return Context('task:a.run', 't1', 0, 7, 1, held=lambda: self.held)
 
     def handler(self):
-        """The context that the handler receives."""
+        """Return the context that the handler receives."""
         return Context('task:a.run', 't1', 0, 7, 1, held=self.link.is_current)
 
 

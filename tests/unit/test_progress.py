@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of itself, and where it failed, for who comes after it."""
+"""Progress and failures of a run, recorded for its next attempt."""
 
 import json
 import threading
@@ -69,7 +69,7 @@ def test_progress_is_reported_while_the_run_goes_on():
     assert [index for index, _ in told] == [0] * len(told)
     values = [value for _, value in told]
     assert values == sorted(values)
-    # At most one a second, of five seconds.
+    # At most one report a second, during five seconds.
     assert 4 <= len(values) <= 6
 
 
@@ -132,7 +132,7 @@ def test_the_next_attempt_is_told_what_the_last_one_said():
     assert seen == [{'page': 3}, None, None]
 
 
-# -- beside the store
+# -- with a store
 
 def test_progress_goes_to_the_store_and_to_the_next_attempt():
     desk = Desk(worlds.job('poll', retries=2))
@@ -184,8 +184,7 @@ def test_the_traceback_of_what_failed_for_good_goes_to_the_store():
 
 
 def test_a_thread_that_goes_on_to_its_next_batch_takes_no_progress_along():
-    """Whoever looks at it meanwhile has the batch and the run of one
-    moment.
+    """A thread saves progress together with the batch and run it belongs to.
     """
     began, go, ended = (threading.Event() for _ in range(3))
     over = threading.Event()

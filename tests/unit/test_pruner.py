@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a service deletes old rows."""
+"""When a service deletes old rows, and how many at once."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from tests.logged import lines
 
 
 class World:
-    """A service, its clock, and its queue to the store."""
+    """A service with a clock and a queue of calls to the store."""
 
     def __init__(self, store):
         self.now = 1000.0
@@ -38,7 +38,7 @@ class World:
             yield pruning.Step('tasks', rows)
 
     def sweep(self, seconds=0.25):
-        """Let time pass, then sweep; the number of steps that follow."""
+        """Let time pass, then sweep; return the number of steps."""
         self.now += seconds
         self.pruner.sweep()
         for number in itertools.count():
@@ -74,7 +74,7 @@ def test_a_turn_with_much_to_do_pauses_until_the_next_sweep(world, caplog):
     steps = [world.sweep(pruner.INTERVAL), *(
         world.sweep() for _ in range(3))]
 
-    # Each takes 0.02 s, and they go on for 0.1 s; the last finds no more.
+    # Steps of 0.02 s continue for 0.1 s. The last step finds no rows.
     assert [(n > 0) for n in steps] == [True, True, True, False]
     assert max(steps) <= 6 and sum(steps) == 13
     assert len(world.turns) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each state of an object has one reason why it did not run."""
+"""Each state of an object has one reason why the object did not run."""
 
 import itertools
 
@@ -46,11 +46,11 @@ REASONS = [
     (Reason.PAUSED, facts(paused=True, claim=standing(BEFORE))),
     (Reason.RAN, facts(claim=standing())),
     (Reason.RAN, facts(due=None, newest=None, claim=standing(BEFORE))),
-    # What was triggered ran, and is not what was due.
+    # The object ran for a trigger, not for a due tick.
     (Reason.RAN, facts(due=None, newest=NOW, claim=standing(NOW, BEFORE))),
     (Reason.NOBODY_CLAIMS, facts(newest=BEFORE,
                                  claim=standing(NOW, BEFORE))),
-    # What was due once is told though nobody lists it any more.
+    # The outcome of a due tick is shown even if the object is delisted.
     (Reason.RAN, facts(listed=False, paused=True, claim=standing())),
     (Reason.DEAD, facts(claim=standing(state=State.DEAD))),
     (Reason.CANCELLED, facts(claim=standing(state=State.CANCELLED))),
@@ -61,7 +61,7 @@ REASONS = [
            (Reason.SKIPPED_BY_OVERLAP, SkippedBy.OVERLAP),
            (Reason.SKIPPED_BY_PAUSE, SkippedBy.PAUSE)],
           [State.DONE, State.DEAD, State.RUNNING])),
-    # An older skip is no reason.
+    # A skip that is older than the claimed tick is not the reason.
     (Reason.RAN, facts(claim=standing(DUE, DUE, SkippedBy.PAUSE))),
     *((Reason.RUNNING, facts(claim=waiting(State.RUNNING, tick=tick),
                              alive=alive))
@@ -77,14 +77,14 @@ REASONS = [
         waiting(State.CLAIMED, holder=''),
         waiting(State.RUNNING, holder='', until=None))),
     (Reason.NOT_LATE_YET, facts(now=DUE + 50, claim=standing(BEFORE))),
-    # It is late for the first of the ticks that it lacks.
+    # The object is late: this counts from its oldest undecided tick.
     (Reason.NOBODY_CLAIMS, facts(
         now=DUE + 50, claim=standing(BEFORE), undecided=DUE - 20,
         newest=BEFORE)),
     (Reason.NO_SCHEDULER, facts(schedulers=0, claim=standing(BEFORE))),
     (Reason.NOBODY_CLAIMS, facts(newest=BEFORE, claim=standing(BEFORE))),
     (Reason.LEFT_BEHIND, facts(claim=standing(BEFORE), schedulers=2)),
-    # It is listed, and was never claimed.
+    # The object is listed, and was never claimed.
     (Reason.NOT_DUE_YET, facts(claim=standing(state=State.LISTED))),
     (Reason.LEFT_BEHIND, facts(claim=standing(BEFORE, state=State.LISTED))),
 ]
@@ -112,16 +112,16 @@ PAST = [
     (past(counts={}), [Reason.NOBODY_CLAIMS]),
     (past(counts={Reason.RAN: 1, Reason.SKIPPED_BY_PAUSE: 0,
                   Reason.LOST: 2}), [Reason.LOST, Reason.RAN]),
-    # It was done for the last time before that tick, or never.
+    # The last successful run was before that tick, or there was none.
     (past(counts={Reason.RAN: 3, Reason.SKIPPED_BY_OVERLAP: 1}, served=500),
      [Reason.SKIPPED_BY_OVERLAP]),
     (past(served=None), [Reason.NOBODY_CLAIMS]),
-    # It was claimed for that tick, so it was not skipped.
+    # The object was claimed for that tick, so the tick was not skipped.
     (past(tick=BEFORE, counts={Reason.RAN: 1, Reason.LOST: 7}),
      [Reason.RAN]),
     (past(tick=BEFORE, counts={Reason.SUPERSEDED: 1, Reason.LOST: 7}),
      [Reason.SUPERSEDED]),
-    # It was claimed for no tick between the last two.
+    # The object was claimed for no tick between its last two claims.
     (past(tick=850, counts={Reason.RAN: 3, Reason.LOST: 1}), [Reason.LOST]),
     (past(tick=850), [Reason.NOBODY_CLAIMS])]
 

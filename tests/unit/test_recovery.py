@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler takes over, and from whom."""
+"""Which expired leases a scheduler takes over, and from which holders."""
 
 import itertools
 
@@ -20,11 +20,11 @@ SILENT = 10.0
 
 
 class Store:
-    """Leases that ended, as many as it is given, by pages of *limit*."""
+    """A store that returns expired leases, at most *limit* in one call."""
 
     def __init__(self):
         self.ended = []
-        #: Who was taken for gone, at each call.
+        #: The holders passed as gone, for each call.
         self.gone = []
         self.held = set()
 
@@ -88,7 +88,7 @@ def test_all_that_ended_is_taken_over_in_one_sweep(again, store, hand):
 
 def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
         again, store, clock):
-    """It may be there and be cut off from the group alone."""
+    """The holder may still run, and be cut off from its group only."""
     again.holder_gone('left')
     again.take_over()
     clock.advance(16)
@@ -98,7 +98,7 @@ def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
 
 
 def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
-    """It had joined after this scheduler's last view of the group."""
+    """The holder joined after this scheduler's last view of the group."""
     again.find_gone(lambda: set())
     store.held = {'new', 'left'}
     again.find_gone(lambda: set())
@@ -111,7 +111,7 @@ def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
 
 def test_who_is_gone_is_decided_when_the_store_can_be_reached(
         again, store, queue):
-    """While it cannot, nobody renews, and a holder that joined is silent."""
+    """Without the store nobody can renew, so live holders seem silent, too."""
     again.holder_gone('new')
     queue.slow = True
     again.take_over()
@@ -124,7 +124,9 @@ def test_who_is_gone_is_decided_when_the_store_can_be_reached(
 
 def test_who_waits_for_an_object_is_told_that_it_is_given_up(
         book, store, clock, hand):
-    """What was lost too often ends, and that is an event of the inbox."""
+    """A claim that is lost too often ends. The scheduler then handles a
+    Released event.
+    """
     numbers, events = itertools.count(), []
     store.discard = lambda job, tick, keys, **options: len(keys)
     again = recovery.Recovery(

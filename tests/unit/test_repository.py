@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised about the repository itself."""
+"""Rules that the files of the repository obey."""
 
 import ast
 import importlib.metadata
@@ -32,7 +32,7 @@ def readme_commands():
 
 
 def entry_points():
-    """Return what pyproject.toml declares, installed or not."""
+    """Return the entry points of pyproject.toml, installed or not."""
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
     groups = project['entry-points'] | {'console_scripts': project['scripts']}
     return [importlib.metadata.EntryPoint(name, value, group)
@@ -84,7 +84,7 @@ def test_nobody_reads_the_time_past_the_clock(path):
 
 
 def test_importing_the_library_picks_no_backend_for_the_process():
-    """The first import of these fixes the whole process on eventlet."""
+    """Importing one of these modules could commit the process to eventlet."""
     heavy = ['eventlet', 'oslo_messaging', 'oslo_service', 'sqlalchemy']
     loaded = subprocess.run(
         [sys.executable, '-c',
@@ -97,7 +97,7 @@ def test_importing_the_library_picks_no_backend_for_the_process():
 
 @pytest.mark.parametrize('entry', entry_points(), ids=lambda entry: entry.name)
 def test_an_entry_point_leads_somewhere(entry):
-    # A plug-in of pytest is a module.
+    # An entry point for pytest names a module, all others a callable.
     leads = inspect.ismodule if entry.group == 'pytest11' else callable
     assert leads(entry.load())
 
@@ -117,7 +117,7 @@ def test_the_sample_configuration_is_what_the_options_say(tmp_path):
 
 HACKING = (ROOT / 'HACKING.rst').read_text()
 _DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
-#: What is a name and not a word: literals, references, parameters.
+#: Names, which are not English words: literals, references, parameters.
 _NAMES = re.compile(r'``[^`]*``|:\w+:`[^`]*`|\*\w+\*|:param \w+:')
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ring: the classic placement, agreed on by all, moved as little as can
-be.
+"""The ring: it places objects as the classic code does, all members agree on
+it, and a change moves as few objects as possible.
 """
 
 import bisect
@@ -32,7 +32,7 @@ def digest(text):
 
 
 class Classic:
-    """The placement of the classic code, word for word."""
+    """A copy of the placement code of the classic hash ring."""
 
     def __init__(self, members):
         self.owners = {
@@ -65,14 +65,14 @@ def test_the_classic_owner_is_kept_at_a_hundred_members_of_40_points():
 
 
 @pytest.mark.parametrize(('id_', 'position'), [
-    # The first 8 bytes of md5(id), by md5sum, read as a signed number.
+    # The first 8 bytes of md5(id) as a signed number, from md5sum.
     ('', 0xd41d8cd98f00b204 - 2**64),
     ('1', 0xc4ca4238a0b92382 - 2**64),
     ('192.168.10.1', 0x1bac027cf67efcc4),
     ('ü', 0xc03410a5204b21cd - 2**64),
 ])
 def test_the_place_of_an_object_never_changes_with_a_release(id_, position):
-    """Positions stand in databases."""
+    """Databases contain positions."""
     assert ring.position_of(id_) == position
 
 
@@ -140,7 +140,7 @@ def test_the_order_in_which_members_are_listed_does_not_matter(
 
 @given(st.lists(MEMBERS, min_size=2, max_size=6))
 def test_a_ring_that_was_changed_is_the_ring_that_was_built_anew(history):
-    """Members that saw other histories agree."""
+    """Members agree, even if they have seen different changes of the group."""
     changed = ring.Ring(history[0])
     for members in history[1:]:
         changed = changed.changed_to(members)
@@ -171,7 +171,7 @@ def test_a_changed_ring_leaves_the_old_one_as_it_was():
 
 def test_members_on_the_same_point_are_in_the_same_order_for_all(
         monkeypatch):
-    """Two names whose digests meet must not split the members' opinions."""
+    """Members must agree even if the digests of two names collide."""
     monkeypatch.setattr(
         ring, 'md5', lambda point: hashlib.md5(  # noqa: S324
             point.rpartition(b':')[2]))
@@ -189,7 +189,7 @@ def test_members_on_the_same_point_are_in_the_same_order_for_all(
                        max_size=8), st.lists(IDS, min_size=1, max_size=50))
 def test_members_configured_differently_agree_on_every_owner(
         configured, ids):
-    """Each publishes its own points, and all read the same entries."""
+    """Each member publishes its points, and all read the same entries."""
     entries = {member.Member(name, '00c0ffee00c0ffee', 1, n).entry
                for name, n in configured.items()}
     rings = {}
@@ -359,7 +359,7 @@ def test_nobody_else_owns_anything():
 
 
 class Digest:
-    """What md5 would give for something at that position."""
+    """A replacement for md5 objects that returns a given position."""
 
     def __init__(self, position):
         self.position = position
@@ -377,7 +377,7 @@ def owners(one):
 
 
 def covered(one):
-    """Assert that the arcs of all members lie side by side, end to end."""
+    """Assert that the arcs of all members cover the ring without a gap."""
     arcs = sorted(arc for name in one.members for arc in one.arcs(name))
     assert arcs[0].low == ring.MIN_POSITION
     assert arcs[-1].high == ring.MAX_POSITION

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several brokers, one for each partition: one holds up its own only."""
+"""One broker for each partition: a slow broker delays only its partition."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ NOT_STARTED = 'bus of a partition not started'
 
 
 class Bus:
-    """Starts, or fails as often as it is told to."""
+    """A bus whose start raises the given errors, and then succeeds."""
 
     def __init__(self, *failures):
         self.failures = list(failures)

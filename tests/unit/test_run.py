@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that is the whole of a program hears its signals."""
+"""Signals of a service that is a whole program."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Service(lifecycle.Lifecycle):
-    """One that does nothing but be asked."""
+    """A service that does no work, and sends itself the signals *asked*."""
 
     _kind = 'service'
 
@@ -65,7 +65,7 @@ def handlers_as_they_were():
     before = {number: signal.signal(number, signal.SIG_DFL)
               for number in HEARD}
     before[signal.SIGINT] = signal.default_int_handler
-    # Whoever runs the tests with nohup has it ignored.
+    # Under nohup the tests start with SIGHUP ignored.
     before[signal.SIGHUP] = signal.SIG_DFL
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -81,7 +81,7 @@ def test_a_signal_ends_it_in_order(number):
     service.run()
 
     assert service.done == ['start', 'stop']
-    # Who presses Ctrl-C once more does not want to wait.
+    # A second Ctrl-C ends the process at once.
     assert service.second is signal.SIG_DFL
 
 
@@ -106,7 +106,7 @@ def test_an_option_that_cannot_be_used_is_one_line():
 
 
 def test_sigint_that_is_ignored_stays_so():
-    """As a shell does it with what it starts in the background."""
+    """A shell ignores SIGINT for programs that it starts in the background."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     service = Service(signal.SIGINT, signal.SIGTERM)
     try:
@@ -116,5 +116,5 @@ def test_sigint_that_is_ignored_stays_so():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     assert service.done == ['start', 'stop']
-    # It was SIGTERM that ended it.
+    # The signal that ended the service was SIGTERM.
     assert service.second is signal.SIG_IGN

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker may run of a batch, and what its results count for."""
+"""The runs of a batch that a worker may start, and the results that count."""
 
 import random
 
@@ -26,12 +26,12 @@ OTHER = 'api-2~00c0ffee00c0ffee~1~f1.t1.r40'
 WORKER = 'w~00c0ffee00c0ffee~1~f1.t1.s10'
 TICK = worlds.BEGIN * schedule.SECOND
 LEASE = 60.0
-#: A part of a lease is left when its holder stops believing in it.
+#: A holder stops trusting its lease before the lease expires.
 TRUST = LEASE * 0.9
 
 
 class Desk:
-    """Grants of one worker, over a store in which a scheduler claims."""
+    """The grants of one worker, with a store in which a scheduler claims."""
 
     def __init__(self, *jobs, **options):
         self.clock = worlds.Clock()
@@ -52,7 +52,7 @@ class Desk:
         return self.numbers
 
     def batch(self, *objects, name='poll', tick=TICK, worker=WORKER):
-        """Claim *objects* as a scheduler, and send them."""
+        """Claim *objects* as a scheduler does; return the batch."""
         lease = f'lease-{self.number()}'
         won = self.store.claim(name, tick, objects, lease=lease,
                                holder='api-1', seconds=600,
@@ -69,7 +69,7 @@ class Desk:
         return self.grants.has(batch.id, batch.sender)
 
     def report(self, batch, **fields):
-        """The pool's report; returns what the scheduler is told."""
+        """Report as the pool does; return the report to the scheduler."""
         self.reports.clear()
         self.grants.reported(
             message.Report(batch.id, batch.worker, **fields), batch.sender)
@@ -78,7 +78,7 @@ class Desk:
         return told
 
     def lose(self, batch, *objects):
-        """Somebody else takes what was granted of *batch*, into his lease
+        """Let another process reclaim granted runs of *batch*, into the lease
         'taken'.
         """
         anew = self.store.reclaim(
@@ -89,7 +89,8 @@ class Desk:
         return anew
 
     def retry_of(self, name='poll'):
-        """The claims that wait for their next attempt, once it is due."""
+        """Return the claims that wait for their next attempt, once it is due.
+        """
         return self.overdue(name)[0].claims
 
     def overdue(self, name='poll'):
@@ -98,8 +99,8 @@ class Desk:
             seconds=600, gone=[], limit=100)
 
     def live(self, seconds, *alive):
-        """Time passes in which *alive* give signs, and leases are renewed
-        as often as a service does.
+        """Let time pass. The batches *alive* send signs of life, and leases
+        are renewed as often as in a service.
         """
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
@@ -126,7 +127,7 @@ def desk():
     return Desk()
 
 
-# -- what is granted
+# -- grants
 
 def test_a_batch_that_is_granted_runs_as_it_came(desk):
     batch = desk.accept('a', 'b')
@@ -171,7 +172,7 @@ def test_results_of_a_part_are_told_by_their_places_in_the_batch(desk):
     told = desk.report(batch, done=[2], failed=[(0, 'Boom')],
                        refused=[(1, Refusal.DRAINING)], seconds=1.5)
 
-    # Of b, d and e the second was refused; they are 1, 3 and 4 of all.
+    # The worker runs b, d and e, the objects 1, 3 and 4 of the batch.
     assert told == message.Report(
         batch.id, WORKER, done=[4], failed=[(1, 'Boom')],
         refused=[(3, Refusal.DRAINING)], seconds=1.5)
@@ -191,7 +192,7 @@ def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
 
 
 def test_what_is_granted_has_the_fences_and_attempts_of_the_store(desk):
-    """Those in a message are what somebody wrote into it."""
+    """The values in a message may be forged."""
     batch = desk.batch('a', 'b')
     batch = message.Batch(
         batch.id, batch.job, batch.tick, batch.objects, [0, 0], [9, 9],
@@ -249,7 +250,7 @@ def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
         (0, Refusal.UNKNOWN_JOB)]
 
 
-# -- what the results count for
+# -- results that count
 
 def test_done_is_told_once_it_is_written(desk):
     batch = desk.accept('a', 'b')
@@ -262,7 +263,7 @@ def test_done_is_told_once_it_is_written(desk):
     [(told, _)] = desk.reports
     assert told.done == [1]
     assert desk.has(batch)
-    # It has ended, so the next tick may have it.
+    # The claim has ended, so the object can be claimed for the next tick.
     later = desk.store.claim('poll', TICK + 1000, ['a', 'b'], lease='l',
                              holder='h', seconds=60, supersede=True)
     assert [one.object for one in later.won] == ['b']
@@ -320,7 +321,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
 
 
 def test_done_retried_and_dead_of_one_report_are_told_together():
-    """Each is a write of its own, and the report comes after all of them."""
+    """Each outcome is a separate write; the report waits for all three."""
     desk = Desk(worlds.job('poll', retries=1))
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)
@@ -375,7 +376,7 @@ def test_a_retry_is_due_after_its_pause_and_not_before():
 
 
 def test_what_failed_together_is_retried_together():
-    """One lease for many objects, and not one for each."""
+    """All failed objects get one lease, and not a lease for each object."""
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0))
     batch = desk.accept(*(f'object-{n}' for n in range(100)))
 
@@ -385,7 +386,7 @@ def test_what_failed_together_is_retried_together():
     assert len(desk.retry_of()) == 100
 
 
-# -- what does not count
+# -- results that do not count
 
 def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
     batch = desk.accept('a', 'b')
@@ -397,7 +398,7 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
     assert sorted(told.lost) == [0, 1]
     [line] = lines(caplog, 'results dropped')
     assert line.has(job='poll', batch=batch.id)
-    # The run that counts is the next one.
+    # The result of the next run counts.
     assert {one.attempt for one in anew} == {2}
     assert desk.store.start(
         'poll', TICK, ['a', 'b'], lease='taken', into='next', holder='w2',
@@ -405,7 +406,7 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
 
 
 def test_of_results_that_were_lost_in_part_the_others_count():
-    """Each by its name: not the first so many of them."""
+    """The store returns the objects whose results count, not their number."""
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0),
                 worlds.job('tidy'))
     lost = ['a', 'c', 'e']
@@ -453,7 +454,7 @@ def test_results_of_a_batch_that_nobody_granted_count_for_nothing(desk):
 
     assert told == message.Report(
         batch.id, WORKER, lost=[2, 0], refused=[(1, Refusal.DRAINING)])
-    # It waits as it did.
+    # The claim still waits in its scheduler's lease.
     assert len(desk.store.start(
         'poll', TICK, batch.objects, lease=batch.lease, into='into',
         holder='w', seconds=60)) == 3
@@ -527,7 +528,7 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
 
 
 def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
-    """One desk of a scheduler serves many workers."""
+    """A scheduler has one object of this class for all its workers."""
     mine = desk.accept('a')
     theirs = desk.accept('b', worker='w2~00c0ffee00c0ffee~1~f1.t1.s10')
 
@@ -544,8 +545,8 @@ def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
     ('~7~f1.t1', True), ('~7~f1.t3', False)])
 def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
         desk, term, holds):
-    """The others may have seen it gone between two tenures; what it had in
-    the first one is known by that.
+    """After a gap in its membership a worker has a new tenure and a new holder
+    name, because other members may have taken its leases over.
     """
     batch = desk.accept('a')
 
@@ -577,7 +578,7 @@ def test_what_was_taken_from_us_is_not_asked_for_again(desk):
 
 
 def test_trust_ends_before_the_lease_does(desk):
-    """Its end is judged by another clock, and a run takes time to begin."""
+    """The store's clock may differ, and a run takes some time to start."""
     batch = desk.accept('a')
 
     desk.clock.advance(TRUST - 0.01)
@@ -635,8 +636,8 @@ def test_a_store_that_is_back_in_time_renews_and_work_goes_on(desk):
 
 
 def test_standing_still_does_not_count_as_silence(desk):
-    """Signs that came meanwhile wait to be read; nobody else took it, so it
-    goes on.
+    """The signs of life may have arrived unread. No other process took the
+    lease over, so the run continues.
     """
     batch = desk.accept('a')
     desk.live(LEASE / 2, batch)
@@ -674,7 +675,7 @@ def test_an_ended_batch_is_not_renewed(desk):
 # -- max_in_flight
 
 def crowd(*running):
-    """A desk at which so many run already, in other hands."""
+    """A desk with a limit of 4; *running* objects run at another worker."""
     desk = Desk(worlds.job('poll', max_in_flight=4))
     if running:
         other = desk.batch(*running)
@@ -742,7 +743,7 @@ def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
 
     [(told, _)] = desk.reports
     assert (told.batch, told.refused) == (waits.id, [(0, Refusal.JOB_LIMIT)])
-    # It stands where it stood, in its scheduler's lease.
+    # The claim is still in its scheduler's lease.
     assert desk.store.start(
         'poll', TICK, ['c'], lease=waits.lease, into='later', holder='w2',
         seconds=LEASE)
@@ -779,7 +780,7 @@ def test_the_jobs_of_a_partition_are_counted_together():
     assert told.refused == [(1, Refusal.PARTITION_LIMIT)]
 
 
-# -- who asked goes by another entry by now
+# -- a scheduler whose entry has changed since it sent a batch
 
 @pytest.mark.parametrize('term', ['~2~f1.t1.r80', '~2~f1.t2.r40'],
                          ids=['other points', 'a new tenure'])
@@ -797,7 +798,7 @@ def test_results_count_under_whatever_entry_their_scheduler_stands(term):
 
 
 def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
-    """After its silence its leases are somebody else's."""
+    """After ``silence_timeout`` others may take the worker's leases over."""
     sure = [True]
     desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')
@@ -810,7 +811,7 @@ def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
 
 
 def test_a_worker_that_joins_after_it_asked_is_not_sure_of_its_lease():
-    """The others may not have seen it in its group yet."""
+    """The other members may not have seen the worker in its group yet."""
     sure = [False]
     desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')

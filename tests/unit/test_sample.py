@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""etc/distperiodic.conf.sample says what the options say."""
+"""etc/distperiodic.conf.sample agrees with the options."""
 
 import io
 import pathlib
@@ -16,7 +16,7 @@ SAMPLE = ROOT / 'etc' / 'distperiodic.conf.sample'
 
 
 def generated():
-    """What tox -e genconfig would write."""
+    """Return the text that tox -e genconfig writes."""
     conf = cfg.ConfigOpts()
     generator.register_cli_opts(conf)
     conf(['--config-file',
@@ -28,10 +28,10 @@ def generated():
 
 
 def options(text):
-    """Section and option to help, type and default as a sample gives them.
+    """Map (section, option) to the help, type and default in a sample.
 
-    What the generator adds (limits, notes) and how it breaks lines differ
-    from one release of oslo.config to the next, and are left out.
+    Releases of oslo.config break lines differently, and add different limits
+    and notes. The result is independent of these differences.
     """
     found, section = {}, 'distperiodic'
     for block in re.split(r'\n\n+', text.partition('[distperiodic]')[2]):
@@ -42,7 +42,7 @@ def options(text):
             continue
         words = ' '.join(' '.join(line.lstrip('#') for line in comment)
                          .split())
-        # A line may end after the hyphen of a word.
+        # A line break may follow the hyphen of a word.
         words = re.sub(r'(?<=\w)- (?=\w)', '-', words)
         told, kind = re.match(r'(.*?) \((\w[\w ]* ?valued?)\)', words).groups()
         found[section, name.strip()] = told, kind, default.strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules against an oracle that looks at the clock minute by minute."""
+"""Schedules, compared with an oracle that reads the clock every minute."""
 
 import bisect
 import functools
@@ -36,7 +36,7 @@ SPACINGS = st.one_of(
 
 
 def at(text, zone='UTC'):
-    """The instant of an ISO time; an offset in *text* beats *zone*."""
+    """The instant of an ISO time. An offset in *text* overrides *zone*."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))
@@ -53,7 +53,7 @@ def ticks(schedule, start, number):
 
 
 def shown(instants, zone):
-    """What a wall clock in *zone* shows, with its distance from UTC."""
+    """The wall-clock times of *instants* in *zone*, with the UTC offset."""
     return [
         datetime_of(instant)
         .astimezone(zoneinfo.ZoneInfo(zone))
@@ -153,7 +153,7 @@ class TestEvery:
         assert repr(every) == f'<{text}>'
 
 
-# Days at which something happens, each with what happens there.
+# Days on which a zone's wall clock jumps, and other special days.
 SPECIAL_DAYS = [
     ('Europe/Berlin', '2026-03-29'),  # 02:00 -> 03:00
     ('Europe/Berlin', '2026-10-25'),  # 03:00 -> 02:00
@@ -166,7 +166,7 @@ SPECIAL_DAYS = [
     ('America/Santiago', '2026-09-06'),  # midnight does not exist
     ('America/Santiago', '2026-04-05'),  # 24:00 -> 23:00
     ('Pacific/Apia', '2011-12-30'),  # the whole day does not exist
-    ('Asia/Kolkata', '2026-06-01'),  # UTC+05:30, nothing happens
+    ('Asia/Kolkata', '2026-06-01'),  # UTC+05:30, no event
     ('UTC', '2028-02-29'),
     ('Europe/Berlin', '2027-01-01'),
 ]
@@ -181,7 +181,7 @@ LINES = st.tuples(
 
 @functools.cache
 def readings(zone, day):
-    """(wall, instant) of each minute from two days before to two after."""
+    """(wall time, instant) of each minute within two days of *day*."""
     middle = at(day, 'UTC')
     return [
         (
@@ -196,7 +196,7 @@ def readings(zone, day):
 
 @functools.cache
 def expected_ticks(line, zone, day):
-    """The oracle: it reads the wall clock once a minute, for four days."""
+    """The expected ticks: compare each minute of four days with *line*."""
     seen = readings(zone, day)
     all_hours = line.split()[1] in ('*', '0-23')
     expected = set()
@@ -262,7 +262,7 @@ class TestCronAgainstTheOracle:
     def test_both_directions_hold_all_through_a_special_day(
         self, line, zone, day
     ):
-        """Chance seldom falls into the one hour that matters."""
+        """Random times seldom fall into the one hour that matters."""
         cron = Cron(line, zone)
         expected = expected_ticks(line, zone, day)
         seen = readings(zone, day)
@@ -336,7 +336,9 @@ class TestCronOnDaysOfChange:
         ]
 
     def test_a_line_of_all_hours_runs_in_the_repeated_hour_as_well(self):
-        """Else a job of every 20 minutes would pause for 80."""
+        """Otherwise a job with a period of 20 minutes would pause for 80
+        minutes.
+        """
         cron = Cron('*/20 * * * *', 'Europe/Berlin')
         start = at('2026-10-25T00:40:00', 'Europe/Berlin')
         found = ticks(cron, start, 10)
@@ -457,7 +459,7 @@ class TestCronOnTheCalendar:
 
 
 def steps(schedule, after, until):
-    """How many ticks lie in (*after*, *until*], counted one by one."""
+    """Return the number of ticks in (*after*, *until*]."""
     number = 0
     tick = schedule.after(after)
     while tick <= until:
@@ -466,8 +468,8 @@ def steps(schedule, after, until):
     return number
 
 
-# Two changes a year, half an hour, a month of Ramadan, a midnight that does
-# not exist, a day that does not exist, laws that changed.
+# Zones with two changes a year, a change of half an hour, changes for
+# Ramadan, a missing midnight, a missing day, and changed laws.
 ODD_ZONES = [
     'Europe/Berlin',
     'Australia/Lord_Howe',
@@ -708,7 +710,8 @@ class TestPhase:
         assert phase_us(last, MINUTE) == MINUTE - 1
 
     def test_neighbours_on_the_ring_start_far_apart(self):
-        """The member's own arc must fill the whole period, evenly."""
+        """The objects of one arc must be spread over the whole period evenly.
+        """
         arc = range(2**62, 2**62 + 10_000 * 2**40, 2**40)
         phases = [phase_us(position, MINUTE) for position in arc]
         tenths = [phase * 10 // MINUTE for phase in phases]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service says of the file of the workflows when it starts."""
+"""Warnings about the workflows file when a service starts."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class Modules(PeriodicTasks):
 
 @pytest.fixture
 def warn(tmp_path):
-    """Warn of a file with this text; None: there is no such file."""
+    """Return a function that checks a file with this text; None: no file."""
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[])
     path = tmp_path / 'workflows.yaml'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decided without a claim is taken down in a store that is shared:
-in history, each tick of each object comes to one end.
+"""A shared store records decisions without a claim. So the history has one
+outcome for each tick of each object.
 """
 
 import collections
@@ -62,7 +62,7 @@ _BY = {f'by_{by.value}' for by in SkippedBy}
 
 
 def history(store, names=_ENDS):
-    """What became of each tick, by seconds of the world."""
+    """The outcomes of each tick; ticks are in seconds of the world."""
     found = collections.defaultdict(collections.Counter)
     for row in store.database.write(lambda connection: connection.execute(
             sa.select(tables.history)).mappings().all()):
@@ -81,7 +81,7 @@ def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
     poll = job(every=10.0, objects=True)
     both = world.group('mn', poll, store=store, finishes=False,
                        catalogues={'poll': ['a', 'b', 'c', 'd']})
-    # Nothing before the start is due, for objects that nobody ever claimed.
+    # Ticks before the start are not due for objects that were never claimed.
     world.advance(11)
     assert history(store) == {10.0: {'due': 4}}
 
@@ -114,14 +114,14 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
 
 
 def test_what_a_late_claim_passes_over_is_taken_down(world, store):
-    """Its owner may come to it only when a later tick was claimed."""
+    """The owner may come to a tick only after a later tick was claimed."""
     poll = job(every=10.0, objects=True)
     both = world.group('mn', poll, store=store, catalogues={
         'poll': [f'o-{n}' for n in range(8)]})
     world.advance(25)
 
     world.stand_still(50)
-    # It comes to itself later than the other.
+    # This member continues later than the other.
     world.schedulers.remove(both[1])
     world.advance(26)
     world.schedulers.append(both[1])
@@ -192,7 +192,7 @@ def test_what_was_due_while_nobody_was_there_is_taken_down(
     number = 1 if options.get('scope') else 8
     per_tick = {tick: one['due'] - one.get('missed', 0)
                 for tick, one in found.items()}
-    # From the first tick that it was claimed for to the last.
+    # Each object is due at each tick from the first claimed tick to the last.
     assert ended['due'] == number * (
         1 + round((max(per_tick) - min(per_tick)) / 10))
     assert ended['due'] == ended['done'] + ended['skipped']
@@ -214,7 +214,8 @@ def test_so_it_is_of_an_object_whose_run_was_cut_off(world, store, overlap):
     found = history(store, {*_ENDS, 'missed'})
     ended = sum((collections.Counter(one) for one in found.values()),
                 collections.Counter())
-    # All but the run itself, and what waits for it.
+    # All ticks are skipped, except the running one and, with overlap='wait',
+    # the waiting one.
     waits = overlap is schedule.Overlap.WAIT
     assert ended['due'] - ended['skipped'] == 1
     assert ended['due'] == (max(found) - min(found)) / 10 + 1
@@ -296,7 +297,9 @@ def test_what_others_ran_meanwhile_was_not_missed(world, store):
 
 
 def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
-    """Who catches up may die over it, and the next one finds it at work."""
+    """A scheduler may die while it catches up. Its successor then finds the
+    object running.
+    """
     poll = job(every=10.0, objects=True,
                misfire=schedule.Misfire.ALL)
 
@@ -378,7 +381,7 @@ def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
     stands = other if owner is one else one
     assert owner.ticks() == [10.0]
 
-    # Its run ends while it stands still, and it never gets to the next.
+    # The run ends while the owner is stopped, so it does not start the next.
     world.schedulers.remove(owner)
     world.advance(7)
     store.finish('poll', owner.bus.batches[0].tick, ['a'],
@@ -424,12 +427,12 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
 
 def test_what_was_missed_before_a_pause_is_taken_down_with_it(
         world, store, admin):
-    """Nobody was there for a tick, and then the job was paused."""
+    """No scheduler ran at a tick, and then the job was paused."""
     poll = job(every=10.0, objects=True)
     first = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(12)
     world.schedulers.remove(first)
-    # Of another job, for the time to go on.
+    # Time passes only while a scheduler runs, so run one of another job.
     world.scheduler(job('tidy', every=60.0), name='o', store=store)
     world.advance(22)
     admin.pause('poll', by='me@here', why='disks are full')
@@ -468,7 +471,7 @@ def test_what_was_triggered_runs_at_the_next_sweep(world, store, admin):
 
 
 @pytest.mark.parametrize(('misfire', 'ran', 'told'), [
-    # Before a sweep takes it over a newer tick has its place.
+    # A newer tick supersedes the claim before a sweep takes it over.
     ('latest', [50.0], {40.0: {'due': 3, 'skipped': 3},
                         45.0: {'due': 1, 'superseded': 1}}),
     ('all', [45.0, 20.0, 30.0, 40.0, 50.0], dict.fromkeys(

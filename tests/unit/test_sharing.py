@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker without ``mode = standby``: when it may run its partition."""
+"""When a worker without ``mode = standby`` may run its partition."""
 
 import pytest
 
@@ -17,7 +17,7 @@ LEASE = 10.0
 
 
 class Row:
-    """The row of the partition: the test sets who is active."""
+    """The row of the partition; the test sets the active workers."""
 
     def __init__(self):
         self.active = set()
@@ -37,7 +37,7 @@ class Row:
 
 
 class Store(MemoryClaimStore):
-    """A store that knows of one partition."""
+    """A store with the row of one partition."""
 
     def __init__(self, clock, row):
         super().__init__(clock)

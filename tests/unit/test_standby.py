@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The election of the active worker, in virtual time.
 
-The world is a store with one row, a group, and workers that take turns. A
-worker may freeze, lose the store or its membership, or die, at any moment.
+The world is a store with one row, a group, and workers that act in turn. At
+any moment a worker may freeze, lose the store or its membership, or die.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from distperiodic.core.standby import Standing
 from distperiodic.core.standby import is_preferred
 
 LEASE = 10.0
-#: How often a worker looks.
+#: Seconds between two turns of a worker.
 TURN = 0.25
 
 
 class Row:
-    """The row of the partition: what the store promises, and no more."""
+    """The row of the partition, with only the guarantees of the store."""
 
     def __init__(self):
         self.worker, self.fence, self.until, self.promoted = '', 0, 0.0, ''
@@ -59,7 +59,7 @@ class Worker:
         self.me = Member(identity, f'{next(world.numbers):016x}', 1)
         self.election = Election(self.me, lease=LEASE, preferred=preferred)
         self.frozen = self.cut_off = self.busy = False
-        #: None: it reaches the store. Else its request waits.
+        #: The worker's request that waits for the store, or None.
         self.waiting = None
         self.away = False
 
@@ -84,7 +84,9 @@ class Worker:
 
     @property
     def starts(self):
-        """Whether it would start a run now, if the store were not asked."""
+        """Return True if the worker would start a run, unless the store
+        refuses.
+        """
         return (self.role is Role.ACTIVE
                 and self.election.trusted(self.world.now))
 
@@ -95,7 +97,7 @@ class World:
         self.row = Row()
         self.numbers = itertools.count(1)
         self.workers = []
-        #: Process to when it is out of its group.
+        #: For each process the time from which it counts as out of its group.
         self.gone = {}
 
     def add(self, identity, **options):
@@ -107,7 +109,7 @@ class World:
                 if self.gone.get(one.me.process, self.now + 1) > self.now}
 
     def die(self, worker):
-        """Its session ends after the session timeout."""
+        """Freeze a worker; its entry disappears after the session timeout."""
         self.freeze(worker)
 
     def freeze(self, worker):
@@ -159,7 +161,7 @@ def test_a_dead_worker_is_replaced_within_the_session_timeout_and_1_s(world):
 
 
 def test_nobody_takes_over_while_the_heartbeat_arrives(world):
-    """The active worker is out of its group and reaches the store."""
+    """The active worker is out of its group, but it reaches the store."""
     first, _ = world.add('h:0'), world.add('h:1')
     world.run(20)
     first.cut_off = True
@@ -173,7 +175,7 @@ def test_nobody_takes_over_while_the_heartbeat_arrives(world):
 
 
 def test_nobody_takes_over_while_the_active_worker_is_a_member(world):
-    """It is in its group and does not reach the store."""
+    """The active worker is in its group, but it does not reach the store."""
     first, _ = world.add('h:0'), world.add('h:1')
     world.run(20)
     first.away = True
@@ -256,7 +258,7 @@ def test_a_worker_that_leaves_hands_over_once_its_runs_have_ended(world):
 
 
 def test_a_worker_that_asks_to_release_does_not_trust_its_lease(world):
-    """The partition may be released before the answer arrives."""
+    """The partition may be released before the worker receives the answer."""
     first = world.add('h:0')
     world.run(20)
     first.election.leave()
@@ -370,7 +372,7 @@ def test_the_chosen_worker_follows_while_nobody_knows_the_members(world):
 
 
 def test_the_chosen_worker_replaces_a_member_without_a_heartbeat(world):
-    """Not before its lease has expired."""
+    """The chosen worker waits until the lease of the member has expired."""
     first = world.add('h:0')
     chosen = world.add('h:1')
     world.run(20)
@@ -442,7 +444,7 @@ def test_a_preference_names_a_host_or_a_member(identity, preferred, answer):
                      'busy', 'idle', 'promote', 'run']),
     st.integers(0, 2), st.floats(0.1, 25)), max_size=30))
 def test_whatever_happens_at_most_one_worker_trusts_its_lease(steps):
-    """And when all is well again, one is active."""
+    """Once all faults have ended, one worker is active."""
     world = World()
     for number in range(3):
         world.add(f'h:{number}')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of a partition with one active worker: what it starts, and what it
-asks of the store.
+"""A worker of a partition with one active worker: the runs that it starts, and
+its requests to the store.
 """
 
 import random
@@ -29,7 +29,7 @@ LEASE = 10.0
 
 
 class Row:
-    """The row of the partition, which the test sets."""
+    """The row of the partition, set by the test."""
 
     def __init__(self):
         self.standing = Standing('', 0, 0.0, '')
@@ -63,7 +63,7 @@ class Row:
 
 
 class Store(MemoryClaimStore):
-    """A store that knows of one partition."""
+    """A store with the row of one partition."""
 
     def __init__(self, clock, row):
         super().__init__(clock)
@@ -112,7 +112,7 @@ class Desk:
         self.standby.sweep()
 
     def batch(self, *objects):
-        """Claim *objects* as a scheduler, and send them."""
+        """Claim *objects* as a scheduler does; return the batch."""
         self.sent += 1
         lease = f'lease-{self.sent}'
         won = self.store.claim('poll', TICK, objects, lease=lease,
@@ -205,7 +205,7 @@ def test_to_release_the_partition_is_not_to_lose_it(desk):
 
 @pytest.mark.parametrize('worker', ['', OTHER])
 def test_a_worker_notices_two_changes_of_the_row_at_one_look(desk, worker):
-    """Another one has taken over and released it, or a third one has it."""
+    """The row shows that another worker took over, and possibly released."""
     desk.live(1)
     desk.busy = True
     desk.row.standing = Standing(worker, 3, 0.0, '')
@@ -256,8 +256,8 @@ def test_runs_go_on_while_their_worker_hands_over_and_none_starts(desk):
 
 
 def test_a_start_in_progress_delays_the_release_of_the_partition(desk):
-    """The start is committed, and its answer arrives after that of other
-    requests.
+    """The store has committed the start. Its answer arrives after the answers
+    to other requests.
     """
     desk.live(1)
     desk.line.slow = True
@@ -301,7 +301,7 @@ def test_a_worker_without_store_and_group_cancels_its_runs_once(desk):
 
 @pytest.mark.parametrize(('back', 'asked'), [(True, False), (False, True)])
 def test_a_take_over_that_waited_for_the_store_looks_again(desk, back, asked):
-    """The active worker may be back meanwhile."""
+    """The active worker may have returned in the meantime."""
     desk.members[OTHER] = 'h:1'
     desk.row.standing = Standing(OTHER, 1, 0.1, '')
     desk.live(1)

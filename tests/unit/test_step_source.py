@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a scheduler takes steps of tasks, and how many."""
+"""When a scheduler claims steps of tasks, and how many."""
 
 import collections
 
@@ -17,7 +17,7 @@ SWEEP = 1.0
 
 
 class Steps:
-    """Steps that are ready, by command; nothing else of a store."""
+    """The steps that are ready, for each command."""
 
     def __init__(self):
         self.ready = {A.name: [], B.name: []}
@@ -43,7 +43,7 @@ class Steps:
 
 
 class Store:
-    """A queue of calls that answers when it is asked to."""
+    """A queue of calls to a store, which answers when the test asks it to."""
 
     def __init__(self):
         self.steps = Steps()
@@ -60,7 +60,7 @@ class Store:
 
 
 class Dispatcher:
-    """How many claims of each command wait for a worker."""
+    """The number of claims that wait for a worker, for each command."""
 
     def __init__(self):
         self.waiting = {A.name: 0, B.name: 0}

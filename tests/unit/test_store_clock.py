@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members that share a store go by its clock."""
+"""Members that share a store use the store's clock."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ SECOND = schedule.SECOND
 
 
 class StoreClock:
-    """The clock of a database, which may be set."""
+    """The clock of a database; the test can set it."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -44,7 +44,7 @@ def store(world):
 
 
 class Slow:
-    """A way to a store on which each question takes some time."""
+    """A queue to a store; each call takes some time."""
 
     def __init__(self, world, store, seconds):
         self._world = world
@@ -80,7 +80,7 @@ def test_the_time_is_that_of_the_store_between_two_looks(world, store):
 
 
 class Connecting(Slow):
-    """One that has to connect before its first question."""
+    """A queue that must connect before its first call."""
 
     def now(self):
         self._world.clock.advance(self.seconds)
@@ -89,7 +89,9 @@ class Connecting(Slow):
 
 
 def test_the_time_that_a_connection_takes_does_not_count(world, store):
-    """It comes before the clock is read, and not half of it after."""
+    """The store reads its clock after connecting. So the time for connecting
+    lies before the reading, and must not be split in half.
+    """
     time = store_clock.StoreClock(
         world.clock, Connecting(world, store, 0.4), lambda: None)
 
@@ -101,7 +103,7 @@ def test_the_time_that_a_connection_takes_does_not_count(world, store):
 @pytest.mark.parametrize('seconds', [-3600, 3600])
 def test_a_wall_clock_that_is_set_has_the_store_looked_at(
         world, store, seconds):
-    """It may be the clock of the store, too."""
+    """The clock that was set may also be the clock of the store."""
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
@@ -134,7 +136,9 @@ def test_the_time_goes_on_at_half_speed_while_the_store_is_behind(
 
 
 def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
-    """As that of a file does while its host's wall clock catches up."""
+    """The clock of a store in a file runs at half speed while the host's wall
+    clock catches up.
+    """
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
@@ -153,7 +157,7 @@ def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
 
 def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
         world, store, caplog):
-    """The store of a file does so at its next write."""
+    """The clock of a store in a file slows down at its next write."""
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()

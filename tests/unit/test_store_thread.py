@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store in a thread of its own: asked in order, and until it answers."""
+"""A store in its own thread: calls keep their order, and are repeated until
+the store answers.
+"""
 
 import logging
 import threading
@@ -13,21 +15,21 @@ from tests.logged import events
 from tests.logged import lines
 from tests.waiting import wait_until
 
-#: Seconds in which all that does not wait for anything is over.
+#: Time limit in seconds for all operations that do not block.
 SOON = 10.0
 
 
 class Store:
-    """Takes down what it is asked; a test says when it is away."""
+    """A store that records its calls; the test makes it unavailable."""
 
     def __init__(self):
         self.calls = []
-        #: How many calls have reached it.
+        #: Number of calls that have reached the store.
         self.asked = 0
-        #: Whether it can be reached.
+        #: Set while the store is reachable.
         self.there = threading.Event()
         self.there.set()
-        #: Whether it answers what reached it.
+        #: Set while the store answers the calls that have reached it.
         self.answers = threading.Event()
         self.answers.set()
         self.closed = False
@@ -45,7 +47,7 @@ class Store:
 
 
 class Flow:
-    """Asks, and gets its answers through an inbox of its own thread."""
+    """A caller that handles its answers in its own thread."""
 
     def __init__(self, store, connect=None):
         self.store = store
@@ -61,13 +63,13 @@ class Flow:
                              self.told.append)
 
     def read(self):
-        """Do in this thread what came."""
+        """Handle the answers in this thread; return the results so far."""
         while self.inbox:
             self.inbox.pop(0)()
         return self.told
 
     def join(self):
-        """Wait for the threads; whether they have ended."""
+        """Wait for the threads; return True if all of them have ended."""
         threads = [one for one in threading.enumerate()
                    if one not in self._before
                    and one.name.startswith('distperiodic-')]
@@ -116,7 +118,8 @@ def test_calls_are_made_in_order_in_one_thread(flow, store):
 
 
 def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
-    """Renewals go on while a call waits for rows that others have locked."""
+    """Renewals continue while a call waits for rows that others have locked.
+    """
     renewals = Store()
     stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
     flow = Flow(store, lambda: stores[threading.current_thread().name])
@@ -139,7 +142,7 @@ def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
 
 
 def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
-    """The database refuses the call at last, and it is made again."""
+    """The database rejects the blocked call at last; the thread repeats it."""
     store.there.clear()
     renewals = Store()
     stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
@@ -199,7 +202,7 @@ def test_both_threads_close_what_they_have_connected():
 
 
 def test_an_answer_is_told_in_the_thread_of_the_flow(flow):
-    """The flow has no locks, and needs none."""
+    """The flow has no locks: all its code runs in one thread."""
     told_in = []
     flow.line.submit(
         lambda store: store.call(1),
@@ -233,7 +236,7 @@ def test_what_was_asked_before_the_thread_began_is_made(store):
 
 
 def test_an_answer_may_ask_again(flow, store):
-    """So does nearly every one."""
+    """Most answers lead to another call."""
     flow.line.submit(lambda store: store.call(1), lambda _: flow.ask(2))
     assert flow.line.flush(SOON)
     flow.read()
@@ -268,7 +271,7 @@ def test_each_absence_is_told_once(flow, store, caplog):
         store.there.clear()
         flow.ask(number)
         wait_until(lambda: flow.line.away)
-        # Tried many times.
+        # The thread makes many attempts in this time.
         assert not flow.line.flush(0.1)
         store.there.set()
         assert flow.line.flush(SOON)
@@ -284,7 +287,7 @@ def test_pauses_grow_while_the_store_is_away(store, monkeypatch):
     class Noted(threading.Event):
         def wait(self, seconds=None):
             if seconds is None:
-                # One of a thread's own.
+                # Thread.start() waits like this. It is not a pause.
                 return super().wait()
             pauses.append(seconds)
             if len(pauses) == 5:
@@ -398,7 +401,7 @@ def test_stopping_before_a_store_that_is_away_is_bounded(flow, store):
 
 def test_stopping_before_a_store_that_does_not_answer_is_bounded(
         flow, store):
-    """Its answer, when it comes, is for nobody."""
+    """Answers that arrive later are dropped."""
     store.answers.clear()
     flow.ask(1, 2)
 

@@ -13,7 +13,7 @@ from tests import waiting
 
 
 class Driver:
-    """Its carrier can be opened from the second attempt on."""
+    """A driver whose carrier fails to open at the first attempt."""
 
     def __init__(self):
         self.attempts = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of tasks, the door of the dispenser, and the commands about pools."""
+"""Keys of tasks, the task dispenser's interface, and commands about pools."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_the_longest_tasks_fit_their_column(task):
     assert task_pool.task_of(key) == task
 
 
-# -- the door
+# -- the dispenser's interface
 
 
 def test_without_configuration_the_pool_is_in_the_embedded_store(tmp_path):
@@ -113,7 +113,9 @@ def test_a_forked_child_uses_its_own_connection(tmp_path):
 
 @pytest.fixture
 def command(tmp_path, capsys, monkeypatch, logging_as_it_was):
-    """Run a command; return its exit code, its output and its error."""
+    """Return a function that runs a command and returns its exit code, its
+    output and its errors.
+    """
     from distperiodic.adapters.sql import schema
     monkeypatch.setenv('COLUMNS', '200')
     url = f'sqlite:///{tmp_path}/pools'
@@ -130,7 +132,7 @@ def command(tmp_path, capsys, monkeypatch, logging_as_it_was):
 
 @pytest.fixture
 def pool(command):
-    """A pool with one free task, one of a worker, and one that is done."""
+    """A pool with three tasks: one is free, one assigned, one done."""
     made = command.dispenser('documents')
     made.recreate_task_pool({1: 2.5, '1': 3, 'a': 1})
     made.tasks_done('ann', made.assign_tasks(1, 'ann'))

@@ -19,7 +19,7 @@ BEGIN = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 
 
 def examples():
-    """The tests of the page."""
+    """Return the tests that the page shows."""
     spec = importlib.util.spec_from_file_location('test_jobs', EXAMPLES)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -27,7 +27,7 @@ def examples():
             if name.startswith('test_')}
 
 
-# They are collected as tests of this file.
+# With this, pytest collects the page's tests as tests of this file.
 globals().update(examples())
 
 
@@ -51,7 +51,7 @@ def cluster(distperiodic_cluster):
 
 
 def once_a_tick(cluster, ticks):
-    """Each object of ``ping`` ran once for each of the first *ticks*."""
+    """Assert that each object of ``ping`` ran once at each of these ticks."""
     ran = collections.Counter(
         (run.object, run.tick) for run in cluster.runs if run.job == 'ping')
     assert ran == dict.fromkeys(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a tick, in a world where time passes when a test says so."""
+"""The life of a tick, in a world whose time the test controls."""
 
 import collections
 import dataclasses
@@ -112,7 +112,7 @@ def test_run_immediately_runs_at_the_start_and_then_on_the_grid(
         (20, 20), (60, 60), (120, 120)]
 
 
-# -- ticks that nobody ran in time
+# -- ticks that did not run in time
 
 def test_latest_runs_the_newest_of_the_missed_ticks_once(world, caplog):
     me = world.scheduler(job(every=1.0))
@@ -196,7 +196,7 @@ def test_a_thousand_jobs_that_missed_ticks_are_one_line(world, caplog):
     assert line.has(jobs=1000, number=2000)
 
 
-# -- ticks that find the earlier run going on
+# -- ticks that come during an earlier run
 
 def test_skip_leaves_out_the_ticks_that_find_a_run_going_on(world, caplog):
     caplog.set_level(logging.INFO, FLOW)
@@ -262,7 +262,9 @@ def test_a_waiting_tick_waits_for_the_retries_too(world):
 
 
 def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
-    """A retry belongs to whoever takes it over, and he waits for nobody."""
+    """The scheduler that runs the retry is not the one that knows the waiting
+    tick.
+    """
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
                objects=True)
     members = world.group('bac', poll, finishes=False,
@@ -273,8 +275,8 @@ def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
     for one in members:
         one.finish(failed=range(len(theirs)) if one is owner else ())
 
-    # The first in the list takes over the retries; the late look at the part
-    # of the owner is another one's.
+    # The first member takes the retries over. Another member does the late
+    # scan that finds the waiting ticks.
     for _ in range(45):
         world.advance(1)
         other.finish()
@@ -334,7 +336,7 @@ def test_two_objects_with_one_id_run_once(world):
 
 
 def test_a_big_tick_does_not_delay_the_others(world):
-    """20,000 objects are claimed piece by piece."""
+    """The member claims 20,000 objects in several steps."""
     world.clock.advance(59.99)
     me = world.scheduler(
         job('big', every=60.0, objects=True),
@@ -363,7 +365,7 @@ def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
 
     assert ran_at(me, 'poll') == [(60, 75), (120, 120)]
     assert me.ticks('other') == [60, 120]
-    # After 1, 3, 7 and 15 s.
+    # The retries come 1, 3, 7 and 15 s after the tick.
     assert me.count('catalogue failed') == 4
     assert lines(caplog, 'catalogue failed') == 4 * [{
         'job': 'poll', 'method': 'list_poll',
@@ -371,12 +373,12 @@ def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
 
 
 def ran_at(me, name):
-    """The ticks of a job and when they began, in seconds."""
+    """(tick, second of the start) of each run of a job."""
     return [(s.tick, round(s.at)) for s in me.starts if s.job == name]
 
 
 def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
-    """Without them nobody knows what is new: not until the next tick."""
+    """A member must read the rows to find the objects that are new."""
     me = world.scheduler(
         job(every=3600.0, objects=True, run_immediately=True), sees=None,
         catalogues={'poll': ['a']})
@@ -397,7 +399,7 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
 
 
 def test_while_the_store_is_away_nothing_is_looked_at_in_vain(world):
-    """What came due meanwhile has its turn as soon as the store is back."""
+    """Ticks that come due meanwhile run as soon as the store is back."""
     me = world.scheduler(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),
@@ -413,7 +415,7 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(world):
     me.queue.come_back()
     world.advance(0.01, sweep=None)
 
-    # The next tick is what it waits for.
+    # The scheduler sleeps until the next tick.
     assert pause == 550
     late = me.starts[before:]
     assert {(s.job, s.tick) for s in late} == {
@@ -456,7 +458,7 @@ def test_the_next_tick_does_not_wait_for_a_catalogue_that_raised(world):
 
 
 def test_a_first_run_waits_for_its_catalogue(world):
-    """It is not of the grid, so no misfire policy knows of it."""
+    """A first run is not on the grid, so no misfire policy gives it up."""
     me = world.scheduler(
         job('poll', every=86400.0, objects=True, run_immediately=True),
         catalogues={'poll': RuntimeError('no database')})
@@ -477,7 +479,7 @@ def test_a_catalogue_that_raised_is_read_though_the_clock_was_set_back(world):
     world.advance(120)
 
     assert len(me.reader.asked) > before
-    # The first of them is late: it was due while nothing could be read.
+    # The first tick runs late, because the read of the catalogue had failed.
     assert me.ticks() == [1800, 1860, 1920]
 
 
@@ -609,7 +611,7 @@ def test_many_that_are_spread_begin_together_and_little_later(
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
 def test_members_that_come_and_go_run_each_object_once_a_period(
         world, partial):
-    """Also where a catalogue method yields the objects of its arcs alone."""
+    """The catalogue method may return only the objects of the given arcs."""
     objects = ids(300)
     everyone = [world.scheduler(
         job(every=60.0, objects=True, spread=True), name=name, sees=None,
@@ -799,7 +801,8 @@ def test_objects_with_their_own_time_move_with_the_ring(world, partial):
 
 
 def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
-    """The arcs that were asked for are not those of this member any more."""
+    """The member requested the objects of arcs that it does not own any more.
+    """
     me = world.scheduler(job(every=60.0, objects=True, spread=True), name='a',
                          sees='ab', catalogues={'poll': ids(300)})
     me.reader.partial = {'poll'}
@@ -811,7 +814,7 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
     me.reader.given['poll'] = ids(300)
     world.advance(58.9)
 
-    # But for those whose time came before it was alone, and theirs was b.
+    # Objects that were due while b still owned them are missing.
     ran = collections.Counter(s.object for s in me.starts if s.tick == 60)
     assert set(ran.values()) == {1}
     assert 290 <= len(ran) <= 300
@@ -820,7 +823,8 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
 def test_an_object_counts_from_a_read_during_which_the_ring_changes(
         world, partial):
-    """Else its ticks since then are passed over and recorded nowhere."""
+    """Otherwise the ticks since that read would be given up without a record.
+    """
     me = world.scheduler(
         job(every=60.0, objects=True, misfire='all'), name='a', sees='ab',
         store=world.shared_store(), catalogues={'poll': ids(9)},
@@ -864,7 +868,7 @@ def test_a_job_of_every_member_needs_no_view(world):
     assert [s.object for s in me.starts] == ['me', 'me']
 
 
-# -- not sure of the members
+# -- an unknown view
 
 def test_ticks_before_the_first_view_are_held_and_then_run_if_alone(world):
     me = world.scheduler(job(objects=True), job('once', scope='group'),
@@ -974,7 +978,7 @@ def test_ticks_before_a_new_tenure_belong_to_others(world):
 @pytest.mark.parametrize('stall,newest', [(15, 20), (35, 40)])
 def test_a_stall_that_cost_the_tenure_leaves_its_ticks_to_others(
         world, stall, newest):
-    """The membership was quicker to return than the flow."""
+    """The membership recovered before the flow noticed the stall."""
     me = world.scheduler(
         job(every=10.0, objects=True), job('mine', every=10.0),
         catalogues={'poll': ['a']})
@@ -1076,7 +1080,7 @@ def test_objects_whose_time_came_in_the_gap_belonged_to_others(world):
 
 
 def test_a_new_tenure_takes_up_the_period_under_way(world):
-    """The tick of a spread job came while this member was out."""
+    """The tick of the job came while this member was not in the group."""
     me = world.scheduler(
         job(every=60.0, objects=True, spread=True),
         catalogues={'poll': ids(600)})
@@ -1125,7 +1129,8 @@ def test_claims_are_not_given_out_in_doubt(world):
 
 
 def test_a_closed_clockwork_still_gives_out_what_it_claimed(world):
-    """It left the ring, and nobody else has claimed these."""
+    """The member left the ring, but no other member has claimed the objects.
+    """
     me = world.scheduler(job(objects=True), workers=[],
                          catalogues={'poll': ids(10)})
     world.advance(60)
@@ -1252,10 +1257,10 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back(world):
     assert [(s.tick, s.attempt) for s in me.starts] == [(60, 1), (60, 2)]
 
 
-# -- books that balance, memory that does not grow
+# -- each claim has an outcome, and memory does not grow
 
 def test_a_long_life_leaves_nothing_behind(world):
-    """Objects come and go; what is remembered follows what there is."""
+    """Objects come and go; the memory depends on the current objects only."""
     me = world.scheduler(
         job('churn', every=1.0, objects=True),
         job('own', every=1.0, objects=True),
@@ -1272,7 +1277,7 @@ def test_a_long_life_leaves_nothing_behind(world):
             first = kept(me.ticker, object)
 
     assert kept(me.store, str) <= 12_000
-    # Of 1,100 objects each turn.
+    # Each turn has 1,100 objects.
     assert kept(me.ticker, object) <= first + 10 < 3_000
     assert len(me.bus.open) == 0
     me.assert_accounted_for()
@@ -1307,7 +1312,7 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
         elif what < 0.08:
             world.trust(me)
         elif what < 0.11:
-            # What the gone one held is taken back.
+            # The batches of workers that left are reclaimed.
             there = chance.sample(['w1', 'w2', 'w3'], chance.randint(0, 3))
             me.dispatcher.workers_changed(
                 'default', [worker(name) for name in there])
@@ -1328,7 +1333,7 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
                 me.finish(batch, failed=[
                     i for i in range(len(batch.objects))
                     if chance.random() < 0.2])
-        # Nobody reports for what the sweep has taken back.
+        # No worker reports the batches that the sweep has reclaimed.
         for batch_id in list(me.bus.open):
             if me.dispatcher.authority_of(batch_id) is None:
                 del me.bus.open[batch_id]
@@ -1337,5 +1342,5 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
             (b.job, key) for b in me.bus.open.values() for key in b.objects)
         assert not open_ or max(open_.values()) == 1
 
-    # Some are given up, since a newer one came before they were claimed.
+    # Some claims never succeed, because a newer tick comes first.
     assert me.count('claimed') > 300

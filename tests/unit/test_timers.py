@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due next, of all jobs of one member."""
+"""The timer that is due next, among those of all jobs of one member."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of a user, as a strict type checker sees it."""
+"""A user's program, checked by a strict type checker."""
 
 import ast
 import pathlib
@@ -65,7 +65,7 @@ def work(tasks: Tasks) -> WorkerService:
 
 
 def check(tmp_path, text):
-    """What mypy --strict says of a program."""
+    """Return the output of mypy --strict for a program."""
     (tmp_path / 'program.py').write_text(text)
     told = subprocess.run(
         [sys.executable, '-m', 'mypy', '--strict', '--follow-imports=silent',
@@ -100,7 +100,7 @@ class Wrong(PeriodicTasks):
         context.tack
 '''
     wrong = check(tmp_path, text)
-    # The decorator leaves the type of a method as it is.
+    # The decorator preserves the type of a method.
     assert 'def (context: distperiodic.core.context.Context, host: str)' in (
         wrong)
     lines = text.splitlines()

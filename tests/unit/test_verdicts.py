@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judging many objects at once gives what judging each alone gives."""
+"""Judging many objects at once gives the same verdicts as judging each."""
 
 import pytest
 from hypothesis import given

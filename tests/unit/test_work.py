@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch that arrives to the reports that leave, in virtual time."""
+"""The worker's side, from a received batch to its reports, in virtual time."""
 
 import collections
 import datetime
@@ -29,7 +29,7 @@ WORKER = 'worker~0000000000000000~1~f1.t1.s10'
 
 
 class Bench:
-    """One workshop, its handlers and what it reports.
+    """One executor with its handlers and its reports.
 
     :param jobs: (job, handler) pairs.
     """
@@ -69,14 +69,17 @@ class Bench:
         return batch
 
     def pass_time(self, seconds):
-        """Time passes, with a look at it every quarter of a second."""
+        """Let time pass; the executor checks its runs every 0.25 s."""
         end = self.clock.monotonic() + seconds
         while (left := round(end - self.clock.monotonic(), 6)) > 0:
             self.clock.advance(min(0.25, left))
             self.shop.watch()
 
     def told(self, batch):
-        """What became of the objects of *batch*: index to word, each once."""
+        """The outcome of each object of *batch*, by its index.
+
+        Assert that no object has two outcomes.
+        """
         became = {}
         for report, to_entry in self.reports:
             if report.batch == batch.id:
@@ -94,7 +97,7 @@ def objects_job(**options):
     return job(objects=True, **options)
 
 
-# -- what a handler gets
+# -- calls of handlers
 
 def test_a_handler_is_told_about_its_run():
     seen = []
@@ -138,7 +141,7 @@ def test_a_job_without_objects_gets_the_context_alone(scope):
     assert [len(args) for args in seen] == [1]
 
 
-# -- old news
+# -- duplicates and rejected batches
 
 def test_a_batch_that_comes_twice_runs_once(caplog):
     caplog.set_level(logging.INFO, 'distperiodic.flow.worker.runs')
@@ -192,7 +195,7 @@ def test_an_unknown_job_is_refused_and_told_of_once(caplog):
     for batch in batches:
         assert bench.told(batch) == dict.fromkeys(
             range(2), Refusal.UNKNOWN_JOB)
-    # One key for all of them: nothing is kept of names that others send.
+    # The log throttle has one key for all names, and stores none of them.
     [line] = lines(caplog, 'work refused')
     assert line['job'] == 'strange-0'
 
@@ -212,7 +215,7 @@ def test_a_worker_that_may_not_start_work_refuses_it_at_its_turn():
         0: 'done', 1: Refusal.NOT_A_MEMBER, 2: Refusal.NOT_A_MEMBER}
 
 
-# -- handlers that fail
+# -- failing handlers
 
 class _Unheard(BaseException):
     pass
@@ -281,7 +284,7 @@ def test_an_error_of_the_library_itself_loses_no_object():
         range(3), 'LookupError: a bug')
 
 
-# -- handlers that take long
+# -- slow handlers
 
 class Hanging:
     """A handler that hangs for object-1 and is quick for all others."""
@@ -289,7 +292,7 @@ class Hanging:
     def __init__(self, others=lambda: None):
         self.until, self._began = threading.Event(), threading.Event()
         self._others = others
-        #: Object to the context of its run.
+        #: For each object the context of its run.
         self.seen = {}
 
     def __call__(self, context, key):
@@ -300,14 +303,14 @@ class Hanging:
             assert self.until.wait(LIMIT)
 
     def begin(self, bench):
-        """Run one part aside until it hangs; its thread."""
+        """Start a part in a thread, wait until it hangs, return the thread."""
         thread = bench.pool.run_aside()
         assert self._began.wait(LIMIT)
         return thread
 
 
 def warm(bench, name='poll'):
-    """Let the workshop learn that the handler is short: parts are long."""
+    """Run a short handler until the executor makes long chunks of its runs."""
     for _ in range(30):
         bench.accept(['warm'] * 2, name=name)
         bench.pool.run_all()
@@ -336,7 +339,7 @@ def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
     assert line.has(object="'object-1'", timeout=5.0, hanging=1)
     assert bench.shop.busy == 0
 
-    # It returns after all: too late to count.
+    # The handler returns after all, too late to count.
     handler.until.set()
     thread.join(LIMIT)
     bench.pass_time(1)
@@ -363,7 +366,8 @@ def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
 
 
 def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
-    """The watch and the handler's end meet; neither loses the object."""
+    """The handler ends when its timeout is checked; the run has one outcome.
+    """
     for _ in range(200):
         handler = Hanging()
         bench = Bench((objects_job(timeout=5.0), handler))
@@ -381,7 +385,7 @@ def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
 
 
 class Steps:
-    """One run of a step that hangs past its timeout of 5 s."""
+    """Runs of a step, the first of which exceeds its timeout of 5 s."""
 
     def __init__(self, number=1):
         self.until, self._began = threading.Event(), threading.Event()
@@ -460,7 +464,7 @@ def test_the_other_steps_of_a_batch_do_not_wait_for_one_that_hangs():
 
 
 def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
-    """It has no timeout, and its thread holds a part of 64."""
+    """The job has no timeout, and the thread holds a chunk of 64 objects."""
     handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
@@ -480,7 +484,7 @@ def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
 
 
 def test_what_is_offered_to_other_threads_is_offered_once():
-    """They may all hang, and for a day."""
+    """The other threads could hang as well."""
     handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
@@ -498,7 +502,7 @@ def test_what_is_offered_to_other_threads_is_offered_once():
 
 
 def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
-    """Also if nothing else comes to the pool for a day."""
+    """This holds even if no other work is submitted to the pool."""
     def refuse(thread):
         raise RuntimeError("can't start new thread")
     pool = Pool(2, 'test')
@@ -532,7 +536,7 @@ def test_results_do_not_wait_for_a_run_that_takes_long():
 
 
 def test_handlers_are_told_when_nobody_waits_for_them_any_more():
-    """With a timeout or without one."""
+    """With and without a timeout."""
     for options in ({}, {'timeout': 100.0}):
         handler = Hanging()
         bench = Bench((objects_job(**options), handler))
@@ -570,7 +574,7 @@ def test_the_backlog_of_one_job_does_not_keep_another_waiting():
 
 
 class _Gate:
-    """Holds a thread of a pool until the event."""
+    """Work that blocks a thread of a pool until the event is set."""
 
     def __init__(self, event):
         self.event = event
@@ -582,7 +586,7 @@ class _Gate:
         assert self.event.wait(LIMIT)
 
 
-# -- an end to it
+# -- drain and stop
 
 def test_drain_hands_back_what_waits_and_finishes_what_runs():
     handler = Hanging()
@@ -689,11 +693,11 @@ def test_a_sign_of_life_is_given_for_each_batch_that_is_here():
     assert bench.reports == []
 
 
-# -- all at once
+# -- contention
 
 @pytest.mark.parametrize('seed', range(4))
 def test_under_contention_each_object_is_reported_exactly_once(seed):
-    """Real threads; handlers that fail; batches handed back meanwhile."""
+    """With real threads, failing handlers, and batches returned meanwhile."""
     chance = random.Random(seed)
     pool = Pool(chance.randint(1, 8), f'shop-{seed}')
     ran = collections.Counter()
@@ -741,7 +745,7 @@ def test_under_contention_each_object_is_reported_exactly_once(seed):
                 expected if fence in ran else Refusal.NOT_A_MEMBER)
 
 
-# -- what operators are told of runs
+# -- the list of current runs for operators
 
 def test_a_run_in_progress_is_reported_with_its_age_and_progress():
     began, go = threading.Event(), threading.Event()

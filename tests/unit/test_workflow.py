@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state machine of a task, and the form of a workflow."""
+"""The state machine of a task, and the format of a workflow."""
 
 import json
 
@@ -25,12 +25,12 @@ definitions = st.lists(st.booleans(), min_size=1, max_size=6).map(
 
 
 def follow(definition, outcomes, cancelled_after=None):
-    """What runs, in order, and the status at the end: the machine as a whole.
+    """Run the state machine; return the steps in order, and the last position.
 
-    :param outcomes: of the commands, in the order in which they run; DONE
-        where there is none.
-    :param cancelled_after: the number of commands after whose start somebody
-        asks to cancel the task; None: nobody does.
+    :param outcomes: Outcomes of the commands, in the order in which they run.
+        Further commands end with DONE.
+    :param cancelled_after: Number of started commands after which a user asks
+        to cancel the task. None means never.
     """
     position, ran = workflow.START, []
     outcomes = iter(outcomes)
@@ -49,7 +49,7 @@ def follow(definition, outcomes, cancelled_after=None):
 
 
 def expected(definition, outcomes, cancelled_after=None):
-    """The same, written down from the documentation."""
+    """Return the same result, computed as the documentation describes it."""
     ran, outcomes = [], list(outcomes)
 
     def outcome():
@@ -85,7 +85,7 @@ def test_a_task_runs_what_the_documentation_says(
     model_ran, model = expected(definition, outcomes, cancelled_after)
 
     assert ran == model_ran
-    # Somebody may ask to cancel it after the last of its steps has failed.
+    # A user may also ask to cancel the task after its last step has failed.
     assert position == model
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world in which time passes when a test says so.
+"""A world in which the test controls the time.
 
-Each scheduler has the real flow and the real store in memory; the clock, the
-views, the way to the workers and the catalogues are the test's. Times in it
-are seconds since the world began, at a midnight.
+Each scheduler has the real flow and the real store in memory. The test
+provides the clock, the views, the way to the workers and the catalogues.
+Times are in seconds since the world began, which was at midnight.
 """
 
 import collections
@@ -36,20 +36,20 @@ from distperiodic.testing import FrozenClock
 from distperiodic.testing.store import SharedMemoryStore
 from tests.views import Views
 
-#: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
-#: spacing used here has a tick at it.
+#: 2023-11-16 00:00 UTC in seconds. It is a multiple of a week, so it is a tick
+#: of every spacing that the tests use.
 BEGIN = 19_677 * 86_400
 
 #: Seconds of the smallest step of the clock.
 _LEAST = 1 / schedule.SECOND
 
-#: One start of one object, as its worker was told.
+#: One start of one object, as its worker received it.
 Start = collections.namedtuple(
     'Start', 'at job object tick fence attempt worker member')
 
 
 class Clock(FrozenClock):
-    """The clock of the test kit, which starts when the world begins."""
+    """The clock of the test kit, starting when the world begins."""
 
     def __init__(self):
         super().__init__(schedule.datetime_of(BEGIN * schedule.SECOND))
@@ -90,16 +90,18 @@ def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1,
 
 
 class StoreQueue:
-    """Calls a store at once, or when a test says so; a call for which it is
-    not available fails. See :class:`distperiodic.ports.StoreQueue`.
+    """A queue to a store, which calls the store at once.
+
+    If ``slow`` is true, calls wait for :meth:`answer`. While the store is
+    unavailable, calls fail. See :class:`distperiodic.ports.StoreQueue`.
     """
 
     def __init__(self, store):
         self.store = store
         self.away = False
-        #: Whether calls wait for :meth:`answer`.
+        #: True if calls wait for :meth:`answer`.
         self.slow = False
-        #: The calls that wait.
+        #: The waiting calls.
         self.asked = []
 
     def submit(self, call, then, failed=lambda: None, *, urgent=False):
@@ -124,7 +126,7 @@ class StoreQueue:
 
 
 class Bus:
-    """Takes down each batch; the test says what becomes of it."""
+    """A bus that records each batch; the test decides its outcome."""
 
     def __init__(self, scheduler):
         self._scheduler = scheduler
@@ -138,13 +140,13 @@ class Bus:
 
 
 class Reader:
-    """Catalogues by the job's name: objects, an exception, or Ellipsis for
-    a method that does not return.
+    """Catalogues by the job's name: a list of objects, an exception, or
+    Ellipsis for a method that does not return.
     """
 
     def __init__(self):
         self.given = {}
-        #: Jobs whose method yields the objects of the arcs alone.
+        #: Jobs whose method returns only the objects of the given arcs.
         self.partial = set()
         self.asked = []
         self._methods = CatalogueMethods(self._method, sort=False)
@@ -173,15 +175,18 @@ class Reader:
 
 
 class Scheduler:
-    """One member's flow, driven as its service drives it.
+    """One member's flow, called as a service calls it.
 
-    :param workers: of each partition; default: one that takes 10,000.
-    :param finishes: whether each run is done as soon as it was begun.
-    :param store: that all schedulers share; None: one of its own.
-    :param silence_timeout: see :class:`distperiodic.flow.leases.Book`.
-    :param partial: jobs whose catalogue is of the member's arcs alone.
-    :param own: further jobs, which are kept in a store of its own.
-    :param bus: None: a :class:`Bus`.
+    :param workers: Workers of each partition. None means one worker that takes
+        10,000 objects.
+    :param finishes: True if each run is done as soon as it has started.
+    :param store: The store that all schedulers share. None means that the
+        scheduler has a store of its own.
+    :param silence_timeout: See :class:`distperiodic.flow.leases.Book`.
+    :param partial: Jobs whose catalogue has only the objects of the member's
+        arcs.
+    :param own: Further jobs, kept in a store of the scheduler's own.
+    :param bus: None means a :class:`Bus`.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
@@ -225,10 +230,10 @@ class Scheduler:
                 topic, [worker(slots=10_000)] if workers is None else workers)
 
     def _put(self, event):
-        """Nothing else is under way: no queue is needed."""
+        """Handle an event at once, because no other thread runs."""
         self.flow.handle(event)
 
-    # -- what a test looks at
+    # -- state that a test checks
 
     def note(self, batch):
         at = self.world.clock.seconds
@@ -239,7 +244,7 @@ class Scheduler:
                 batch.worker.partition('~')[0], self.name))
 
     def ticks(self, job=None, key=None):
-        """The ticks that were started, in the order of their starts."""
+        """Return the ticks that have started, in the order of their starts."""
         return [s.tick for s in self.starts
                 if job in (None, s.job) and key in (None, s.object)]
 
@@ -248,7 +253,9 @@ class Scheduler:
                    if what == outcome and job in (None, name))
 
     def assert_accounted_for(self):
-        """Each claim that was won is in one place or came to one end."""
+        """Assert that each claim is still open in one place, or has ended
+        once.
+        """
         ended = sum(self.count(what) for what in (
             'done', 'dead', 'retried', 'superseded', 'left to others'))
         dispatcher = self.dispatcher
@@ -257,14 +264,15 @@ class Scheduler:
         assert dispatcher.outstanding == sum(
             len(b.objects) for b in self.bus.open.values())
 
-    # -- what happens to it
+    # -- events
 
     def finish(self, batch=None, *, failed=(), done=None, each=0.001):
-        """Report *batch*, or all that are open, as run to the end.
+        """Report the runs of *batch*, or of all open batches, as ended.
 
-        :param failed: indexes that failed.
-        :param done: indexes that are done; default: all others.
-        :param each: seconds that one run took.
+        :param failed: Indexes of the objects that failed.
+        :param done: Indexes of the objects that are done. None means all
+            others.
+        :param each: Seconds of one run.
         """
         for one in [batch] if batch else list(self.bus.open.values()):
             over = done
@@ -290,7 +298,7 @@ class Scheduler:
         self._put(events.Unsent(batch, reason))
 
     def answer(self):
-        """Let all catalogue methods return that do."""
+        """Let all catalogue methods return, except those that hang."""
         for asked in [*self.reader.asked]:
             if not asked.answered and (
                     self.reader.given[asked.job.name] is not ...):
@@ -300,7 +308,7 @@ class Scheduler:
                     self.reader.reading(asked.job, asked.arcs)))
 
     def step(self):
-        """One turn of the service's loop; returns seconds to the next."""
+        """Do one turn of the service's loop; return seconds until the next."""
         pause = self.flow.run_due()
         self.answer()
         while self.finishes and self.bus.open:
@@ -312,9 +320,9 @@ class Scheduler:
 
 
 class World:
-    """One clock and the schedulers under it."""
+    """One clock, and the schedulers that use it."""
 
-    #: As the service: leases, retries and back-offs are looked at so often.
+    #: Seconds between two sweeps for leases and retries, as in a service.
     SWEEP = 0.25
 
     def __init__(self):
@@ -323,10 +331,10 @@ class World:
         self._rings = {}
 
     def scheduler(self, *jobs, name='me', sees='itself', **options):
-        """Start one.
+        """Start a scheduler.
 
-        :param sees: the names of the members in its view; 'itself': it
-            alone; None: it has no view yet.
+        :param sees: Names of the members in its view. 'itself' means the
+            scheduler alone; None means that it has no view yet.
         """
         made = Scheduler(self, name, jobs, **options)
         self.schedulers.append(made)
@@ -346,9 +354,10 @@ class World:
         return made
 
     def show(self, scheduler, names, *, tenure=1, trusted=True, since=None):
-        """Give *scheduler* a view of the members *names*.
+        """Give *scheduler* a view with the members *names*.
 
-        :param since: seconds ago that the group became so; default: now.
+        :param since: Seconds since the last change of the group. None means
+            that the group changes now.
         """
         names = tuple(sorted(names))
         ring = self._rings.setdefault(
@@ -363,17 +372,17 @@ class World:
         scheduler.flow.view_changed()
 
     def show_all(self, names):
-        """All schedulers of *names* see each other at once."""
+        """Give all schedulers in *names* the same view at once."""
         for scheduler in self.schedulers:
             if scheduler.name in names:
                 self.show(scheduler, names)
 
     def distrust(self, scheduler):
-        """*scheduler* cannot know any more whether it is in the group."""
+        """Make the view of *scheduler* unknown: it may be out of its group."""
         self._trust_until(scheduler, 0.0)
 
     def trust(self, scheduler):
-        """It is sure again, without a gap in between."""
+        """Make the view of *scheduler* known again, in the same tenure."""
         self._trust_until(scheduler, float('inf'))
 
     def _trust_until(self, scheduler, until):
@@ -382,9 +391,9 @@ class World:
         scheduler.flow.view_changed()
 
     def advance(self, seconds, sweep=SWEEP):
-        """Let time pass, and everybody do what is due in it.
+        """Let time pass; each scheduler does its due work in that time.
 
-        :param sweep: seconds between two sweeps; None: none.
+        :param sweep: Seconds between two sweeps. None disables them.
         """
         end = self.clock.monotonic() + seconds
         next_sweep = self.clock.monotonic()
@@ -404,13 +413,14 @@ class World:
             self.clock.advance(max(_LEAST, min(wakes) - now))
 
     def turn(self, takes):
-        """Each scheduler does what is due, and *takes* so many seconds."""
+        """Let each scheduler do its due work; this takes *takes* seconds each.
+        """
         for scheduler in self.schedulers:
             scheduler.step()
             self.clock.advance(takes)
 
     def stand_still(self, seconds):
-        """Time passes and nobody does anything: the process was stopped."""
+        """Let time pass while all schedulers are suspended."""
         self.clock.advance(seconds)
 
     def starts(self):
