@@ -48,6 +48,9 @@ class Controlled(Protocol):
         """Return the number of objects that were acquired and have not ended.
         """
 
+    def hurry(self) -> None:
+        """Read the store at once, after an operator has changed it."""
+
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for its row in the
         store.

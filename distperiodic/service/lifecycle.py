@@ -7,9 +7,6 @@ options, start, connection, signals, health and stop.
 
 import abc
 import collections
-import contextlib
-import functools
-import importlib.metadata
 import logging
 import math
 import os
@@ -44,7 +41,6 @@ from distperiodic.core.context import Context
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control_message import ControlReply
-from distperiodic.core.control_message import ControlRequest
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
@@ -62,9 +58,8 @@ from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
 from distperiodic.service.checks import warn_of_workflows
-from distperiodic.service.control import BusControl
-from distperiodic.service.control import Controls
-from distperiodic.service.control import StoreControl
+from distperiodic.service.member_control import MemberControl
+from distperiodic.service.member_report import MemberReports
 from distperiodic.store import check_store
 
 LOG = logging.getLogger(__name__)
@@ -80,10 +75,6 @@ _NAMES = 256
 _BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
-# Maximum number of runs in a report to operators, and maximum number of
-# characters of the progress of one run. A report is one row or one message, so
-# its size must be limited.
-_REPORTED_RUNS, _REPORTED_PROGRESS = 20, 200
 
 
 # Lease names generated in advance. Each read of the system's random source
@@ -135,11 +126,6 @@ def read_again(conf: cfg.ConfigOpts) -> None:
         LOG.error('options not read again: reason=%s; all options keep their '
                   'values; correct the file and send SIGHUP again',
                   ' '.join(str(exc).split()))
-
-
-@functools.cache
-def _version() -> str:
-    return importlib.metadata.version('distperiodic')
 
 
 class Bus(Protocol):
@@ -195,13 +181,6 @@ class Lifecycle(ServiceBase):
         #: Number of tasks that this process has ended, by status.
         self._task_outcomes: collections.Counter[Status] = (
             collections.Counter())
-        #: Control through the store. None means that there is no store, or
-        #: that it did not answer yet.
-        self._control: StoreControl | None = None
-        #: Control by messages. None means that there is no bus.
-        self._bus_control: BusControl | None = None
-        #: Set if a command over the bus has changed the store.
-        self._hinted = threading.Event()
         #: Processes in which handlers run.
         self._processes: list[Processes] = []
         #: Events from other threads, for the main thread.
@@ -238,13 +217,15 @@ class Lifecycle(ServiceBase):
         self._clock = SystemClock()
         self._last_turn = self._clock.monotonic()
         self._prepare()
-        self._controls = Controls(self, self._member_id)
         bus = self._messages()
-        if bus is not None:
-            self._bus_control = BusControl(
-                self, self._controls, self._me(),
-                process_of(self._entry()), reply=bus.reply,
-                stored=bool(self._settings.connection))
+        self._control = MemberControl(
+            self, Me(self._settings.group, self._part, self._member_id),
+            process_of(self._entry()), settings=self._settings,
+            clock=self._clock, reply=None if bus is None else bus.reply,
+            put=self._inbox.put)
+        self._reports = MemberReports(
+            self._kind, self._executor,
+            stored=bool(self._settings.connection))
         self._started.set()
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
@@ -586,69 +567,20 @@ class Lifecycle(ServiceBase):
     def _check_store(self) -> None:
         check_store(self._settings, self._conf)
         if self._store is not None:
-            self._begin_control(self._store)
-
-    def _begin_control(self, store: StoreThread) -> None:
-        """Read the desired state before this member acquires work."""
-        from distperiodic.adapters.sql import members
-        from distperiodic.operator.group_reader import connect
-        settings = self._settings
-        me = self._me()
-        with contextlib.closing(connect(settings.connection)) as database:
-            found = members.look(database, me)
-        self._control = StoreControl(
-            self, self._controls, me, process_of(self._entry()), store=store,
-            clock=self._clock, look_interval=settings.sweep_interval,
-            report_interval=settings.session_timeout / 3, found=found)
+            self._control.connect_store(self._store)
 
     # Control by operators; see distperiodic.service.control.Controlled.
 
     #: Partition of a worker. Empty means a scheduler.
     _part = ''
 
-    def _me(self) -> Me:
-        return Me(self._settings.group, self._part, self._member_id)
-
     @abc.abstractmethod
     def _entry(self) -> str:
         """Return the membership entry of this process."""
 
-    def _put_command(self, request: ControlRequest) -> str | None:
-        """Handle a command from the bus; a thread of the bus calls this.
-
-        :returns: The reason to drop the command. None means that the command
-            is accepted.
-        """
-        if not request.names(self._part, self._member_id):
-            return None
-        if request.reply:
-            self._inbox.put(events.Called(lambda: self._obey(request)))
-        elif self._settings.connection:
-            self._hinted.set()
-        else:
-            return 'a hint to read the store, but this member has no store'
-        return None
-
-    def _obey(self, request: ControlRequest) -> None:
-        if self._bus_control is not None:
-            self._bus_control.obey(request)
-
-    def _sweep_control(self) -> None:
-        """Read the store if a read is due, or after a command.
-
-        The main thread calls this several times a second. So even a flood of
-        forged commands causes only a few reads per second.
-        """
-        if self._hinted.is_set():
-            self._hinted.clear()
-            self._hurry()
-        if self._control is not None:
-            self._control.sweep()
-
-    def _hurry(self) -> None:
+    @abc.abstractmethod
+    def hurry(self) -> None:
         """Read the store at once, after an operator has changed it."""
-        if self._control is not None:
-            self._control.hurry()
 
     @abc.abstractmethod
     def set_drained(self, drained: bool) -> None:
@@ -686,26 +618,9 @@ class Lifecycle(ServiceBase):
 
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for operators."""
-        status = Lifecycle.status(self)
-        return {
-            'kind': self._kind, 'version': _version(), 'pid': os.getpid(),
-            'host': host_name(), 'healthy': status['healthy'],
-            'problem': status['problem'], 'pools': status['pools'],
-            'in_flight': self.open_runs(),
-            'drained': self._controls.desired.drained,
-            'runs': self._unstored_runs()}
-
-    def _unstored_runs(self) -> list[dict[str, Any]]:
-        """Return the longest runs in progress that are not in the store."""
-        stored = bool(self._settings.connection)
-        found = [run for run in self._executor.in_progress()
-                 if not (stored and run.authority is Authority.STORE)]
-        return [{
-            'job': run.job, 'object': run.object, 'tick': run.tick,
-            'attempt': run.attempt, 'age_s': round(run.age, 3),
-            'progress': run.progress if run.progress is None or len(
-                run.progress) <= _REPORTED_PROGRESS else '"(too long)"'}
-            for run in found[:_REPORTED_RUNS]]
+        return self._reports.current(
+            Lifecycle.status(self), open_runs=self.open_runs(),
+            drained=self._control.drained)
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Connect the bus and the store.

@@ -209,7 +209,9 @@ class SchedulerService(lifecycle.Lifecycle):
                 on_notice=self._put_notice,
                 # Each broker gets a copy of a command, so only one bus
                 # handles commands.
-                on_control=self._put_command if url == main else None,
+                on_control=(
+                    lambda request: self._control.put(request)
+                ) if url == main else None,
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
 
@@ -285,8 +287,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _messages(self) -> PartitionBuses | None:
         return self._bus
 
-    def _hurry(self) -> None:
-        super()._hurry()
+    def hurry(self) -> None:
+        """Read the store at once, after an operator has changed it."""
         self._flow.hurry()
 
     def open_runs(self) -> int:
@@ -381,7 +383,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is None:
             return
         points = opts.reloaded(conf, 'hash_ring_replicas_count')
-        if points is not None and not self._controls.desired.drained:
+        if points is not None and not self._control.drained:
             LOG.info('points: member=%s points=%d', self._member_id, points)
             self._group_member.publish(points=points)
 
@@ -409,7 +411,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 next_sweep = now + lifecycle.SWEEP
                 self._flow.sweep()
                 self._executor.watch()
-                self._sweep_control()
+                self._control.sweep()
                 if self._pruner is not None and not self._draining:
                     self._pruner.sweep()
                 if now >= next_heartbeat:
@@ -616,8 +618,7 @@ class SchedulerService(lifecycle.Lifecycle):
                     max(0.0, end - self._clock.monotonic()))):
             self._warn_unfinished('the time for stopping has expired')
         if self._store is not None:
-            if self._control is not None:
-                self._control.stopped()
+            self._control.stopped()
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
         self._flow.dispatcher.close()

@@ -83,7 +83,7 @@ class WorkerService(lifecycle.Lifecycle):
             group=settings.group, partition=self._topic,
             me=self._member.me.entry,
             on_batch=lambda batch: self._accept(batch),
-            on_control=self._put_command,
+            on_control=lambda request: self._control.put(request),
             keys=settings.signing_key, quorum=settings.quorum_queues)
         tasks = self._tasks_of(self._topic)
         jobs = {n: (j, tasks.handler(n))
@@ -252,8 +252,8 @@ class WorkerService(lifecycle.Lifecycle):
     def _messages(self) -> MessagingReportBus:
         return self._bus
 
-    def _hurry(self) -> None:
-        super()._hurry()
+    def hurry(self) -> None:
+        """Read the store at once, after an operator has changed it."""
         if self._standby is not None:
             self._standby.hurry()
 
@@ -292,7 +292,7 @@ class WorkerService(lifecycle.Lifecycle):
 
     def _set_slots(self) -> None:
         closed = (
-            self._stopping.is_set() or self._controls.desired.drained
+            self._stopping.is_set() or self._control.drained
             or self._sharing is not None and self._sharing.prevented
             or self._standby is not None
             and self._standby.role is not Role.ACTIVE)
@@ -314,7 +314,7 @@ class WorkerService(lifecycle.Lifecycle):
                 continue
             next_sweep = now + lifecycle.SWEEP
             self._executor.watch()
-            self._sweep_control()
+            self._control.sweep()
             if self._run_leases is not None:
                 self._run_leases.sweep()
             if self._standby is not None:
@@ -429,8 +429,7 @@ class WorkerService(lifecycle.Lifecycle):
         if self._sharing is not None and not self._is_busy():
             self._inbox.put(events.Called(self._sharing.depart))
         if self._store is not None and self._serving.is_set():
-            if self._control is not None:
-                self._control.stopped()
+            self._control.stopped()
             self._flush(end)
         # Send the reports before leaving the group: schedulers treat a worker
         # that has left as lost. Reserve a part of the time for leaving.

@@ -33,6 +33,9 @@ class Service(lifecycle.Lifecycle):
     def _entry(self):
         return 'service'
 
+    def hurry(self):
+        pass
+
     def set_drained(self, drained):
         pass
 

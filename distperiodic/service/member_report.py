@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a member's current activity, for operators.
+
+The store keeps the newest report in the row of the member. Without a store, a
+member sends a report as the reply to a command.
+"""
+
+import functools
+import importlib.metadata
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from distperiodic.adapters.local.process_slot import host_name
+from distperiodic.core.claim import Authority
+from distperiodic.flow.worker import runs
+
+# Maximum number of runs in a report to operators, and maximum number of
+# characters of the progress of one run. A report is one row or one message, so
+# its size must be limited.
+_REPORTED_RUNS, _REPORTED_PROGRESS = 20, 200
+
+
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version('distperiodic')
+
+
+class MemberReports:
+    """Reports of one member.
+
+    :param kind: Kind of the member: scheduler or worker.
+    :param executor: Executor of the member's handlers.
+    :param stored: True if there is a store. It has most of the runs, so the
+        reports omit these.
+    """
+
+    def __init__(self, kind: str, executor: runs.Executor, *, stored: bool):
+        self._kind = kind
+        self._executor = executor
+        self._stored = stored
+
+    def current(self, status: Mapping[str, Any], *, open_runs: int,
+                drained: bool) -> dict[str, Any]:
+        """Return the report of this moment.
+
+        :param status: State of the process for a health check.
+        :param open_runs: Number of objects that were acquired and have not
+            ended.
+        :param drained: True if the member acquires no new work.
+        """
+        return {
+            'kind': self._kind, 'version': _version(), 'pid': os.getpid(),
+            'host': host_name(), 'healthy': status['healthy'],
+            'problem': status['problem'], 'pools': status['pools'],
+            'in_flight': open_runs, 'drained': drained,
+            'runs': self._unstored_runs()}
+
+    def _unstored_runs(self) -> list[dict[str, Any]]:
+        """Return the longest runs in progress that are not in the store."""
+        found = [run for run in self._executor.in_progress()
+                 if not (self._stored and run.authority is Authority.STORE)]
+        return [{
+            'job': run.job, 'object': run.object, 'tick': run.tick,
+            'attempt': run.attempt, 'age_s': round(run.age, 3),
+            'progress': run.progress if run.progress is None or len(
+                run.progress) <= _REPORTED_PROGRESS else '"(too long)"'}
+            for run in found[:_REPORTED_RUNS]]
