@@ -27,16 +27,13 @@ from distperiodic.core import redaction
 from distperiodic.core.control import Outcome
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
-from distperiodic.core.member import identity_of
 from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
-from distperiodic.core.standby import Role
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
-from distperiodic.flow.worker.sharing import Sharing
-from distperiodic.flow.worker.standby import Standby
 from distperiodic.service import lifecycle
+from distperiodic.service.partition_role import PartitionRole
 
 LOG = logging.getLogger(__name__)
 
@@ -91,20 +88,15 @@ class WorkerService(lifecycle.Lifecycle):
                 if j.topic == self._topic
                 and j.scope is not Scope.MEMBER}
         self._run_leases: RunLeases | None = None
-        self._standby: Standby | None = None
-        self._sharing: Sharing | None = None
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
-            if partition is not None and standby:
-                self._standby = Standby(
-                    self._topic, self._member.me, store=self._store,
-                    clock=self._clock, members=self._members,
-                    busy=self._is_busy,
-                    changed=self._role_changed,
-                    lost=lambda: self._executor.cancel(),
-                    lease=settings.session_timeout,
-                    preferred=partition.preferred or '')
+        self._role = PartitionRole(
+            self._topic, self._member, self._group, settings=settings,
+            store=self._store, clock=self._clock, busy=self._is_busy,
+            changed=self._role_changed,
+            lost=lambda: self._executor.cancel())
+        if self._store is not None:
             self._run_leases = RunLeases(
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
@@ -113,7 +105,7 @@ class WorkerService(lifecycle.Lifecycle):
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
                 partitions=settings.partitions, proceeds=True,
-                elected=self._standby)
+                elected=self._role.standby)
             report, may_start = self._put_report, self._may_start_granted
         self._executor = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
@@ -148,19 +140,6 @@ class WorkerService(lifecycle.Lifecycle):
     def _put_view(self, view: View) -> None:
         self._inbox.put(events.Viewed(view))
 
-    def _members(self) -> dict[str, str] | None:
-        """Return the identities of the workers in the group, by process.
-
-        None means that the workers are not known for certain.
-        """
-        try:
-            view = self._member.view(self._group)
-        except exceptions.ViewUnknown:
-            return None
-        if not view.trusted(self._clock.monotonic()):
-            return None
-        return {one.process: one.identity for one in view.members}
-
     def _is_busy(self) -> bool:
         """Return whether handlers run here or may begin to run.
 
@@ -171,26 +150,13 @@ class WorkerService(lifecycle.Lifecycle):
         return bool(self._executor.busy or self._executor.hanging
                     or self._run_leases.busy)
 
-    def _role_changed(self, role: Role) -> None:
+    def _role_changed(self) -> None:
         """Publish the slots of this worker after a change of its role."""
         if self._stopping.is_set():
             return
         self._set_slots()
-        if role is not Role.ACTIVE:
+        if not self._role.open:
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
-
-    def _sharing_changed(self) -> None:
-        """Publish the slots of this worker after a change of its right to
-        share.
-
-        If other workers prevent this worker from sharing the partition, return
-        the runs that have not started, and cancel the runs in progress.
-        """
-        assert self._sharing is not None
-        self._set_slots()
-        if self._sharing.prevented:
-            self._executor.return_unstarted(Refusal.NOT_ACTIVE)
-            self._executor.cancel()
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report; the pool's threads call this after each run."""
@@ -204,8 +170,8 @@ class WorkerService(lifecycle.Lifecycle):
                 self._run_leases.accept(batch)
             case events.Ran(report, to_entry) if self._run_leases is not None:
                 self._run_leases.reported(report, to_entry)
-            case events.Viewed() if self._standby is not None:
-                self._standby.hurry()
+            case events.Viewed():
+                self._role.hurry()
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Return the reason why a run must not start, or None if it may start.
@@ -219,7 +185,7 @@ class WorkerService(lifecycle.Lifecycle):
         start. None means that it may start.
         """
         assert self._run_leases is not None
-        if self._sharing is not None and not self._sharing.trusted():
+        if not self._role.shares():
             return Refusal.NOT_ACTIVE
         return self._run_leases.may_start(batch)
 
@@ -254,29 +220,23 @@ class WorkerService(lifecycle.Lifecycle):
 
     def hurry(self) -> None:
         """Read the store at once, after an operator has changed it."""
-        if self._standby is not None:
-            self._standby.hurry()
+        self._role.hurry()
 
     def open_runs(self) -> int:
         """Return the number of objects whose runs have not ended."""
         return self._executor.busy
 
     def report(self) -> dict[str, Any]:
+        standby = self._role.standby
         return super().report() | {'partition_role': (
-            'shared' if self._standby is None else str(self._standby.role))}
+            'shared' if standby is None else str(standby.role))}
 
     def set_drained(self, drained: bool) -> None:
         """Stop accepting work, or accept work again.
 
         :param drained: True means that this worker accepts no work.
         """
-        if self._standby is not None:
-            # While this worker is drained, another worker takes over the
-            # partition.
-            if drained:
-                self._standby.leave()
-            else:
-                self._standby.rejoin()
+        self._role.set_drained(drained)
         self._set_slots()
         if self._run_leases is not None:
             self._run_leases.proceeds = not drained
@@ -293,9 +253,7 @@ class WorkerService(lifecycle.Lifecycle):
     def _set_slots(self) -> None:
         closed = (
             self._stopping.is_set() or self._control.drained
-            or self._sharing is not None and self._sharing.prevented
-            or self._standby is not None
-            and self._standby.role is not Role.ACTIVE)
+            or not self._role.open)
         self._member.publish(
             slots=0 if closed else self._pool.status()[self._topic]['size'])
 
@@ -317,10 +275,7 @@ class WorkerService(lifecycle.Lifecycle):
             self._control.sweep()
             if self._run_leases is not None:
                 self._run_leases.sweep()
-            if self._standby is not None:
-                self._standby.sweep()
-            if self._sharing is not None:
-                self._sharing.sweep()
+            self._role.sweep()
             if now >= next_heartbeat:
                 interval = self._settings.lease
                 if self._run_leases is not None:
@@ -332,29 +287,7 @@ class WorkerService(lifecycle.Lifecycle):
 
     def _check_store(self) -> None:
         super()._check_store()
-        settings = self._settings
-        if self._store is None or self._standby is not None:
-            return
-        from distperiodic.adapters.sql.store import SqlClaimStore
-
-        me, granted_at = self._member.me, self._clock.monotonic()
-        with contextlib.closing(SqlClaimStore(
-                settings.connection, namespace=settings.group)) as store:
-            others = store.partitions.share(
-                self._topic, me.process, seconds=settings.session_timeout,
-                starting=True)
-        if others:
-            # This worker would run jobs beside the active worker.
-            raise exceptions.ConfigError(
-                f'partition {self._topic!r} has mode = standby for '
-                f'{", ".join(sorted(map(identity_of, others)))}, but not for '
-                'this worker; set the same mode in '
-                f'[{opts.PARTITION}{self._partition}] of all processes, or '
-                'stop the others first')
-        self._sharing = Sharing(
-            self._topic, me, granted_at=granted_at, store=self._store,
-            clock=self._clock, changed=self._sharing_changed,
-            lease=settings.session_timeout)
+        self._role.start_sharing(self._partition)
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         self._member.stop(timeout)
@@ -370,11 +303,10 @@ class WorkerService(lifecycle.Lifecycle):
         active worker: ``starting``, ``standby``, ``active`` or ``stopping``.
         In other partitions it is None.
         """
+        standby = self._role.standby if self._started.is_set() else None
         return super().status() | {
             'partition': self._partition,
-            'role': str(self._standby.role) if (
-                self._started.is_set() and self._standby is not None
-            ) else None,
+            'role': None if standby is None else str(standby.role),
             'runs': self._executor.busy if self._started.is_set() else 0,
         }
 
@@ -409,8 +341,7 @@ class WorkerService(lifecycle.Lifecycle):
         # Publish zero slots, but stay visible: schedulers then send nothing
         # more, and do not repeat the runs that are still in progress here.
         self._member.publish(slots=0)
-        if self._standby is not None:
-            self._inbox.put(events.Called(self._standby.close))
+        self._inbox.put(events.Called(self._role.close))
         self._executor.drain()
         end = self._clock.monotonic() + self._grace()
         while self._executor.busy and self._clock.monotonic() < end:
@@ -423,11 +354,9 @@ class WorkerService(lifecycle.Lifecycle):
                 self._member_id, self._executor.busy)
             self._executor.cancel()
         self._pool.stop()
-        if self._standby is not None and not self._is_busy():
+        if self._store is not None and not self._is_busy():
             # Other workers then need not wait for the end of the lease.
-            self._inbox.put(events.Called(self._standby.depart))
-        if self._sharing is not None and not self._is_busy():
-            self._inbox.put(events.Called(self._sharing.depart))
+            self._inbox.put(events.Called(self._role.depart))
         if self._store is not None and self._serving.is_set():
             self._control.stopped()
             self._flush(end)
