@@ -4,85 +4,26 @@ a group.
 """
 
 import argparse
-import contextlib
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
-from cliff import command
 from cliff import lister
 from cliff import show
 
-from distperiodic import exceptions
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import member_order
+from distperiodic.cmd import of_members
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
-from distperiodic.core.suggestion import did_you_mean
 
 if TYPE_CHECKING:
-    from oslo_config import cfg
-
-    from distperiodic import opts
     from distperiodic.operator.activity import Run
-    from distperiodic.operator.members import Answer
-    from distperiodic.operator.members import MemberAdmin
     from distperiodic.operator.members import MemberRow
-    from distperiodic.operator.ring_members import RingMembers
-
-# Seconds between two checks for answers.
-_POLL = 0.1
-# Maximum seconds until the members have replied to a query over the bus.
-_REPLIES = 5.0
-_NOTE = (
-    'note: without a store ([distperiodic] connection) a member forgets this '
-    'command when its process restarts, and the command is not recorded; each '
-    'member that answered has logged the operator and the reason')
 
 
-def role(member: 'MemberRow | Answer') -> str:
-    """Return the kind of a member, in words."""
-    return f'worker of {member.part}' if member.part else 'scheduler'
-
-
-class _OfMembers(configured.Configured):
-    """Mixin for commands about members, with or without a store."""
-
-    def members_of(self, parsed: argparse.Namespace, why: str = ''
-                   ) -> 'contextlib.closing[MemberAdmin | RingMembers]':
-        """Return the members of the configured group.
-
-        :param why: Reason for a command to members.
-        :raises ConfigError: There is neither a store nor a broker.
-        """
-        conf, settings = self.configured(parsed)
-        actor = acting.actor(why)
-        if settings.connection:
-            from distperiodic.operator.members import MemberAdmin
-            settings = self.database(parsed)
-            return contextlib.closing(MemberAdmin(
-                settings.connection, namespace=settings.group, actor=actor))
-        if settings.dispatcher != 'messaging':
-            raise exceptions.ConfigError(
-                'there is neither a store nor a broker, so no member can be '
-                'reached; set [distperiodic] connection, or dispatcher = '
-                'messaging and transport_url; --config-file names the file')
-        from distperiodic.adapters.local.clock import SystemClock
-        from distperiodic.operator.ring_members import RingMembers
-        return contextlib.closing(RingMembers(
-            conf, settings, actor=actor, clock=SystemClock(), wait=_REPLIES))
-
-    def configured(self, parsed: argparse.Namespace
-                   ) -> 'tuple[cfg.ConfigOpts, opts.Settings]':
-        """Return the options of the configured group."""
-        from distperiodic import opts
-        conf = self.configuration(parsed)
-        return conf, opts.settings(conf)
-
-
-class MemberList(_OfMembers, display.Table, lister.Lister):
+class MemberList(of_members.OfMembers, display.Table, lister.Lister):
     """Show the processes of the group, as the store knows them.
 
     A silent member has not reported for session_timeout: it was killed, it
@@ -107,7 +48,7 @@ class MemberList(_OfMembers, display.Table, lister.Lister):
         for member in found:
             pools = member.state.get('pools') or {}
             rows.append((
-                member.name, role(member),
+                member.name, of_members.role(member),
                 member.state.get('partition_role', ''),
                 _state(member, settings.session_timeout),
                 'yes' if member.drained else 'no',
@@ -139,82 +80,7 @@ def _age(micros: int | None, people: bool) -> Any:
     return configured.age(seconds) if people else round(seconds, 3)
 
 
-class _OfMember(_OfMembers):
-    """Mixin for commands about one or several members."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        self._add_target(parser)
-        return parser
-
-    def _add_target(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            'member', metavar='MEMBER', nargs='?',
-            help='name of the member, as "member list" shows it')
-        parser.add_argument(
-            '--partition', metavar='PARTITION',
-            help='select the workers of this partition')
-        parser.add_argument(
-            '--schedulers', action='store_true',
-            help='select the schedulers')
-
-    def select(self, members: 'list[MemberRow]',
-               parsed: argparse.Namespace) -> 'list[MemberRow]':
-        """Return the members that the command line selects.
-
-        :raises ConfigError: No member matches, or the options exclude each
-            other.
-        """
-        if parsed.partition is not None and parsed.schedulers:
-            raise exceptions.ConfigError(
-                '--partition and --schedulers exclude each other: a '
-                'scheduler serves no partition; omit one')
-        found = members
-        if parsed.partition is not None:
-            found = [one for one in members if one.part == parsed.partition]
-            if not found:
-                parts = sorted({one.part for one in members if one.part})
-                raise exceptions.ConfigError(
-                    f'no worker serves partition {parsed.partition!r}; '
-                    + (f'there are workers of {", ".join(parts)}' if parts
-                       else 'no worker of any partition has reported'))
-        elif parsed.schedulers:
-            found = [one for one in members if not one.part]
-            if members and not found:
-                raise exceptions.ConfigError(
-                    'no scheduler of this group has reported; there are '
-                    'workers of '
-                    + ', '.join(sorted({one.part for one in members})))
-        if parsed.member is not None:
-            found = [one for one in found if one.name == parsed.member]
-        if not found:
-            names = sorted({one.name for one in members})
-            raise exceptions.ConfigError(
-                f'there is no member {parsed.member!r}'
-                + (did_you_mean(parsed.member, names) or
-                   f'; there are {configured.listed(names, 9)}')
-                if names and parsed.member is not None else
-                'no member of this group has reported yet; check '
-                '[distperiodic] group')
-        return found
-
-    def select_one(self, members: 'list[MemberRow]',
-                   parsed: argparse.Namespace) -> 'MemberRow':
-        """Return the one member that the command line selects.
-
-        :raises ConfigError: No member matches, or several members match.
-        """
-        found = self.select(members, parsed)
-        if len(found) > 1:
-            raise exceptions.ConfigError(
-                f'{parsed.member or "this"} names '
-                f'{len(found)} members: '
-                + ', '.join(f'{one.name} ({role(one)})' for one in found)
-                + '; give MEMBER, and --schedulers or --partition')
-        return found[0]
-
-
-class MemberShow(_OfMember, display.Display, show.ShowOne):
+class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
     """Show the current state of a member: its runs, pools and queues."""
 
     def take_action(self, parsed: argparse.Namespace
@@ -224,7 +90,7 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
         with self.members_of(parsed) as queries:
             member = self.select_one(queries.members(), parsed)
         fields: dict[str, Any] = {
-            'member': member.name, 'role': role(member),
+            'member': member.name, 'role': of_members.role(member),
             'state': _state(member, settings.session_timeout),
             'process': member.process,
             'seen' if people else 'seen_s': _age(member.age, people),
@@ -260,136 +126,7 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
                     and run.worker.startswith(f'{member.process}~')]
 
 
-class _Order(_OfMember, acting.Acting, command.Command):
-    """Base class of commands that members carry out and answer."""
-
-    verb: Verb
-    #: Stopped members that "--all" also selects, as text for its help.
-    also = ''
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--all', action='store_true',
-            help='select all schedulers and workers of the group that have '
-                 'not stopped' + self.also)
-        parser.add_argument(
-            '--wait', type=configured.seconds, default=10.0,
-            metavar='SECONDS',
-            help='maximum time to wait for answers; default: 10')
-        return parser
-
-    def take_action(self, parsed: argparse.Namespace) -> int:
-        if not (parsed.all or parsed.member is not None
-                or parsed.partition is not None or parsed.schedulers):
-            raise exceptions.ConfigError(
-                'no member is named; give MEMBER, --partition, --schedulers '
-                'or --all; to list the members: distperiodic member list')
-        _, settings = self.configured(parsed)
-        with self.members_of(parsed, parsed.why) as admin:
-            members = admin.members()
-            self._note(admin)
-            found = self.select(members, parsed)
-            if parsed.member is not None:
-                found = [self.select_one(members, parsed)]
-            elif parsed.all:
-                found = [one for one in found if self.concerns(one)]
-                if not found:
-                    raise exceptions.ConfigError(
-                        'all members have stopped; to name one of them '
-                        'nevertheless, give MEMBER; to list them: '
-                        'distperiodic member list')
-            self.warn(members, found, settings.session_timeout)
-            hint = (self.prepare_hint(parsed) if settings.connection
-                    else None)
-            action = admin.order(self.verb, found, _target(parsed),
-                                 **self.arguments(parsed))
-            if hint is not None:
-                hint(self.verb, [(one.part, one.name) for one in found],
-                     action)
-            code = self._wait(admin, action, parsed, settings)
-            self._note(admin)
-            if not settings.connection:
-                self.print(_NOTE)
-            return code
-
-    def _note(self, admin: 'MemberAdmin | RingMembers') -> None:
-        for problem in admin.problems():
-            self.print(f'warning: {problem}')
-
-    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """Return the arguments of the command."""
-        return {}
-
-    def concerns(self, member: 'MemberRow') -> bool:
-        """Return whether "--all" selects this member."""
-        return not member.stopped
-
-    def warn(self, members: 'list[MemberRow]', chosen: 'list[MemberRow]',
-             session_timeout: float) -> None:
-        """Print a warning if the command has unwanted consequences."""
-
-    def _wait(self, admin: 'MemberAdmin | RingMembers', action: str,
-              parsed: argparse.Namespace, settings: 'opts.Settings') -> int:
-        """Print each answer when it arrives, and then the missing answers."""
-        from distperiodic.adapters.local.clock import SystemClock
-        clock = SystemClock()
-        end = clock.monotonic() + parsed.wait
-        printed: set[tuple[str, str]] = set()
-        refused = 0
-        while True:
-            answers = admin.answers(action)
-            for one in answers:
-                if one.at is None or (one.part, one.name) in printed:
-                    continue
-                printed.add((one.part, one.name))
-                refused += not one.done
-                self.print(f'{one.name} ({role(one)}): {one.outcome}, at '
-                           f'{configured.second(one.at)}')
-            silent = [one for one in answers if one.at is None]
-            if not silent or clock.monotonic() >= end:
-                break
-            threading.Event().wait(_POLL)
-        states = {(one.part, one.name): one for one in admin.members()
-                  } if silent and settings.connection else {}
-        for one in silent:
-            self.print(
-                f'{one.name} ({role(one)}): no answer; ' + (
-                    _excuse(states.get((one.part, one.name)),
-                            settings.session_timeout, parsed.wait)
-                    if settings.connection else
-                    f'it was not reached within {parsed.wait:g} s, and the '
-                    'command is not sent again; repeat the command'))
-        admin.conclude(action, (
-            f'{len(answers) - len(silent) - refused} done, {refused} '
-            f'refused, {len(silent)} without an answer'))
-        return configured.FINDING if silent or refused else configured.FINE
-
-
-def _excuse(member: 'MemberRow | None', session_timeout: float,
-            waited: float) -> str:
-    """Return the reason why a member has not answered, and the consequence."""
-    if member is None or member.age is None:
-        return 'its row was deleted while this command waited'
-    age = configured.age(member.age / 1e6)
-    if member.stopped:
-        return (f'its process stopped {age} ago; the command takes effect '
-                'when it starts again')
-    if member.silent(session_timeout):
-        return (f'it has been silent for {age}: it was killed, it hangs, or '
-                'it cannot reach the store; the command takes effect when it '
-                'reaches the store')
-    return (f'it reported {age} ago, but did not answer within {waited:g} s; '
-            'the command takes effect at its next sweep')
-
-
-def _target(parsed: argparse.Namespace) -> str:
-    part = (f'partition {parsed.partition}' if parsed.partition is not None
-            else 'schedulers' if parsed.schedulers else '')
-    return ' of '.join(filter(None, [parsed.member, part])) or 'all'
-
-
-class MemberDrain(_Order):
+class MemberDrain(member_order.Order):
     """Take members out of service, and keep them out after a restart.
 
     A drained scheduler makes no new claims; the other schedulers own its
@@ -415,7 +152,7 @@ class MemberDrain(_Order):
                            + ' until one is started or undrained')
 
 
-class MemberUndrain(_Order):
+class MemberUndrain(member_order.Order):
     """Put drained members into service again."""
 
     verb = Verb.UNDRAIN
@@ -425,15 +162,15 @@ class MemberUndrain(_Order):
         return member.drained or super().concerns(member)
 
 
-class _OfOption(_Order):
+class _OfOption(member_order.Order):
     """Base class of commands that change one option of members."""
 
-    def _add_target(self, parser: argparse.ArgumentParser) -> None:
+    def add_target(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             'option', metavar='OPTION', choices=('pool_size',),
             help='pool_size: number of threads of each pool of the member')
         self._add_value(parser)
-        super()._add_target(parser)
+        super().add_target(parser)
 
     def _add_value(self, parser: argparse.ArgumentParser) -> None:
         """Add the argument that is the value of the option."""
