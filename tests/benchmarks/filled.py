@@ -13,6 +13,7 @@ import psycopg
 import pymysql
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
@@ -58,7 +59,7 @@ def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
             texts(url, [SPACE, job]))
         [number] = cursor.fetchone()
         fence = first_fence(LAST)
-        state = tables.STATE_CODES[State.DONE]
+        state = column_types.STATE_CODES[State.DONE]
         [rule] = texts(url, [''])
         insert(connection, url, tables.claim.name, _COLUMNS, (
             (key, number, position, LAST, LAST, state, fence, 1, 'ended',

@@ -20,6 +20,7 @@ import uuid
 import pytest
 
 from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import State
 from tests.benchmarks import filled
@@ -31,8 +32,8 @@ OBJECTS = 1_000_000
 #: them equally.
 BATCHES = {1: 200, 100: 100, 500: 40, 1000: 20}
 COPY = 'claims_by_tick'
-_DONE = tables.STATE_CODES[State.DONE]
-_CLAIMED = tables.STATE_CODES[State.CLAIMED]
+_DONE = column_types.STATE_CODES[State.DONE]
+_CLAIMED = column_types.STATE_CODES[State.CLAIMED]
 
 
 @pytest.fixture(scope='module')

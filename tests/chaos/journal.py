@@ -9,9 +9,9 @@ outcome.
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql.column_types import SKIPPED_CODES
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.tables import KIND
-from distperiodic.adapters.sql.tables import SKIPPED_CODES
-from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import State
 
 _WATCH = '''

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import tasks
-from distperiodic.adapters.sql.tables import STATE_CODES
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.core.claim import State
 from distperiodic.core.workflow import CODES
 from tests import checker

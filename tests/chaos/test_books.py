@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from distperiodic.adapters.sql.tables import SKIPPED_CODES
-from distperiodic.adapters.sql.tables import STATE_CODES
+from distperiodic.adapters.sql.column_types import SKIPPED_CODES
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from tests import checker

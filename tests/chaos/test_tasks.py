@@ -8,7 +8,7 @@ Errors in a history are covered by the tests of the oracle in
 import json
 import types
 
-from distperiodic.adapters.sql.tables import STATE_CODES
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.core.claim import State
 from distperiodic.core.workflow import CODES
 from distperiodic.core.workflow import Status

@@ -26,6 +26,7 @@ from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
@@ -264,8 +265,8 @@ def test_a_migration_that_was_cut_short_is_made_again(empty):
 
 
 def test_each_state_has_a_number():
-    assert set(tables.STATE_CODES) == set(State)
-    assert len(set(tables.STATE_CODES.values())) == len(State)
+    assert set(column_types.STATE_CODES) == set(State)
+    assert len(set(column_types.STATE_CODES.values())) == len(State)
 
 
 def test_tables_and_versions_of_the_service_itself_are_left_alone(

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from sqlalchemy import pool
 
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.column_types import SKIPPED_CODES
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.jobs import kind_and_name
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.adapters.sql.tables import SKIPPED_CODES
-from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
@@ -393,6 +394,5 @@ def in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:
     The states are literals in the statement: SQLAlchemy would expand a bound
     list again at each call.
     """
-    codes = ', '.join(map(str, sorted(
-        tables.STATE_CODES[state] for state in states)))
+    codes = ', '.join(map(str, sorted(STATE_CODES[one] for one in states)))
     return _claim.c.state.bool_op('IN')(sa.literal_column(f'({codes})'))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of the columns of the store.
+
+Ids are compared byte for byte in all databases. MySQL's text types ignore
+case or trailing blanks, so MySQL stores ids as bytes.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import postgresql
+
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.standby import Role
+from distperiodic.core.workflow import CODES
+from distperiodic.core.workflow import Status
+
+_MYSQL = ('mysql', 'mariadb')
+#: Codes of the states in the tables. Never change a code: existing rows
+#: contain it.
+STATE_CODES = {
+    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
+    State.COMMITTED: 5,
+    State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
+    State.SUPERSEDED: 13, State.CANCELLED: 14,
+}
+_STATES = {code: state for state, code in STATE_CODES.items()}
+_STATUSES = {code: status for status, code in CODES.items()}
+SKIPPED_CODES = {
+    SkippedBy.MISFIRE: 1, SkippedBy.OVERLAP: 2, SkippedBy.PAUSE: 3,
+    SkippedBy.LOST: 4,
+}
+_SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
+ROLE_CODES = {
+    Role.STARTING: 1, Role.STANDBY: 2, Role.ACTIVE: 3, Role.STOPPING: 4,
+    Role.SHARED: 5, Role.GONE: 6,
+}
+_ROLES = {code: role for role, code in ROLE_CODES.items()}
+
+
+def _written(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _read(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class Exact(sa.TypeDecorator[str]):
+    """Text that is compared byte for byte."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, length: int):
+        super().__init__(length)
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        if dialect.name in _MYSQL:
+            return dialect.type_descriptor(mysql.VARBINARY(4 * self.length))
+        if dialect.name == 'postgresql':
+            return dialect.type_descriptor(
+                postgresql.VARCHAR(self.length, collation='C'))
+        return dialect.type_descriptor(sa.String(self.length))
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> Any:
+        return _written(value) if dialect.name in _MYSQL else value
+
+    def process_result_value(self, value: Any, dialect: Any) -> str | None:
+        return _read(value)
+
+    # Processors run for each value of hundreds of rows. So the processors for
+    # MySQL bypass the slower methods above. Other databases need no
+    # processors.
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return _written if dialect.name in _MYSQL else None
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        return _read if dialect.name in _MYSQL else None
+
+
+class StateColumn(sa.TypeDecorator[State]):
+    """Column that stores a state as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: State | None, dialect: Any) -> Any:
+        return None if value is None else STATE_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> State | None:
+        return None if value is None else _STATES[value]
+
+
+class StatusColumn(sa.TypeDecorator[Status]):
+    """Column that stores the status of a task as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Status | None, dialect: Any) -> Any:
+        return None if value is None else CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> Status | None:
+        return None if value is None else _STATUSES[value]
+
+
+class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
+    """Column that stores the cause of a skip as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: SkippedBy | None, dialect: Any
+                           ) -> Any:
+        return None if value is None else SKIPPED_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any
+                             ) -> SkippedBy | None:
+        return None if value is None else _SKIPPED[value]
+
+
+class RoleColumn(sa.TypeDecorator[Role]):
+    """Column that stores the role of a worker as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Role | None, dialect: Any) -> Any:
+        return None if value is None else ROLE_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> Role | None:
+        return None if value is None else _ROLES[value]
+
+
+#: Type of the names of leases. The process that creates a lease names it.
+LeaseName = sa.String(100).with_variant(
+    mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
+#: Type of long texts; MySQL's TEXT is limited to 64 KiB.
+LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
