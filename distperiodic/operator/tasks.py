@@ -21,7 +21,6 @@ from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
-from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
@@ -29,10 +28,10 @@ from distperiodic.core import workflow
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import Status
-from distperiodic.operator import new_task
 from distperiodic.operator import task_reader
 from distperiodic.operator.group_reader import connect
 from distperiodic.operator.new_task import NewTask
+from distperiodic.operator.task_insertion import TaskInsertion
 
 T = TypeVar('T')
 
@@ -57,6 +56,7 @@ class TaskStore:
         self.reader = task_reader.TaskReader(self._database, namespace)
         self._numbers = Numbers(
             self._database, namespace, SystemClock().monotonic)
+        self._insertion = TaskInsertion(self._dialect, namespace)
         self.close = self._database.close
 
     # -- submit
@@ -70,7 +70,7 @@ class TaskStore:
         :raises InvalidTask: A key belongs to a task with another type, queue
             or parameters.
         """
-        tries = itertools.count()
+        tries, insertion = itertools.count(), self._insertion
 
         def work(tx: Transaction) -> list[str]:
             # The first try may have been committed although its answer was
@@ -82,12 +82,12 @@ class TaskStore:
                 # The rows of the queues are locked from here to the commit, so
                 # the tasks of a queue are committed in the order of their
                 # times.
-                self._lock_queues(tx, queues)
+                insertion.lock_queues(tx, queues)
             commands = self._numbers.read_commands(tx.connection, {
                 COMMAND_PREFIX + task.definition[0].normal.name
                 for task in tasks})
-            return self._insert(tx, tasks, queues, commands, commands.now,
-                                repeated)
+            return insertion.insert(
+                tx, tasks, queues, commands, commands.now, repeated)
         return self._run(work)
 
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
@@ -109,8 +109,8 @@ class TaskStore:
                 queues = {task.queue for task in tasks
                           if task.queue is not None}
                 if queues:
-                    self._keep_queues(tx, sorted(queues))
-                return self._insert(
+                    self._insertion.keep_queues(tx, sorted(queues))
+                return self._insertion.insert(
                     tx, tasks, [], self._numbers,
                     sql_session.now_in(connection, bind))
         except (sa_exception.DBAPIError, db_exception.DBError) as exc:
@@ -121,102 +121,6 @@ class TaskStore:
             'distperiodic tables; pass a session of the database in '
             '[distperiodic] connection, or set connection to the database of '
             'the session and run: distperiodic db sync')
-
-    def _insert(self, tx: Transaction, tasks: Sequence[NewTask],
-                queues: Sequence[str], numbers: Numbers | Commands, now: int,
-                repeated: bool = False) -> list[str]:
-        connection = tx.connection
-        keyed: dict[str, NewTask] = {}
-        for task in tasks:
-            if task.key is not None:
-                new_task.check_alike(keyed.setdefault(task.key, task), task)
-        written = self._existing(tx, _task.c.id, [
-            task.id for task in tasks]) if repeated else {}
-        new = [task for task in tasks if task.id not in written]
-        if new:
-            differ: dict[str, list[Any]] = {
-                'id': [task.id for task in new],
-                'type': [task.type for task in new],
-                'key': [task.key for task in new],
-                'queue': [task.queue for task in new],
-                'priority': [task.priority for task in new],
-                'due': [task.due for task in new],
-                'definition': [new_task.definition_text(task.definition)
-                               for task in new],
-                'parameters': [task.parameters for task in new],
-                'digest': [new_task.digest(task) for task in new],
-                # The tasks of one call keep their order.
-                'created': [now + index for index in range(len(new))],
-            }
-            # Send a value that is the same for all tasks only once: a workflow
-            # may be long, and often all tasks have the same workflow.
-            same = {name: values[0] for name, values in differ.items()
-                    if name != 'id' and len(set(values)) == 1}
-            self._dialect.insert_new(connection, _task, {
-                name: values for name, values in differ.items()
-                if name not in same
-            }, **same, space=self._namespace, status=Status.WAITING,
-                cursor=0, step=0, back=0, move=0, records='{}')
-        taken = {}
-        if keyed:
-            taken = self._existing(
-                tx, _task.c.key, list(keyed), _task.c.space == self._namespace)
-            for key, row in taken.items():
-                new_task.check_same(keyed[key], row)
-        ids = [task.id if task.key is None or task.key not in taken
-               else taken[task.key].id for task in tasks]
-        moves = task_rows.Moves(tx, numbers, self._namespace, now)
-        inserted = set(ids)
-        for task in new:
-            if task.queue is None and task.id in inserted:
-                moves.start(task.id, task.definition[0].normal,
-                            task.priority, task.due)
-        for name in queues:
-            moves.choose_head(name)
-        moves.write()
-        return ids
-
-    def _existing(self, tx: Transaction, column: Any, values: Sequence[str],
-                  *conditions: Any) -> dict[str, Any]:
-        return {row[0]: row for row in tx.connection.execute(
-            sa.select(column.label('found'), _task.c.id, _task.c.type,
-                      _task.c.digest)
-            .where(self._dialect.among(column), *conditions),
-            {'keys': self._dialect.keys(values)})}
-
-    def _lock_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        """Lock the rows of queues, and create the missing rows."""
-        lock = sa.update(_queue).where(
-            _queue.c.space == self._namespace,
-            self._dialect.among(_queue.c.name)).values(
-                changes=_queue.c.changes + 1)
-        keys = {'keys': self._dialect.keys(names)}
-        found = 0
-        # A scheduler may delete the row of an unused queue between the two
-        # statements.
-        while found < len(names):
-            self._create_queues(tx, names)
-            found = tx.connection.execute(lock, keys).rowcount
-
-    def _keep_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        """Protect the rows of queues from deletion until the commit.
-
-        Missing rows are created. Other submissions do not wait for this lock.
-        """
-        keep = sa.select(_queue.c.name).where(
-            _queue.c.space == self._namespace,
-            self._dialect.among(_queue.c.name)).with_for_update(
-                read=True, key_share=True)
-        keys = {'keys': self._dialect.keys(names)}
-        found = 0
-        while found < len(names):
-            self._create_queues(tx, names)
-            found = len(tx.connection.execute(keep, keys).all())
-
-    def _create_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        self._dialect.insert_new(
-            tx.connection, _queue, {'name': names}, space=self._namespace,
-            changes=0, goes_on=0)
 
     # -- steer
 
@@ -353,7 +257,7 @@ class TaskStore:
         A missing queue is created.
         """
         def work(tx: Transaction) -> None:
-            self._lock_queues(tx, [queue])
+            self._insertion.lock_queues(tx, [queue])
             tx.connection.execute(sa.update(_queue).where(
                 _queue.c.space == self._namespace, _queue.c.name == queue
             ).values(goes_on=int(goes_on)))

@@ -21,7 +21,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.control import Me
 from distperiodic.core.standby import Role
 from distperiodic.operator import pruning
-from distperiodic.operator.tasks import TaskStore
+from distperiodic.operator.task_insertion import TaskInsertion
 from distperiodic.ports import Failure
 from tests.configured import configuration
 from tests.pruned import pruned
@@ -205,7 +205,7 @@ def test_a_task_runs_although_its_queue_is_deleted_meanwhile(
         world, monkeypatch, own_transaction):
     """The row is deleted after the submission has found it."""
     world.unused('q')
-    create, calls = TaskStore._create_queues, []
+    create, calls = TaskInsertion.create_queues, []
 
     def create_and_lose(self, tx, names):
         create(self, tx, names)
@@ -213,7 +213,7 @@ def test_a_task_runs_although_its_queue_is_deleted_meanwhile(
         if len(calls) == 1:
             tx.connection.execute(sa.delete(tables.queue).where(
                 tables.queue.c.space == world.group))
-    monkeypatch.setattr(TaskStore, '_create_queues', create_and_lose)
+    monkeypatch.setattr(TaskInsertion, 'create_queues', create_and_lose)
     if own_transaction:
         task = world.submit('q')
     else:
