@@ -10,6 +10,7 @@ import uuid
 from oslo_config import cfg
 
 from distperiodic.adapters.messaging import bus as messaging
+from distperiodic.adapters.messaging import queue_names
 from distperiodic.core import message
 from tests.waiting import wait_until
 
@@ -67,12 +68,12 @@ class Ends:
 
     @property
     def work_queue(self):
-        return (messaging.work_topic(self.group, self.partition)
+        return (queue_names.work_topic(self.group, self.partition)
                 + '.' + self.worker.rpartition('~')[0].rpartition('~')[0])
 
     @property
     def reports_queue(self):
-        return messaging.reports_topic(self.group) + (
+        return queue_names.reports_topic(self.group) + (
             '.' + self.scheduler.rpartition('~')[0].rpartition('~')[0])
 
     def send(self, number, **changes):

@@ -430,17 +430,18 @@ def broker_settings(case: Case) -> Finding:
 @check('broker')
 def broker_queues(case: Case) -> Finding:
     """Every live process has its own queue, and consumes from it."""
-    from distperiodic.adapters.messaging import bus
+    from distperiodic.adapters.messaging import queue_names
     name, group = case.settings.group, case.populated
     main = case.brokers['']
-    reports = {f'{bus.reports_topic(name)}.{bus.queue_of(m.process)}'
+    topic = queue_names.reports_topic(name)
+    reports = {f'{topic}.{queue_names.queue_of(m.process)}'
                for m in group.members if m.points}
     queues: dict[Any, set[str]] = {
         probe: set(reports) for probe in case.brokers.values()}
     for partition, workers in group.workers.items():
         queues[case.brokers.get(partition, main)] |= {
-            f'{bus.work_topic(name, partition)}.'
-            f'{bus.queue_of(worker.process)}' for worker in workers}
+            f'{queue_names.work_topic(name, partition)}.'
+            f'{queue_names.queue_of(worker.process)}' for worker in workers}
     found: list[tuple[str, Any]] = []
     for probe, names in queues.items():
         try:

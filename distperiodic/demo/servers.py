@@ -16,8 +16,8 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic import service
 from distperiodic.adapters.coordination.url import check_backend_url
-from distperiodic.adapters.messaging import bus
 from distperiodic.adapters.messaging import drivers
+from distperiodic.adapters.messaging import queue_names
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.activity import Activity
@@ -157,12 +157,12 @@ class Servers:
                 store.close()
         if self._broker is not None:
             # A member that was killed could not delete its own queue.
-            reports = bus.reports_topic(self.group)
-            work = bus.work_topic(self.group, 'default')
+            reports = queue_names.reports_topic(self.group)
+            work = queue_names.work_topic(self.group, 'default')
             with contextlib.suppress(exceptions.DistperiodicError):
                 self._broker.delete(self._broker.find(), [
                     f'{reports if group == self.group else work}.'
-                    f'{bus.queue_of(process)}'
+                    f'{queue_names.queue_of(process)}'
                     for group, process in sorted(seen)])
 
 

@@ -1,24 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message bus for work and reports, over any broker that has a driver.
 
-Each worker process and each scheduler process has a queue of its own. A
-message is addressed to one process, so a scheduler knows exactly which batches
-each worker still holds, and no worker can take more batches than schedulers
-send to it::
-
-    distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
-    distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
-    distperiodic.GROUP.replies.WORD    <- replies to the command of an operator
-
-Schedulers also receive messages to ``distperiodic.GROUP.notices.all``: the
-notices of tasks. All members receive messages to
-``distperiodic.GROUP.control.all``: the commands of operators.
-
-The nonce identifies the process, as in its membership entry. Two processes
-with the same member id therefore never receive each other's messages. This
-separation is needed when the group rejects a second process, or when a new
-process replaces a process that hangs.
-
 This module encodes, signs and checks the messages. A driver sends and receives
 them; the scheme of ``transport_url`` selects the driver (module ``drivers``).
 The modules ``outbox`` and ``report_outbox`` handle failures of the broker. No
@@ -28,14 +10,14 @@ client of a broker is imported before ``start()``.
 import abc
 import logging
 import os
-import threading
-import urllib.parse
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
+from distperiodic.adapters.messaging import queue_names
+from distperiodic.adapters.messaging.drops import Drops
 from distperiodic.adapters.messaging.outbox import BatchOutbox
 from distperiodic.adapters.messaging.reply_outbox import ReplyOutbox
 from distperiodic.adapters.messaging.report_outbox import ReportOutbox
@@ -58,85 +40,9 @@ from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
 
-# Number of distinct (origin, reason) pairs that are counted separately. The
-# limit is needed because forged messages may contain any number of origins.
-_MOST_ORIGINS = 200
-#: Maximum number of characters in the name of a queue, which is ASCII. This is
-#: the limit of AMQP. It applies to all drivers, so that a group can change its
-#: driver.
-NAME_LIMIT = 255
-#: Last word of the name to which messages for all processes of one kind are
-#: sent.
-ALL = 'all'
-
-
-def work_topic(group: str, partition: str) -> str:
-    """Return the topic prefix of the queues of *partition*'s workers."""
-    return f'distperiodic.{_quoted(group)}.work.{_quoted(partition)}'
-
-
-def reports_topic(group: str) -> str:
-    """Return the topic prefix of the schedulers' report queues."""
-    return f'distperiodic.{_quoted(group)}.reports'
-
-
-def notices_topic(group: str) -> str:
-    """Return the topic of notices to all schedulers of a group."""
-    return f'distperiodic.{_quoted(group)}.notices'
-
-
-def control_topic(group: str) -> str:
-    """Return the topic of commands to all members of a group."""
-    return f'distperiodic.{_quoted(group)}.control'
-
-
-def replies_topic(group: str) -> str:
-    """Return the topic prefix of the queues of operators' commands."""
-    return f'distperiodic.{_quoted(group)}.replies'
-
-
-def _quoted(name: str) -> str:
-    """Quote *name* so that it is one word of a topic.
-
-    With an unquoted dot, two partitions could share a queue. A binding with an
-    unquoted '#' or '*' would receive the work of all workers.
-    """
-    return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
-
-
-def queue_of(process: str) -> str:
-    """Return the last word of the name of a process's queue.
-
-    :param process: see :attr:`distperiodic.core.member.Member.process`.
-    """
-    return urllib.parse.quote(process, safe=':@')
-
 
 def _server(entry: str) -> str:
-    return queue_of(member.process_of(entry))
-
-
-class Drops:
-    """Counter of dropped messages, which logs each kind of message once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def note(self, origin: str, reason: str,
-             level: int = logging.WARNING) -> None:
-        key = (f'{origin:.120}', f'{reason:.200}')
-        with self._lock:
-            if key not in self._counts and len(self._counts) > _MOST_ORIGINS:
-                key = ('many others', 'various')
-            count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count == 1:
-            LOG.log(level, 'message dropped: origin=%r reason=%r; further '
-                    'ones of this kind are counted and not logged', *key)
-
-    def counts(self) -> dict[tuple[str, str], int]:
-        with self._lock:
-            return dict(self._counts)
+    return queue_names.queue_of(member.process_of(entry))
 
 
 #: Callback for the commands of operators; see :class:`MessagingWorkBus`.
@@ -153,6 +59,8 @@ class _Bus(abc.ABC):
     _connection: Carrier | None = None
     # The last connection whose opening failed.
     _failed_connection: Carrier | None = None
+    _outbox: BatchOutbox | ReportOutbox | None = None
+    _replies: ReplyOutbox | None = None
     _pid = 0
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str, *,
@@ -160,12 +68,12 @@ class _Bus(abc.ABC):
                  monotonic: Callable[[], float] | None,
                  on_control: OnControl | None, hears: Sequence[str] = ()):
         queue = f'{topic}.{_server(me)}'
-        if len(queue) > NAME_LIMIT:
+        if len(queue) > queue_names.NAME_LIMIT:
             raise ConfigError(
                 f'the name of the queue {queue!r:.80}... would have '
                 f'{len(queue)} characters, but AMQP allows '
-                f'{NAME_LIMIT}; shorten the group, the partition or '
-                'the member id')
+                f'{queue_names.NAME_LIMIT}; shorten the group, the partition '
+                'or the member id')
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
@@ -176,12 +84,12 @@ class _Bus(abc.ABC):
         self._group = group
         self._hears = tuple(hears)
         if on_control is not None:
-            self._hears += (f'{control_topic(group)}.{ALL}',)
+            self._hears += (
+                f'{queue_names.control_topic(group)}.{queue_names.ALL}',)
         self._on_control = on_control
         self._filter = RequestFilter(group)
         self._now = SystemClock().now
         self._monotonic = monotonic or SystemClock().monotonic
-        self._replies: ReplyOutbox | None = None
         self._drops = Drops()
 
     @property
@@ -226,7 +134,7 @@ class _Bus(abc.ABC):
         self._begin(connection)
         self._replies = ReplyOutbox(
             lambda reply, word: connection.cast(
-                replies_topic(self._group), word,
+                queue_names.replies_topic(self._group), word,
                 encode_reply(reply, self._keys)))
         self._connection = connection
 
@@ -242,11 +150,20 @@ class _Bus(abc.ABC):
     def _begin(self, connection: Carrier) -> None:
         """Start to send through *connection*, which is open."""
 
-    def _close(self, connection: Carrier, timeout: float) -> None:
-        """Send the waiting replies, then disconnect."""
+    def close(self, timeout: float = 5.0) -> None:
+        """Send the waiting messages, then disconnect.
+
+        Messages that cannot be sent in time are given up.
+
+        :param timeout: Maximum duration of the call, in seconds.
+        """
         deadline = self._monotonic() + timeout
-        if self._replies is not None:
-            self._replies.close(timeout)
+        connection, self._connection = self._connection, None
+        if connection is None or self._pid != os.getpid():
+            return
+        for outbox in (self._outbox, self._replies):
+            if outbox is not None:
+                outbox.close(max(0.0, deadline - self._monotonic()))
         connection.close(max(0.0, deadline - self._monotonic()))
 
     def _unusable(self) -> str | None:
@@ -345,10 +262,11 @@ class MessagingWorkBus(_Bus):
                  keys: Sequence[Key] = (), quorum: bool = False,
                  patience: float = 5.0, capacity: int = 1000,
                  monotonic: Callable[[], float] | None = None):
-        super().__init__(conf, transport_url, reports_topic(group),
-                         group=group, me=me, keys=keys, quorum=quorum,
-                         monotonic=monotonic, on_control=on_control,
-                         hears=[f'{notices_topic(group)}.{ALL}'])
+        super().__init__(
+            conf, transport_url, queue_names.reports_topic(group),
+            group=group, me=me, keys=keys, quorum=quorum,
+            monotonic=monotonic, on_control=on_control,
+            hears=[f'{queue_names.notices_topic(group)}.{queue_names.ALL}'])
         self._on_notice = on_notice
         self._on_report = on_report
         self._on_unsent = on_unsent
@@ -365,26 +283,12 @@ class MessagingWorkBus(_Bus):
         else:
             self._on_unsent(batch, reason or 'the bus is not started')
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Send the waiting batches, then disconnect.
-
-        *on_unsent* is called for each batch that could not be sent in time.
-
-        :param timeout: Maximum duration of the call, in seconds.
-        """
-        deadline = self._monotonic() + timeout
-        connection, self._connection = self._connection, None
-        if (connection is None or self._outbox is None
-                or self._pid != os.getpid()):
-            return
-        self._outbox.close(timeout)
-        self._close(connection, max(0.0, deadline - self._monotonic()))
-
     def _begin(self, connection: Carrier) -> None:
         def publish(batch: Batch) -> None:
-            connection.cast(work_topic(self._group, batch.partition),
-                            _server(batch.worker),
-                            message.encode_batch(batch, self._keys))
+            connection.cast(
+                queue_names.work_topic(self._group, batch.partition),
+                _server(batch.worker),
+                message.encode_batch(batch, self._keys))
 
         self._outbox = BatchOutbox(
             publish, self._on_sent, self._on_unsent, capacity=self._capacity,
@@ -430,9 +334,10 @@ class MessagingReportBus(_Bus):
                  keys: Sequence[Key] = (), quorum: bool = False,
                  patience: float = 60.0, capacity: int = 200_000,
                  monotonic: Callable[[], float] | None = None):
-        super().__init__(conf, transport_url, work_topic(group, partition),
-                         group=group, me=me, keys=keys, quorum=quorum,
-                         monotonic=monotonic, on_control=on_control)
+        super().__init__(
+            conf, transport_url, queue_names.work_topic(group, partition),
+            group=group, me=me, keys=keys, quorum=quorum,
+            monotonic=monotonic, on_control=on_control)
         self._on_batch = on_batch
         self._patience = patience
         self._capacity = capacity
@@ -458,24 +363,12 @@ class MessagingReportBus(_Bus):
         if self._outbox is not None:
             self._outbox.forget(to_entry)
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Send the waiting reports, then disconnect.
-
-        :param timeout: Maximum duration of the call, in seconds.
-        """
-        deadline = self._monotonic() + timeout
-        connection, self._connection = self._connection, None
-        if (connection is None or self._outbox is None
-                or self._pid != os.getpid()):
-            return
-        self._outbox.close(timeout)
-        self._close(connection, max(0.0, deadline - self._monotonic()))
-
     def _begin(self, connection: Carrier) -> None:
         def publish(to_entry: str, reports: list[Report]) -> None:
-            connection.cast(reports_topic(self._group), _server(to_entry),
-                            message.encode_reports(reports, to=to_entry,
-                                                   keys=self._keys))
+            connection.cast(
+                queue_names.reports_topic(self._group), _server(to_entry),
+                message.encode_reports(
+                    reports, to=to_entry, keys=self._keys))
 
         self._outbox = ReportOutbox(
             publish, self._lost, patience=self._patience,

@@ -16,10 +16,10 @@ from typing import Any
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
-from distperiodic.adapters.messaging.bus import ALL
-from distperiodic.adapters.messaging.bus import Drops
-from distperiodic.adapters.messaging.bus import control_topic
-from distperiodic.adapters.messaging.bus import replies_topic
+from distperiodic.adapters.messaging.drops import Drops
+from distperiodic.adapters.messaging.queue_names import ALL
+from distperiodic.adapters.messaging.queue_names import control_topic
+from distperiodic.adapters.messaging.queue_names import replies_topic
 from distperiodic.core import message
 from distperiodic.core.control_message import ControlReply
 from distperiodic.core.control_message import ControlRequest

@@ -28,9 +28,9 @@ from collections.abc import Callable
 from typing import Any
 
 from distperiodic.adapters.messaging import consumer
-from distperiodic.adapters.messaging.bus import NAME_LIMIT
 from distperiodic.adapters.messaging.drivers import EXAMPLE
 from distperiodic.adapters.messaging.probe import RabbitProbe
+from distperiodic.adapters.messaging.queue_names import NAME_LIMIT
 from distperiodic.adapters.messaging.transport import EXCHANGE
 from distperiodic.adapters.messaging.transport import METHOD
 from distperiodic.adapters.messaging.transport import BrokerTransport

@@ -15,8 +15,8 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
-from distperiodic.adapters.messaging.bus import ALL
-from distperiodic.adapters.messaging.bus import notices_topic
+from distperiodic.adapters.messaging.queue_names import ALL
+from distperiodic.adapters.messaging.queue_names import notices_topic
 from distperiodic.core import message
 from distperiodic.core.wire import Key
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the queues of the message bus.
+
+Each worker process and each scheduler process has a queue of its own. A
+message is addressed to one process, so a scheduler knows exactly which batches
+each worker still holds, and no worker can take more batches than schedulers
+send to it::
+
+    distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
+    distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
+    distperiodic.GROUP.replies.WORD    <- replies to the command of an operator
+
+Schedulers also receive messages to ``distperiodic.GROUP.notices.all``: the
+notices of tasks. All members receive messages to
+``distperiodic.GROUP.control.all``: the commands of operators.
+
+The nonce identifies the process, as in its membership entry. Two processes
+with the same member id therefore never receive each other's messages. This
+separation is needed when the group rejects a second process, or when a new
+process replaces a process that hangs.
+"""
+
+import urllib.parse
+
+#: Maximum number of characters in the name of a queue, which is ASCII. This is
+#: the limit of AMQP. It applies to all drivers, so that a group can change its
+#: driver.
+NAME_LIMIT = 255
+#: Last word of the name to which messages for all processes of one kind are
+#: sent.
+ALL = 'all'
+
+
+def work_topic(group: str, partition: str) -> str:
+    """Return the topic prefix of the queues of *partition*'s workers."""
+    return f'distperiodic.{_quoted(group)}.work.{_quoted(partition)}'
+
+
+def reports_topic(group: str) -> str:
+    """Return the topic prefix of the schedulers' report queues."""
+    return f'distperiodic.{_quoted(group)}.reports'
+
+
+def notices_topic(group: str) -> str:
+    """Return the topic of notices to all schedulers of a group."""
+    return f'distperiodic.{_quoted(group)}.notices'
+
+
+def control_topic(group: str) -> str:
+    """Return the topic of commands to all members of a group."""
+    return f'distperiodic.{_quoted(group)}.control'
+
+
+def replies_topic(group: str) -> str:
+    """Return the topic prefix of the queues of operators' commands."""
+    return f'distperiodic.{_quoted(group)}.replies'
+
+
+def _quoted(name: str) -> str:
+    """Quote *name* so that it is one word of a topic.
+
+    With an unquoted dot, two partitions could share a queue. A binding with an
+    unquoted '#' or '*' would receive the work of all workers.
+    """
+    return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
+
+
+def queue_of(process: str) -> str:
+    """Return the last word of the name of a process's queue.
+
+    :param process: see :attr:`distperiodic.core.member.Member.process`.
+    """
+    return urllib.parse.quote(process, safe=':@')
