@@ -8,14 +8,12 @@ options, start, connection, signals, health and stop.
 import abc
 import collections
 import logging
-import math
 import os
 import queue
 import signal
 import threading
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 
@@ -29,15 +27,9 @@ from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.membership import Membership
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
-from distperiodic.adapters.local.processes import Call
-from distperiodic.adapters.local.processes import Processes
 from distperiodic.adapters.local.store_thread import StoreThread
-from distperiodic.core import message
-from distperiodic.core.claim import Authority
-from distperiodic.core.context import Context
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control_message import ControlReply
@@ -45,19 +37,16 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
 from distperiodic.core.member import process_of
-from distperiodic.core.refusal import Refusal
-from distperiodic.core.schedule import Instant
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
 from distperiodic.flow import events
 from distperiodic.flow.log_throttle import LogThrottle
-from distperiodic.flow.run_leases import RunLeases
-from distperiodic.flow.worker import runs
 from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
 from distperiodic.service.checks import warn_of_workflows
+from distperiodic.service.handlers import Handlers
 from distperiodic.service.member_control import MemberControl
 from distperiodic.service.member_report import MemberReports
 from distperiodic.store import check_store
@@ -143,6 +132,8 @@ class Lifecycle(ServiceBase):
     """
 
     _kind = ''
+    #: The subclass assigns it before each start.
+    _handlers: Handlers
 
     def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks):
         super().__init__()
@@ -168,12 +159,6 @@ class Lifecycle(ServiceBase):
         self._member_id = ''
         #: Membership of this process. None means that it joins no group.
         self._group_member: Membership | None = None
-        self._pool = Pools('', {})
-        #: Executor of the handlers. Before the start it has no jobs.
-        self._executor = runs.Executor(
-            {}, clock=SystemClock(), pool=self._pool,
-            report=lambda report, to_entry: None,
-            may_start=lambda batch: Refusal.DRAINING)
         #: Monotonic time of the last pass of the main thread's loop, in
         #: seconds.
         self._last_turn = 0.0
@@ -181,8 +166,6 @@ class Lifecycle(ServiceBase):
         #: Number of tasks that this process has ended, by status.
         self._task_outcomes: collections.Counter[Status] = (
             collections.Counter())
-        #: Processes in which handlers run.
-        self._processes: list[Processes] = []
         #: Events from other threads, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
             queue.SimpleQueue())
@@ -224,7 +207,7 @@ class Lifecycle(ServiceBase):
             clock=self._clock, reply=None if bus is None else bus.reply,
             put=self._inbox.put)
         self._reports = MemberReports(
-            self._kind, self._executor,
+            self._kind, self._handlers.executor,
             stored=bool(self._settings.connection))
         self._started.set()
         threading.Thread(target=self._main, daemon=True,
@@ -376,19 +359,13 @@ class Lifecycle(ServiceBase):
             'member': self._member_id,
             'healthy': healthy,
             'problem': str(problem) if problem else None,
-            'pools': self._pools(),
+            'pools': self._handlers.pools() if self._started.is_set() else {},
         }
         if self._store is not None and self._tasks.commands:
             status['tasks'] = {
                 str(one): self._task_outcomes[one]
                 for one in (*sorted(ENDED), Status.STUCK)}
         return status
-
-    def _pools(self) -> dict[str, dict[str, int]]:
-        """Return the threads and the queue of each pool, by topic."""
-        queued = self._executor.queued()
-        return {topic: pool | {'queued': queued.get(topic, 0)}
-                for topic, pool in self._pool.status().items()}
 
     def exit_if_unusable(self, processes: int) -> None:
         """End the program if this service cannot start.
@@ -503,67 +480,6 @@ class Lifecycle(ServiceBase):
                 task_outcomes=self._task_outcomes),
             lambda call: self._inbox.put(events.Called(call)))
 
-    def _finisher(self, grants: Callable[[], RunLeases | None]) -> (
-            Callable[[message.Batch, str, Any, str | None], None] | None):
-        """Return a function that ends a run in the handler's own transaction.
-
-        :return: None if there is no store.
-        """
-        if not self._settings.connection:
-            return None
-        from distperiodic.adapters.sql.session import finish_in
-
-        def finish(batch: message.Batch, key: str, session: Any,
-                   result: str | None) -> None:
-            found = grants()
-            lease = found and found.lease_of(batch)
-            if not lease or not finish_in(
-                    session, namespace=self._settings.group, job=batch.job,
-                    key=key, lease=lease, result=result):
-                raise exceptions.RunReplaced(
-                    f'the run of job {batch.job!r} object {key!r} was given '
-                    'to another worker; roll back its changes')
-        return finish
-
-    def _isolate(self, topics: Iterable[str],
-                 grants: Callable[[], RunLeases | None]
-                 ) -> Mapping[str, runs.Isolated]:
-        """Return the functions that run handlers in processes, by topic.
-
-        The result contains only topics with ``executor = process``.
-
-        :raises ConfigError: The processes could not build the tasks.
-        """
-        settings = self._settings
-        found: dict[str, runs.Isolated] = {}
-        for topic in topics:
-            partition = settings.partitions.get(topic)
-            if partition is None or partition.executor != 'process':
-                continue
-            pool = Processes(self._tasks_of(topic), opts.files(self._conf),
-                             settings.group, settings.pool_size_of(topic))
-            self._processes.append(pool)
-
-            def run(batch: message.Batch, index: int, context: Context,
-                    arguments: tuple[Any, ...], deadline: Instant | None,
-                    timeout: float | None, pool: Processes = pool
-                    ) -> str | None:
-                key, found = batch.objects[index], grants()
-
-                def until() -> float:
-                    if found is None or batch.authority is not Authority.STORE:
-                        return math.inf
-                    return found.runs_until(batch)
-                return pool.run(Call(
-                    batch.job, key, batch.tick, batch.fences[index],
-                    batch.attempts[index], deadline,
-                    (batch.progress or {}).get(key, 'null'),
-                    batch.steps[key] if batch.steps else None,
-                    (found and found.lease_of(batch)) or '', until(),
-                    arguments), context, timeout, until)
-            found[topic] = run
-        return found
-
     def _check_store(self) -> None:
         check_store(self._settings, self._conf)
         if self._store is not None:
@@ -600,21 +516,7 @@ class Lifecycle(ServiceBase):
 
         :param size: None means that the option ``pool_size`` applies.
         """
-        limits = {topic: self._settings.pool_size_of(topic)
-                  for topic in self._pool.status()}
-        sizes = limits if size is None else dict.fromkeys(limits, size)
-        if self._processes:
-            # A process pool cannot grow.
-            sizes = {topic: min(wanted, limits[topic])
-                     for topic, wanted in sizes.items()}
-        self._pool.resize(sizes)
-        text = 'pool_size is ' + ', '.join(
-            map(str, sorted(set(sizes.values()))))
-        if size is not None and min(sizes.values()) < size:
-            return Outcome(False, (
-                f'{text}, not {size}: handlers run in processes, and their '
-                'number cannot grow until a restart with a larger pool_size'))
-        return Outcome(True, text)
+        return self._handlers.resize(size)
 
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for operators."""

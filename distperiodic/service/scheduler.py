@@ -25,7 +25,6 @@ from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.bus import LocalBus
 from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
-from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
@@ -45,8 +44,8 @@ from distperiodic.core.task import ring_key
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
-from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
+from distperiodic.service.handlers import Handlers
 from distperiodic.service.pruner import ServicePruner
 
 LOG = logging.getLogger(__name__)
@@ -135,19 +134,14 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._member_id, points=settings.hash_ring_replicas_count,
                 jobs=sign_of(self._tasks.jobs))
             membership.join(settings.group, self._put_view)
-        self._pool = Pools(
-            'distperiodic-run',
-            {job.topic: settings.pool_size_of(job.topic)
-             for job, _ in local.values()})
-        self._executor = runs.Executor(
-            local, clock=self._clock, pool=self._pool,
+        self._local_topics = {job.topic for job, _ in local.values()}
+        self._handlers = Handlers(
+            local, {topic: self._tasks_of(topic)
+                    for topic in self._local_topics},
+            conf=self._conf, settings=settings, clock=self._clock,
             report=self._put_report, may_start=self._may_start,
-            finish=self._finisher(
-                lambda: self._flow.grants_of(Authority.STORE)),
-            isolated=self._isolate(
-                {job.topic for job, _ in local.values()},
-                lambda: self._flow.grants_of(Authority.STORE)),
-            lease=settings.lease)
+            grants=lambda: self._flow.grants_of(Authority.STORE))
+        self._executor = self._handlers.executor
         self._bus: PartitionBuses | None = None
         if sends:
             self._bus = self._buses(membership.me.entry)
@@ -157,7 +151,6 @@ class SchedulerService(lifecycle.Lifecycle):
                 membership.watch(name, self._put_view)
         self._reader = ThreadReader(
             self._tasks.catalogue, self._put_reading)
-        self._local_topics = {job.topic for job, _ in local.values()}
         self._flow = pipeline.Pipeline(
             self._books(shared, sends), clock=self._clock,
             membership=membership, group=settings.group,
@@ -628,14 +621,13 @@ class SchedulerService(lifecycle.Lifecycle):
             lifecycle.CLOSING, end - self._clock.monotonic())))
         self._executor.drain()
         self._executor.cancel()
-        self._pool.stop()
+        self._handlers.stop_threads()
         self._inbox.put(events.Stopped())
         if self._bus is not None:
             self._bus.close(timeout=lifecycle.CLOSING)
         self._ended.wait(1.0)
         self._ended.set()
-        for processes in self._processes:
-            processes.close()
+        self._handlers.close_processes()
         if self._slot is not None:
             self._slot.leave()
         LOG.info('scheduler stopped: member=%s', self._member_id)

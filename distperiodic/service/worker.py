@@ -19,7 +19,6 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.core import message
@@ -31,8 +30,8 @@ from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
-from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
+from distperiodic.service.handlers import Handlers
 from distperiodic.service.partition_role import PartitionRole
 
 LOG = logging.getLogger(__name__)
@@ -74,7 +73,6 @@ class WorkerService(lifecycle.Lifecycle):
         self._member = self._group_member = self._membership(
             self._member_id, slots=0 if standby else self._slots)
         self._member.join(self._group, self._put_view if standby else None)
-        self._pool = Pools('distperiodic-run', {self._topic: self._slots})
         self._bus = MessagingReportBus(
             self._conf, partition.transport_url if partition else None,
             group=settings.group, partition=self._topic,
@@ -107,13 +105,11 @@ class WorkerService(lifecycle.Lifecycle):
                 partitions=settings.partitions, proceeds=True,
                 elected=self._role.standby)
             report, may_start = self._put_report, self._may_start_granted
-        self._executor = runs.Executor(
-            jobs, clock=self._clock, pool=self._pool, report=report,
-            may_start=may_start,
-            finish=self._finisher(lambda: self._run_leases),
-            isolated=self._isolate([self._topic],
-                                   lambda: self._run_leases),
-            lease=settings.lease)
+        self._handlers = Handlers(
+            jobs, {self._topic: tasks}, conf=self._conf, settings=settings,
+            clock=self._clock, report=report, may_start=may_start,
+            grants=lambda: self._run_leases)
+        self._executor = self._handlers.executor
         if settings.dispatcher == 'local':
             LOG.warning(
                 'no work expected: dispatcher=local; schedulers run the work '
@@ -255,7 +251,7 @@ class WorkerService(lifecycle.Lifecycle):
             self._stopping.is_set() or self._control.drained
             or not self._role.open)
         self._member.publish(
-            slots=0 if closed else self._pool.status()[self._topic]['size'])
+            slots=0 if closed else self._handlers.pools()[self._topic]['size'])
 
     def _work(self) -> None:
         # Listen before joining: schedulers may send as soon as they see this
@@ -353,7 +349,7 @@ class WorkerService(lifecycle.Lifecycle):
                 'schedulers send these objects to other workers',
                 self._member_id, self._executor.busy)
             self._executor.cancel()
-        self._pool.stop()
+        self._handlers.stop_threads()
         if self._store is not None and not self._is_busy():
             # Other workers then need not wait for the end of the lease.
             self._inbox.put(events.Called(self._role.depart))
@@ -368,8 +364,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._drained.set()
         self._inbox.put(events.Woken())
         self._ended.wait(1.0)
-        for processes in self._processes:
-            processes.close()
+        self._handlers.close_processes()
         if self._slot is not None:
             self._slot.leave()
         LOG.info('worker stopped: member=%s', self._member_id)

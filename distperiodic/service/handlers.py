@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads and processes that run the handlers of one service.
+
+Each partition has its own pool of threads. With ``executor = process``, each
+of these threads passes its handlers to a process.
+"""
+
+import math
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_config import cfg
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import ports
+from distperiodic.adapters.local.pool import Pools
+from distperiodic.adapters.local.processes import Call
+from distperiodic.adapters.local.processes import Processes
+from distperiodic.core import message
+from distperiodic.core.claim import Authority
+from distperiodic.core.context import Context
+from distperiodic.core.control import Outcome
+from distperiodic.core.job import Job
+from distperiodic.core.refusal import Refusal
+from distperiodic.core.schedule import Instant
+from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.worker import runs
+
+
+class Handlers:
+    """The pools of one service, and the executor that uses them.
+
+    :param jobs: Job and handler by the job's name.
+    :param tasks: Object that defines the handlers, by topic.
+    :param report: See :class:`.runs.Executor`.
+    :param may_start: See :class:`.runs.Executor`.
+    :param grants: Returns the runs that the store has granted. None means
+        that there is no store.
+    :raises ConfigError: The processes could not build the tasks.
+    """
+
+    def __init__(self, jobs: Mapping[str, tuple[Job, Callable[..., Any]]],
+                 tasks: Mapping[str, periodic.PeriodicTasks], *,
+                 conf: cfg.ConfigOpts, settings: opts.Settings,
+                 clock: ports.Clock,
+                 report: Callable[[message.Report, str], None],
+                 may_start: Callable[[message.Batch], Refusal | None],
+                 grants: Callable[[], RunLeases | None]):
+        self._settings = settings
+        self._grants = grants
+        self._pools = Pools('distperiodic-run', {
+            topic: settings.pool_size_of(topic) for topic in tasks})
+        self._processes: list[Processes] = []
+        self.executor = runs.Executor(
+            jobs, clock=clock, pool=self._pools, report=report,
+            may_start=may_start, finish=self._finisher(),
+            isolated=self._isolate(conf, tasks), lease=settings.lease)
+
+    def _finisher(self) -> (
+            Callable[[message.Batch, str, Any, str | None], None] | None):
+        """Return a function that ends a run in the handler's own transaction.
+
+        :return: None if there is no store.
+        """
+        if not self._settings.connection:
+            return None
+        from distperiodic.adapters.sql.session import finish_in
+
+        def finish(batch: message.Batch, key: str, session: Any,
+                   result: str | None) -> None:
+            found = self._grants()
+            lease = found and found.lease_of(batch)
+            if not lease or not finish_in(
+                    session, namespace=self._settings.group, job=batch.job,
+                    key=key, lease=lease, result=result):
+                raise exceptions.RunReplaced(
+                    f'the run of job {batch.job!r} object {key!r} was given '
+                    'to another worker; roll back its changes')
+        return finish
+
+    def _isolate(self, conf: cfg.ConfigOpts,
+                 tasks: Mapping[str, periodic.PeriodicTasks]
+                 ) -> Mapping[str, runs.Isolated]:
+        """Return the functions that run handlers in processes, by topic.
+
+        The result contains only topics with ``executor = process``.
+
+        :raises ConfigError: The processes could not build the tasks.
+        """
+        settings = self._settings
+        found: dict[str, runs.Isolated] = {}
+        for topic, defined in tasks.items():
+            partition = settings.partitions.get(topic)
+            if partition is None or partition.executor != 'process':
+                continue
+            pool = Processes(defined, opts.files(conf), settings.group,
+                             settings.pool_size_of(topic))
+            self._processes.append(pool)
+
+            def run(batch: message.Batch, index: int, context: Context,
+                    arguments: tuple[Any, ...], deadline: Instant | None,
+                    timeout: float | None, pool: Processes = pool
+                    ) -> str | None:
+                key, found = batch.objects[index], self._grants()
+
+                def until() -> float:
+                    if found is None or batch.authority is not Authority.STORE:
+                        return math.inf
+                    return found.runs_until(batch)
+                return pool.run(Call(
+                    batch.job, key, batch.tick, batch.fences[index],
+                    batch.attempts[index], deadline,
+                    (batch.progress or {}).get(key, 'null'),
+                    batch.steps[key] if batch.steps else None,
+                    (found and found.lease_of(batch)) or '', until(),
+                    arguments), context, timeout, until)
+            found[topic] = run
+        return found
+
+    def pools(self) -> dict[str, dict[str, int]]:
+        """Return the threads and the queue of each pool, by topic."""
+        queued = self.executor.queued()
+        return {topic: pool | {'queued': queued.get(topic, 0)}
+                for topic, pool in self._pools.status().items()}
+
+    def resize(self, size: int | None) -> Outcome:
+        """Set the number of threads of each pool.
+
+        :param size: None means that the option ``pool_size`` applies.
+        """
+        limits = {topic: self._settings.pool_size_of(topic)
+                  for topic in self._pools.status()}
+        sizes = limits if size is None else dict.fromkeys(limits, size)
+        if self._processes:
+            # A process pool cannot grow.
+            sizes = {topic: min(wanted, limits[topic])
+                     for topic, wanted in sizes.items()}
+        self._pools.resize(sizes)
+        text = 'pool_size is ' + ', '.join(
+            map(str, sorted(set(sizes.values()))))
+        if size is not None and min(sizes.values()) < size:
+            return Outcome(False, (
+                f'{text}, not {size}: handlers run in processes, and their '
+                'number cannot grow until a restart with a larger pool_size'))
+        return Outcome(True, text)
+
+    def stop_threads(self) -> None:
+        """Start no more handlers; return at once."""
+        self._pools.stop()
+
+    def close_processes(self) -> None:
+        """End the processes."""
+        for processes in self._processes:
+            processes.close()
