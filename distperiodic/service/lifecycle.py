@@ -8,7 +8,6 @@ options, start, connection, signals, health and stop.
 import abc
 import collections
 import logging
-import os
 import queue
 import signal
 import threading
@@ -58,32 +57,8 @@ LOG = logging.getLogger(__name__)
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
-# Number of lease names that are generated together, and number of random bytes
-# in each name.
-_NAMES = 256
-_BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
-
-
-# Lease names generated in advance. Each read of the system's random source
-# releases the interpreter lock. A burst of a thousand ticks would otherwise
-# need two thousand of these reads.
-_names: list[str] = []
-# A forked child must not use the names of its parent.
-os.register_at_fork(after_in_child=_names.clear)
-
-
-def new_lease() -> str:
-    """Return a unique name for a lease that cannot be guessed."""
-    try:
-        return _names.pop()
-    except IndexError:
-        drawn = os.urandom(_NAMES * _BYTES).hex()
-        name, *others = (drawn[at:at + 2 * _BYTES] for at in range(
-            0, len(drawn), 2 * _BYTES))
-        _names.extend(others)
-        return name
 
 
 def worker_group(group: str, partition: str) -> str:

@@ -44,6 +44,7 @@ from distperiodic.core.task import ring_key
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
+from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
 from distperiodic.service.pruner import ServicePruner
@@ -157,7 +158,7 @@ class SchedulerService(lifecycle.Lifecycle):
             identity=self._member_id, me=self._entry,
             bus=LocalBus(self._executor.accept, local, self._bus),
             reader=self._reader, put=self._inbox.put,
-            new_lease=lifecycle.new_lease,
+            new_lease=lease_names.new_lease,
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
             late_after=settings.late_claim_after, sure=self._sure,
             partitions=settings.partitions)

@@ -30,6 +30,7 @@ from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
+from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
 from distperiodic.service.partition_role import PartitionRole
@@ -99,7 +100,7 @@ class WorkerService(lifecycle.Lifecycle):
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
                 run=lambda batch: self._executor.accept(batch),
-                report=self._bus.report, new_lease=lifecycle.new_lease,
+                report=self._bus.report, new_lease=lease_names.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
                 partitions=settings.partitions, proceeds=True,

@@ -3,23 +3,23 @@
 
 import os
 
-from distperiodic.service import lifecycle
+from distperiodic.service import lease_names
 
 
 def test_no_name_of_a_lease_is_given_out_twice():
-    names = [lifecycle.new_lease() for _ in range(1000)]
+    names = [lease_names.new_lease() for _ in range(1000)]
 
     assert len(set(names)) == 1000
     assert {len(name) for name in names} == {20}
 
 
 def test_a_forked_child_gives_out_other_names():
-    lifecycle.new_lease()
+    lease_names.new_lease()
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.write(writer, '\n'.join(
-            lifecycle.new_lease() for _ in range(300)).encode())
+            lease_names.new_lease() for _ in range(300)).encode())
         os._exit(0)
     os.close(writer)
     with open(reader) as answer:
@@ -27,4 +27,4 @@ def test_a_forked_child_gives_out_other_names():
     os.waitpid(child, 0)
 
     assert len(theirs) == 300
-    assert not theirs & {lifecycle.new_lease() for _ in range(300)}
+    assert not theirs & {lease_names.new_lease() for _ in range(300)}
