@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record that the checker judges, and checks that only the chaos suite can
-make.
+"""The record of a cluster for the checker, and checks of the chaos suite.
 
 The record combines three sources:
 
@@ -30,15 +29,15 @@ AFTER = int((SESSION + LEASE + 5.0) * SECOND)
 #: Microseconds within which a claim must end.
 PATIENCE = 20 * SECOND
 # Microseconds from the timestamp of a commit until other transactions can see
-# the commit. PostgreSQL takes the timestamp first. On a busy machine it may
-# pause between the two events.
+# the commit. PostgreSQL takes the timestamp first. On a busy machine, it may
+# pause before it makes the commit visible.
 _SEEN = SECOND // 10
 
 _ENDINGS = {state.value for state in ENDINGS}
 
 
 class Window(NamedTuple):
-    """The time from the begin of a fault to its end."""
+    """The time from the start of a fault to its end."""
 
     begin: int
     end: int
@@ -84,7 +83,8 @@ def record(told, moves, driver, begin, end):
 def runs(told):
     """Return the runs that handlers recorded in the ledger.
 
-    If a process died during a run, the run ended at its death, as 'killed'.
+    If a process died during a run, the run ended at the time of the death,
+    with the outcome 'killed'.
     """
     made = []
     going = collections.defaultdict(dict)
@@ -247,7 +247,9 @@ def check(record_, booked, history, strangers):
 
 
 def _unfounded(record_):
-    """Find claims that are done although no run with their fence was done."""
+    """Find claims that are done, although no run with their fence ended as
+    done.
+    """
     done = {(run.key, run.fence) for run in record_.runs
             if run.outcome == 'done'}
     return [checker.Finding('unfounded', f'{key} is done by {fence}, and no '
@@ -255,7 +257,8 @@ def _unfounded(record_):
             for key, claim in record_.claims.items()
             for fence in claim.counted if (key, fence) not in done
             # A handler of this job commits the end of its run before it
-            # records the end in the ledger. It may be killed in between.
+            # records the end in the ledger. Its process may be killed between
+            # these two actions.
             and key[0] != 'booked']
 
 
@@ -323,7 +326,9 @@ def _early(record_):
 
 
 def _repeats(record_):
-    """Find ticks that ran again after they were done, without a fault near."""
+    """Find ticks that ran again after a run was done, without a fault at that
+    time.
+    """
     found = []
     by_key = collections.defaultdict(list)
     for run in record_.runs:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of the cluster: every policy, and handlers of every kind.
+"""The jobs of the cluster, with all policies and with handlers of all kinds.
 
 A handler records its start in the ledger, checks its lease while it works,
-sends an effect with its fence to the ledger, and records its outcome. Its
-duration and its failure depend only on the object, the tick and the attempt.
-So they are the same in each process.
+sends an effect with its fence to the ledger, and records its outcome. The
+duration and the failure of a run depend only on the object, the tick and the
+attempt. So they are the same in each process.
 """
 
 import dataclasses
@@ -47,9 +47,9 @@ POLICIES = {policy.job: policy for policy in (
     Policy('rare', period=15 * SECOND),
     Policy('cron', period=60 * SECOND),
 )}
-#: Number of objects of each job. The numbers are small, because all processes
-#: and servers share two processors with other tests. They must have time left
-#: to work off the backlog after a fault.
+#: Number of objects of each job. The numbers are small, because the cluster
+#: shares two processors with other tests. The processors must have time left
+#: for the backlog after a fault.
 OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
            'once': 10, 'slow': 4, 'spread': 30, 'own': 18, 'booked': 6,
            'narrow': 6, 'rare': 30, 'cron': 10}
@@ -61,7 +61,7 @@ RARE = ('spread', 'own', 'group', 'rare', 'cron')
 #: these values in turn. Zero means the schedule of the job.
 OWN = (0, 15, 20)
 
-#: Seconds between two checks of a handler that it still holds its lease.
+#: Seconds between two checks of the lease in a handler.
 _LOOK = 0.05
 
 
@@ -224,7 +224,7 @@ _Catalogues = type('_Catalogues', (_Commands,), {
 
 
 def make_tasks(conf, hands):
-    """Return the jobs, declared as a service declares them.
+    """Return an instance of a class that declares all jobs and commands.
 
     :param hands: the :class:`Hands` that the handlers use. None is allowed if
         no handler runs.

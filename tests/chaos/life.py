@@ -39,13 +39,14 @@ SECOND = checker.SECOND
 
 #: Seconds of normal operation before the first fault.
 CALM = 15.0
-#: Seconds of normal operation after the recovery. This time is longer than
-#: :data:`tests.chaos.books.PATIENCE`. So all claims that were acquired before
-#: it must have ended at its end.
+#: Seconds of normal operation after the recovery. The record ends with this
+#: time. It is longer than :data:`tests.chaos.books.PATIENCE`, so the checker
+#: requires that all claims from before the recovery have ended.
 AFTERWARDS = 22.0
-# Seconds within which the cluster must work off the backlog of ticks.
+# Seconds within which the cluster must work off its backlog after the last
+# fault.
 _PATIENCE = 90.0
-#: Final states of claims that must each occur in a run of the cluster.
+#: Final states of claims. Each must occur in a run of the cluster.
 ENDINGS = ('done', 'dead', 'skipped', 'superseded')
 
 
@@ -71,7 +72,8 @@ class Lived:
     happened: collections.Counter[str]
     #: Names of the failpoints that any process passed.
     passed: set[str]
-    #: Number of processes that were killed or stopped, by failpoint.
+    #: For each failpoint, the number of processes that a fault killed or
+    #: stopped there.
     struck: collections.Counter[str]
     #: Number of claims by final state. 'skipped' also counts the ticks that
     #: were skipped without a claim.
@@ -103,8 +105,8 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
     """Start a cluster, apply the faults of *seed*, and check its record.
 
     :param place: an empty directory for logs and records, which stay there.
-    :param seconds: length of the plan. All planned faults begin and end in
-        this time.
+    :param seconds: length of the plan in seconds. All planned faults begin and
+        end in this time.
     :param only: kinds of the faults to apply. Empty means all kinds.
     :param pause: see :func:`tests.chaos.plan.draw`.
     :param tell: receives the lines that report the progress.
@@ -202,7 +204,7 @@ def _keep(path, moves):
 def _until_caught_up(engine, rates):
     """Wait until one of the last two ticks of each object is settled.
 
-    :returns: Seconds from the call until then. More than ``_PATIENCE`` means
+    :returns: Seconds that this took. A number greater than ``_PATIENCE`` means
         that the wait timed out.
     """
     began = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of faults of a cluster, which depends only on a seed."""
+"""The plan of a cluster's faults, drawn from a seed."""
 
 import random
 from typing import NamedTuple
@@ -60,8 +60,8 @@ KINDS = {
 }
 
 
-#: Least and greatest number of seconds from the begin of a fault to the begin
-#: of the next one. These intervals leave some faults without any overlap.
+#: Least and greatest number of seconds from the start of a fault to the start
+#: of the next fault. Some faults do not overlap any other fault.
 LOOSE = (1.0, 12.0)
 #: Shorter intervals than :data:`LOOSE`. All kinds of faults occur sooner, but
 #: more faults overlap.
@@ -80,7 +80,7 @@ _MORE = 2
 class Fault(NamedTuple):
     """One planned fault."""
 
-    #: Begin of the fault, in seconds from the begin of the plan.
+    #: Start of the fault, in seconds from the start of the plan.
     at: float
     kind: str
     #: Duration of the fault in seconds.
@@ -95,8 +95,8 @@ class Fault(NamedTuple):
 def draw(seed, seconds, pause=LOOSE, without=()):
     """Return the faults of *seed* that end within a number of seconds.
 
-    The faults form rounds. Each kind occurs once in each round, and the kinds
-    that need a failpoint occur three times.
+    The faults form rounds. In each round, each kind of fault occurs once, or
+    three times if it needs a failpoint. The last round may be incomplete.
 
     :param pause: :data:`LOOSE` or :data:`DENSE`.
     :param without: kinds of faults to leave out.

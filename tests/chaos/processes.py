@@ -6,7 +6,8 @@ import os
 import signal
 import time
 
-# Seconds within which some process is expected to pass an armed step.
+# Seconds to wait for a process to pass an armed failpoint. If no process
+# passes it, the fault does not occur.
 _PATIENCE = 15.0
 
 
@@ -37,8 +38,8 @@ def _stop(fault, pid):
 
 
 def _go_on(fault, pid, begin):
-    # Include 0.3 s after the stop in the recorded stall. In this time the
-    # process starts its overdue work.
+    # The recorded stall includes 0.3 s after the end of the stop. In this time
+    # the process may still start overdue work.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     yield 0.3
@@ -127,7 +128,7 @@ def _told_by(cluster, host, what):
 
 
 def step_clock(fault):
-    """Set the wall clock of one process ahead or back for a while."""
+    """Set the wall clock of one host ahead or back for a while."""
     host = yield from fault.take_host()
     host.turn_clock(fault.random.choice([-20.0, -3.0, -1.0, 1.0, 3.0, 20.0]))
     yield fault.seconds

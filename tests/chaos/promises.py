@@ -4,8 +4,9 @@
 The simulation uses the same oracle. Here a scheduler counts as unable to claim
 during each fault of ZooKeeper or PostgreSQL. It also counts as unable during a
 fault of its own host, and for the :data:`START` seconds after that fault. If
-other schedulers are able to claim in this time, they must claim its ticks.
-There is no other excuse: the reason of each skip must be true at all times.
+other schedulers are able to claim in this time, they must claim the ticks of
+the affected scheduler. There is no other excuse: the reason of each skip must
+be true at all times.
 """
 
 from oslo_config import cfg
@@ -39,7 +40,7 @@ PROMPT = 1.0
 SLACK = 2.0
 #: Seconds that a scheduler needs to start again after a fault of its own host.
 START = 6.0
-#: Servers without which no scheduler claims.
+#: Names of the servers that a scheduler needs to claim a tick.
 _NEEDED = frozenset(['zookeeper', 'postgresql'])
 
 
@@ -85,10 +86,10 @@ def _facts(record, moves, hosts):
 
 
 def _after(window):
-    """Return the microseconds for which a fault excuses a scheduler after its
-    end.
+    """Return for how many microseconds after a fault a scheduler still counts
+    as unable to claim.
 
-    They are zero for a fault of ZooKeeper or PostgreSQL.
+    The result is zero for a fault of ZooKeeper or PostgreSQL.
     """
     return 0 if window.befell & _NEEDED else int(START * SECOND)
 

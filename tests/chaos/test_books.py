@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chaos suite reads its records correctly, and finds errors in them.
+"""The judges of the chaos suite read its records and find violations.
 
 Most tests build the records of one object by hand, and violate one guarantee.
 """

@@ -22,20 +22,21 @@ from tests.chaos.cluster import SWEEP
 SECOND = checker.SECOND
 
 #: Seconds within which the claims of a dead worker are granted again, if there
-#: is no other fault. This limit is the sum of four times: until the worker's
-#: session or lease expires, until ZooKeeper detects the expired session (its
-#: clock has ticks of 0.5 s), until the next sweep, and until another worker
-#: receives and starts the work. The last time is long here, because all
-#: processes share two processors.
+#: is no other fault. The worker's session or lease expires first. ZooKeeper
+#: detects an expired session up to 1 s later, because its clock has ticks of
+#: 0.5 s. The next sweep then finds the claims. Another worker receives the
+#: work and starts it within 1.5 s. The 1.5 s are long because all processes
+#: share two processors.
 TAKE_OVER = min(LEASE, SESSION) + 1.0 + SWEEP + 1.5
 #: Seconds within which the cluster recovers after the last fault: the last
 #: process that was started has joined, the longest lease has expired, and the
 #: waiting work has run.
 RECOVERY = SESSION + LEASE + 10.0
-#: Microseconds after its tick from which a claim counts as late.
+#: A claim counts as late if it was acquired more than this number of
+#: microseconds after its tick.
 LATE = 2.5 * SECOND
-# Microseconds. A fault that ended longer than this before the death of a
-# process does not affect the take-over.
+# A fault does not affect a take-over if it ended more than this number of
+# microseconds before the death of the process.
 _NEAR = 5 * SECOND
 # Jobs whose claims may be late for other reasons: the phase of an object, an
 # earlier run that has not ended, or missed ticks that run one after another.
@@ -55,14 +56,15 @@ class TakeOver(NamedTuple):
 
 
 def take_overs(moves, deaths, windows):
-    """Return a :class:`TakeOver` for each run that lost its process and was
-    granted again.
+    """Return the take-overs: runs whose process died or stopped, and whose
+    claim was granted again.
 
     :param moves: rows of the journal; see :func:`tests.chaos.journal.read`.
     :param deaths: (microseconds, host) of each death or stop of a process.
     :param windows: the times of the faults.
     """
-    running = collections.defaultdict(list)  # host to (begin, end, row)
+    # For each host, its runs as (begin, end, row).
+    running = collections.defaultdict(list)
     begun = {}
     next_grant = collections.defaultdict(list)
     for row in moves:
@@ -110,7 +112,8 @@ def check(moves, deaths, windows, record, healed):
 def recovery(record, healed):
     """Return the seconds from *healed* to the last late claim.
 
-    The jobs in ``_SLOW`` do not count.
+    The jobs in ``_SLOW`` are ignored, because their claims may be late without
+    a fault.
 
     :param healed: end of the last fault, in microseconds.
     """
@@ -124,7 +127,8 @@ def ended(record, healed):
     """Return the seconds from *healed* to the last end of a claim that was
     acquired before *healed*.
 
-    The jobs in ``_SLOW`` do not count.
+    The jobs in ``_SLOW`` are ignored, because their claims may be late without
+    a fault.
 
     :param healed: end of the last fault, in microseconds.
     """
@@ -135,8 +139,9 @@ def ended(record, healed):
 
 
 def lateness(record):
-    """Return the seconds from tick to claim, by job, for the claims that no
-    fault affected.
+    """Return the delays of all claims that no fault affected, by job.
+
+    A delay is the number of seconds from the tick to the claim.
     """
     found = collections.defaultdict(list)
     for claim in record.claims.values():
