@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The authority over what a member may start: the store, or the ring alone.
+"""Rules that determine which objects a member may start.
 
-With a store, the ring only keeps members from competing for the same objects,
-so the last known view is good enough. Without a store the ring decides. A
-member that cannot trust its view starts nothing. Ticks that were due before
-its tenure began belonged to other members.
+If members share a store, the store decides which claim succeeds. The ring only
+prevents members from competing for the same objects, so a member may use its
+last known view, even if the view is not trusted. Without a shared store the
+ring decides. A member that cannot trust its view then starts nothing. It also
+does not start ticks that were due before its tenure began, because other
+members were responsible for these ticks.
 """
 
 from typing import NamedTuple
@@ -20,10 +22,11 @@ from distperiodic.core.schedule import Instant
 
 
 class Change(NamedTuple):
-    """The effect of a new view on this member's part."""
+    """A change of the ring or of this member's tenure."""
 
-    #: The previous ring. None means that everything known about this member's
-    #: part must be discarded.
+    #: The previous ring. None means that other members may have owned the
+    #: objects of this member meanwhile. All knowledge about these objects must
+    #: then be discarded.
     before: Ring | None
     #: Instant from which ticks of the objects of this member can be due,
     #: unless an earlier instant was recorded for an object.
@@ -31,20 +34,23 @@ class Change(NamedTuple):
 
 
 class Authority(Protocol):
-    """Rules by which a member may act; see the docstring of this module."""
+    """Rules for one member; see the docstring of this module."""
 
     #: True if members share a store, which records the claims of other
     #: members.
     shared: bool
 
     def view(self) -> View | None:
-        """Return the view if the member may act on it.
+        """Return the view if the member may act on the view.
 
-        None means that all ticks are held back.
+        None means that the member must not start any tick now.
         """
 
     def change(self, view: View) -> Change | None:
-        """Return the change since the last call. None means no change."""
+        """Return the change since the last call.
+
+        None means that nothing has changed.
+        """
 
 
 class _Authority:
@@ -69,7 +75,10 @@ class _Authority:
 
 
 class StoreAuthority(_Authority):
-    """The store decides; its rows record since when an object can be due."""
+    """Rules with a store that members share.
+
+    The rows of the store record the instant from which each object can be due.
+    """
 
     shared = True
 
@@ -78,9 +87,10 @@ class StoreAuthority(_Authority):
 
     def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        # Until a process joins, it acts for its predecessor of the same name.
-        # Other members may have owned its part in between, and may have listed
-        # objects that this process has not read.
+        # Until a process joins, it uses the ring that contains its previous
+        # process, which has the same name. Other members may have owned its
+        # part before it joined, and may have listed objects that this process
+        # has not read. So a new tenure discards what is known.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:
@@ -89,7 +99,7 @@ class StoreAuthority(_Authority):
 
 
 class RingAuthority(_Authority):
-    """The ring decides while the view is trusted."""
+    """Rules without a shared store: the ring decides."""
 
     shared = False
 
@@ -112,7 +122,8 @@ class RingAuthority(_Authority):
         if before is view.ring and tenure == self._tenure:
             return None
         if tenure is None and len(view.ring.members) == 1:
-            # There is no other member, and there never was one.
+            # This member is alone and has just started. No other member was
+            # responsible for earlier ticks.
             return Change(None, self._began)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
         return Change(before if tenure == self._tenure else None,
