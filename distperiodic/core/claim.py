@@ -38,15 +38,13 @@ class State(enum.Enum):
     # called twice for each transition of each object.
     __hash__ = object.__hash__
 
-    #: Never claimed: the catalogue lists the object, but no tick of the object
-    #: was claimed yet.
+    #: Listed by the catalogue of its job, but never claimed.
     LISTED = 'listed'
     #: Claimed by a scheduler, but not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
     RUNNING = 'running'
-    #: Ended in the handler's own transaction. The history does not count the
-    #: end yet.
+    #: Ended in the handler's own transaction, but not yet in the history.
     COMMITTED = 'committed'
     #: Failed; waits for its next attempt.
     RETRY = 'retry'
