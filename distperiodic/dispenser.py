@@ -53,7 +53,8 @@ class TaskDispenser:
     tasks. Among tasks with the same score, ints come before strs, and lower
     values come first.
 
-    :param conf: Configuration of the service. It is read at the first call.
+    :param conf: Configuration of the service. The first call reads the
+        options.
     :param pool: Name of the pool. Each group has its own pools.
     :raises InvalidPoolRequest: *pool* is empty, not a str, or too long.
     """

@@ -116,8 +116,8 @@ class Checked(NamedTuple):
 class Proceed(NamedTuple):
     """Request to grant the runs of steps that become ready.
 
-    The request is an argument of :meth:`StepStore.advance`. It concerns the
-    steps that become ready in the transaction of that call.
+    The request is an argument of :meth:`StepStore.advance`. The steps that
+    become ready in the transaction of that call are granted at once.
     """
 
     #: Jobs of the commands that may be granted.
@@ -241,9 +241,9 @@ class PartitionStore(Protocol):
         the next active worker.
 
         :param members: Other processes in the group. None means that they are
-            unknown. Then each process that has called :meth:`share` and has
-            not departed may share the partition.
-        :returns: The row of the partition after the call. Its field ``shared``
+            unknown. In this case, each process that has called :meth:`share`
+            and has not departed may share the partition.
+        :returns: The row of the partition after the call. The field ``shared``
             names the processes that may share the partition.
         """
 
@@ -254,10 +254,10 @@ class PartitionStore(Protocol):
         No worker can become active for *seconds* after this call. The call
         changes nothing if another worker is active.
 
-        :param starting: True if *worker* has run nothing yet. Then workers
-            that stand by prevent the call, too. An active worker whose lease
-            has expired does not prevent the call by itself, and loses the
-            partition if the call succeeds.
+        :param starting: True if *worker* has run nothing yet. In this case,
+            workers that stand by prevent the call, too. An active worker whose
+            lease has expired does not prevent the call by itself, and loses
+            the partition if the call succeeds.
         :returns: The processes that prevent the call. Empty means that
             *worker* may run jobs.
         """
@@ -295,8 +295,8 @@ class ClaimStore(Protocol):
     Every transition is one conditional write of many rows. A lost race is not
     an error: the result leaves out the objects that another process has
     changed first. To find the objects that a write has changed, an adapter
-    reads the rows again. It does not trust the row count that a database
-    driver returns.
+    reads the rows again. An adapter does not trust the row count that a
+    database driver returns.
 
     The caller names each lease that it creates, and never uses a name twice.
     If the answer of a call is lost, the caller can repeat the call: the store
@@ -367,17 +367,17 @@ class ClaimStore(Protocol):
           store records it. The instant since which ticks of the object can be
           due does not change.
         - If the call makes ticks possible that could not be due before,
-          :attr:`JobStatus.checked` moves back to before *at*. It moves by at
-          least a microsecond, so that the store ignores a scan under way.
+          :attr:`JobStatus.checked` is set to an instant before *at*. The value
+          always decreases, so that the store ignores a scan under way.
         - A *delisted* object is not due until it is listed again. If another
           process listed the object after *at*, the object stays listed.
 
         :param at: Instant for which the catalogue was read.
         :param later: Instants of later catalogue reads that also list all of
-            *listed*, in ascending order. They apply to an object that another
-            process delisted after *at*. The schedule of such an object applies
-            from the first of these instants that is not before the delisting.
-            If all of them are earlier, it applies from the last one.
+            *listed*, in ascending order. These instants matter for an object
+            that another process delisted after *at*. The schedule of such an
+            object applies from the first of these instants that is not before
+            the delisting, or from the last instant if all are earlier.
         :returns: Objects that could not be recorded. Either another
             transaction, such as that of a handler, has locked their rows, or
             the store has recorded them from a catalogue that was read after
@@ -520,9 +520,9 @@ class ClaimStore(Protocol):
         :param holder: Holder of the new lease.
         :param seconds: Seconds until the new lease expires.
         :param count_attempt: True means that the granted runs may have
-            started. The call then increases their number of attempts. It
-            leaves out a run if an open transaction of its handler is about to
-            end the run.
+            started. The call then increases their number of attempts, and
+            leaves out each run that an open transaction of its handler is
+            about to end.
         :returns: The new claims.
         """
 
@@ -699,10 +699,10 @@ class Inbox(NamedTuple):
 class Carrier(Protocol):
     """Connection of one process to a broker, which carries its messages.
 
-    A carrier always sends messages. It receives messages only if it has an
-    inbox. An open carrier reconnects by itself. It logs one line when the
-    broker stops answering, and one line when the broker answers again. The
-    texts of its errors contain no password.
+    A carrier always sends messages. A carrier receives messages only if it has
+    an inbox. An open carrier reconnects by itself. The carrier logs one line
+    when the broker stops answering, and one line when the broker answers
+    again. The texts of its errors contain no password.
     """
 
     def open(self, timeout: float) -> None:
@@ -728,8 +728,8 @@ class Carrier(Protocol):
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
         """Send *payload* to one queue, or to all receivers of a broadcast.
 
-        The call returns when the broker has accepted the message. It may block
-        while a broker accepts no messages. Threads may share a carrier.
+        The call returns when the broker has accepted the message, and may
+        block while a broker accepts no messages. Threads may share a carrier.
 
         :param topic: First part of the name of the queue or the broadcast.
         :param identity: Second part of that name.
@@ -787,9 +787,7 @@ class BrokerProbe(Protocol):
 
     @property
     def space(self) -> str:
-        """Name of the part of the broker that the URL selects.
-
-        It is shown to operators.
+        """Name, for operators, of the part of the broker that the URL selects.
         """
 
     @property
@@ -849,8 +847,8 @@ class BusDriver(Protocol):
         :param url: URL of the broker, with its password.
         :param inbox: Queue to receive from. None means that the carrier only
             sends.
-        :param replicated: Value of the option ``quorum_queues``. It matters
-            for brokers whose clients choose how queues are stored.
+        :param replicated: Value of the option ``quorum_queues``. The option
+            matters for brokers whose clients choose how queues are stored.
         :param monotonic: Returns seconds since an arbitrary start.
         :raises ConfigError: The URL is invalid, so a retry would also fail.
         """

@@ -83,7 +83,8 @@ class Client:
     A client connects to the store at its first call. Threads may share a
     client, and a client may be created before a fork.
 
-    :param conf: Configuration of the service. It is read at the first call.
+    :param conf: Configuration of the service. The first call reads the
+        options.
     :param workflows: Steps of each type of task, in the format of a workflow
         file; see :doc:`/reference/workflows`. A type that is defined here
         replaces the same type in the file of the option ``workflows``.
@@ -462,9 +463,9 @@ def _committed(session: Any) -> None:
 
 
 def _rolled_back(session: Any, transaction: Any) -> None:
-    # The transaction of a savepoint or of a flush has a parent. The parent may
-    # still commit the tasks that it has written, so keep all notices. A notice
-    # about a task that does not exist has no effect.
+    # The transaction of a savepoint or of a flush has a parent transaction,
+    # which may still commit tasks. So keep all notices. A notice about a task
+    # that does not exist has no effect.
     if transaction.parent is None:
         session.info[_CALLS].clear()
 

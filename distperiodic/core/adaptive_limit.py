@@ -100,8 +100,8 @@ class AdaptiveLimit:
         """Record that a worker refused runs, because the limit is in use.
 
         :param now: Monotonic seconds.
-        :param jitter: Random number from 0.0 to 1.0. It spreads the next
-            attempts of several schedulers in time.
+        :param jitter: Random number from 0.0 to 1.0, so that several
+            schedulers do not make their next attempts at the same time.
         """
         self._limit = min(self._limit, self._held)
         low, high = _BELOW if self._limit < self._share else _ABOVE

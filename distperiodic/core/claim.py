@@ -155,8 +155,8 @@ class Claim(NamedTuple):
     """A member's copy of a claim, with the values of the next transition."""
 
     object: str
-    #: Fencing token. It grows with every claim of the object. A new token
-    #: makes the earlier tokens invalid.
+    #: Fencing token. Every claim of the object has a greater token than the
+    #: claim before. A new token makes the earlier tokens invalid.
     fence: int
     #: Number of the attempt, from 1. The first attempt of a tick has a number
     #: above 1 if attempts of an earlier tick were lost, and that tick ended
@@ -170,8 +170,8 @@ class Claimed(NamedTuple):
     """Result of an attempt to claim many objects for one tick."""
 
     won: list[Claim]
-    #: Objects whose earlier tick still runs or waits for a retry. They were
-    #: not claimed.
+    #: Objects whose earlier tick still runs or waits for a retry. These
+    #: objects were not claimed.
     busy: list[str]
     #: Number of claims of earlier ticks that were not started, and that this
     #: call made void.
@@ -179,17 +179,17 @@ class Claimed(NamedTuple):
     #: Rows of objects that have also missed earlier ticks. These objects were
     #: not claimed.
     behind: list[due.Row]
-    #: Objects whose earlier tick is claimed but not started. They were not
-    #: claimed for this tick.
+    #: Objects whose earlier tick is claimed but not started. These objects
+    #: were not claimed for this tick.
     waiting: list[str]
     #: Microseconds, by the store's clock, until the tick may be claimed. If
     #: this is not 0, no object was claimed.
     early: int = 0
     #: True if the caller's schedule of the job is not the schedule in force.
-    #: This call has then claimed no object.
+    #: In this case, the call has claimed no object.
     outdated: bool = False
-    #: True if it is too late to claim the tick, by the store's clock. No
-    #: object was then claimed.
+    #: True if it is too late to claim the tick, by the store's clock. In this
+    #: case, the call has claimed no object.
     over: bool = False
     #: Objects that the store does not list.
     unlisted: tuple[str, ...] = ()

@@ -20,7 +20,8 @@ MAX_PROGRESS = 64 * 1024
 class Context:
     """First argument of every handler.
 
-    Each run has its own context. A handler may keep it until the run ends.
+    Each run has its own context. A handler may use the context until the run
+    ends.
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled', '_step',
@@ -37,9 +38,9 @@ class Context:
         #: Id of the object. In a job without objects, this is the key of the
         #: job's only claim.
         self.object = object_id
-        #: Fencing token. It grows with every claim of the object. So a
-        #: resource that records the highest token can reject the writes of a
-        #: run that another process has taken over.
+        #: Fencing token. Every claim of the object has a greater token than
+        #: the claim before. So a resource that records the highest token can
+        #: reject the writes of a run that another process has taken over.
         self.fence = fence
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
@@ -182,8 +183,9 @@ class Context:
 
     @property
     def key(self) -> str:
-        """Idempotency key. It is the same for all attempts of an object and
-        tick.
+        """Idempotency key of the run.
+
+        All attempts of an object and tick have the same key.
 
         In a step of a task, the key is the same for all runs of the command.
         The rollback of the step has another key. If an operator retries a task

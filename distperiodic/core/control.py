@@ -34,7 +34,10 @@ class Verb(enum.StrEnum):
 
 
 class Me(NamedTuple):
-    """Identity of a member in the store. It is the same after a restart."""
+    """Identity of a member in the store.
+
+    A member has the same identity after a restart.
+    """
 
     space: str
     #: Partition of a worker. Empty means a scheduler.

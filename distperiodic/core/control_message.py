@@ -52,8 +52,8 @@ MAX_AGE = 60
 #: Maximum number of requests that a member accepts in twice MAX_AGE.
 MAX_REQUESTS = 10_000
 
-#: Further commands that a member with a store treats as hints. They are not in
-#: :class:`~distperiodic.core.control.Verb`.
+#: Commands that are not in :class:`~distperiodic.core.control.Verb`, and that
+#: a member with a store treats as hints.
 HINTS = frozenset(('job pause', 'job resume', 'job trigger',
                    'partition promote'))
 _KNOWN = HINTS | {str(verb) for verb in Verb}

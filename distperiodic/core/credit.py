@@ -4,8 +4,8 @@
 If a worker holds too much work, other workers stay idle, and more work is
 delayed when the worker dies. If it holds too little work, it is idle until the
 next message arrives. So the window limits the seconds of work that the worker
-holds. They are computed from the average duration of the runs of each job at
-that worker.
+holds. The seconds of work are computed from the average duration of the runs
+of each job at that worker.
 
 If a job was not measured at that worker, the average of all workers applies.
 Jobs that were not measured at any worker have no cost. The worker may hold as

@@ -201,8 +201,8 @@ class Cron:
         """Return the offsets at the first and second occurrence of *wall*.
 
         The offsets are equal except near a change of the clock. The first
-        offset is larger if the wall time occurs twice. It is smaller if the
-        wall time never occurs.
+        offset is larger if the wall time occurs twice. The first offset is
+        smaller if the wall time never occurs.
 
         :returns: Seconds east of UTC.
         """

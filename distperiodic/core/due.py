@@ -2,7 +2,7 @@
 """Verdict on the due ticks of an object: which run, and which are given up.
 
 The verdict depends only on the row of the object in the store, on the clock
-and on the policies of the job. It never depends on the memory of a process::
+and on the policies of the job, never on the memory of a process::
 
     settled          since                                    now
        |--- tick ------|--- tick ------- tick ------- tick ----|
@@ -76,7 +76,7 @@ class Verdict(NamedTuple):
 
     #: Ticks to run, oldest first.
     run: tuple[Instant, ...]
-    #: Number of ticks to give up. They are all older than the ticks to run.
+    #: Number of ticks to give up. These ticks are older than the ticks to run.
     given_up: int
     #: The newest tick to give up. None means that no tick is given up.
     until: Instant | None
@@ -357,8 +357,8 @@ class _Judge:
         self._now = now
         self._present = plan.around(now)
         self._around = functools.lru_cache(maxsize=1024)(plan.around)
-        #: Verdicts by the fields *settled* and *since* of a row. They are used
-        #: only for plans without phases.
+        #: Verdicts by the fields *settled* and *since* of a row, for plans
+        #: without phases.
         self._shared: dict[tuple[Instant, Instant], Verdict] = {}
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
                                 bool], Verdict] = {}

@@ -77,8 +77,8 @@ class Member:
     #: Number of runs that the member accepts at a time. 0 means that it
     #: accepts none, because it is a scheduler.
     slots: int = 0
-    #: Number of the tenure. It grows with each gap in the membership of this
-    #: process.
+    #: Number of the tenure. Each gap in the membership of this process begins
+    #: a tenure with a higher number.
     tenure: int = 1
     ring_format: int = RING_FORMAT
     #: Hash of the names of the jobs that the member schedules; see
@@ -183,7 +183,8 @@ class View:
     #: One member for each identity, in the order of the identities.
     members: tuple[Member, ...]
     ring: Ring
-    #: Number of this view. It increases by one with each membership change.
+    #: Number of this view. Each membership change creates a view with the next
+    #: number.
     version: int
     #: Monotonic time at which this set of members was first read, in seconds.
     since: float

@@ -68,8 +68,8 @@ from distperiodic.core.wire import sign
 from distperiodic.core.wire import verify
 from distperiodic.core.workflow import StepInput
 
-#: Maximum number of objects in a batch. It limits the work of the reader, and
-#: is larger than the pool of any worker.
+#: Maximum number of objects in a batch. This limits the work of the reader of
+#: the message. No worker has more threads.
 MAX_OBJECTS = 10_000
 #: Maximum number of characters of an error. Longer errors are cut when they
 #: are sent.
@@ -110,14 +110,15 @@ class Batch:
     priority: int = 0  # higher first
     expires: Instant | None = None  # None means never too late
     #: Progress of earlier attempts, as JSON by object. None means no progress.
-    #: It is not part of the message: the worker reads it from the store.
+    #: The progress is not part of the message: the worker reads it from the
+    #: store.
     progress: dict[str, str] | None = None
     #: Inputs of the runs of a command, by task. None means that the job is not
-    #: a command. They are not part of the message: the worker reads them from
-    #: the store.
+    #: a command. The inputs are not part of the message: the worker reads them
+    #: from the store.
     steps: Mapping[str, StepInput] | None = None
-    #: Authority that grants the runs. It is not part of the message: a worker
-    #: uses its store, if it has one.
+    #: Authority that grants the runs. The authority is not part of the
+    #: message: a worker that shares a store always uses this store.
     authority: Authority = Authority.STORE
 
 
@@ -125,8 +126,8 @@ class Batch:
 class Report:
     """Outcome of a batch, or of a part of it.
 
-    A report names an object by its index in the batch. It names each object at
-    most once.
+    A report names an object by its index in the batch. A report names each
+    object at most once.
     """
 
     batch: str
@@ -142,14 +143,14 @@ class Report:
     #: another holder.
     lost: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # total time in the handlers
-    #: Progress of runs, as JSON. It is not part of the message: the worker
-    #: writes it to its store.
+    #: Progress of runs, as JSON. The progress is not part of the message: the
+    #: worker writes it to the store.
     progress: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Tracebacks of failed runs. They are not part of the message: the worker
-    #: writes them to its store.
+    #: Tracebacks of failed runs. The tracebacks are not part of the message:
+    #: the worker writes them to the store.
     tracebacks: dict[int, str] = dataclasses.field(default_factory=dict)
-    #: Return values of commands, as JSON. They are not part of the message:
-    #: the worker writes them to its store.
+    #: Return values of commands, as JSON. The values are not part of the
+    #: message: the worker writes them to the store.
     results: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -171,8 +172,8 @@ class Reports:
 class Notice:
     """Ids of tasks that were submitted or changed.
 
-    Schedulers check these tasks at once. They do not wait for their next
-    sweep.
+    A scheduler that receives a notice checks these tasks at once, and does not
+    wait for its next sweep.
     """
 
     tasks: list[str]
@@ -324,7 +325,7 @@ def _check_batch(message: Mapping[str, Any]) -> None:
     for field in ('job', 'sender', 'worker', 'partition'):
         check_name(field, message[field])
     for field in ('id', 'lease'):
-        # Both become part of the name of a lease in the store.
+        # The id and the lease become part of the name of a lease in the store.
         check_name(field, message[field])
         if not _TOKEN.fullmatch(message[field]):
             raise _Invalid(f'{field} is not 1 to {_TOKEN_LENGTH} of A-Z a-z '

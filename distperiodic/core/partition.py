@@ -15,7 +15,7 @@ from distperiodic.core.refusal import Refusal
 class Partition:
     """Configuration of one partition.
 
-    It is the same on all members that read the same configuration file.
+    All members that read the same configuration file have the same partitions.
     """
 
     name: str

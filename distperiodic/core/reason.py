@@ -194,7 +194,7 @@ def _unclaimed(facts: Facts) -> Reason:
         return kept
     if not facts.stored:
         return Reason.NEVER_SCHEDULED
-    # The store has no row of the object. It adds the row when a scheduler
+    # The store has no row of the object. The row is added when a scheduler
     # first reads a catalogue that lists the object.
     return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
 

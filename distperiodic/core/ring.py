@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 try:
     # For short ids, the interpreter's own md5 is twice as fast as that of
-    # OpenSSL. It is also available if OpenSSL runs in FIPS mode. Here the hash
-    # only distributes load, and has no security function.
+    # OpenSSL. The interpreter's md5 is also available if OpenSSL runs in FIPS
+    # mode. The hash only distributes load, and has no security function.
     from _md5 import md5
 except ImportError:
     import hashlib

@@ -24,9 +24,9 @@ SECOND = 1_000_000
 LAST_INSTANT = 253_402_300_799_999_999
 _DAY_S = 86_400
 
-# Maximum spacing. The author of a longer spacing probably gave microseconds
-# instead of seconds. Its next tick could also be after the year 9999, which a
-# datetime cannot represent.
+# Maximum spacing in seconds. The author of a longer spacing probably gave
+# microseconds. Besides, the next tick of a long spacing could be after the
+# year 9999, and a datetime could not represent this tick.
 _LONGEST_S = 100 * 366 * _DAY_S
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)

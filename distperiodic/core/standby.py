@@ -4,10 +4,10 @@
 A partition has at most one active worker. One row of the store records this
 worker, a fence that grows with each take-over, and the end of the worker's
 lease by the store's clock. The heartbeats of the active worker renew the
-lease. The other workers stand by. One of them takes over if the active worker
-is no longer in its group and its lease has expired. If the active worker has
-released the partition, the row names no worker, and another worker can take
-over at once.
+lease. The other workers stand by. A standby worker takes over if the active
+worker is no longer in its group and its lease has expired. If the active
+worker has released the partition, the row names no worker, and a standby
+worker can take over at once.
 
 This module decides when a worker sends which request. The store decides
 whether the request succeeds.
@@ -26,8 +26,8 @@ HEAD_START = 0.3
 _INTERVAL = 1.0
 #: Minimum number of heartbeats per lease.
 _PER_LEASE = 5
-# Fraction of the duration of a lease. The holder stops trusting its lease this
-# fraction before the end.
+# The last part of a lease, as a fraction of its duration. In this part, the
+# holder no longer trusts the lease.
 _MARGIN = 0.1
 
 
@@ -41,11 +41,11 @@ class Role(enum.StrEnum):
     #: The worker starts no new runs. An active worker releases the partition
     #: after its last run.
     STOPPING = 'stopping'
-    #: The worker is configured without ``mode = standby``. It runs jobs, and
-    #: no worker is active.
+    #: The worker is configured without ``mode = standby``. This worker runs
+    #: jobs while no worker is active.
     SHARED = 'shared'
-    #: The worker has stopped after its last run. Its entry may still be in the
-    #: group.
+    #: The worker has stopped after its last run. The entry of the worker may
+    #: still be in the group.
     GONE = 'gone'
 
 

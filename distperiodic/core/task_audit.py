@@ -14,9 +14,9 @@ from distperiodic.core.audit import Fate
 from distperiodic.core.waiting import Wait
 from distperiodic.core.workflow import Status
 
-#: Condition of a task. It is a status if the task has ended, is stuck or runs.
-#: It is a reason if the task waits. It is a class if the task is lost or
-#: unexplained.
+#: Condition of a task. The condition of a task that has ended, is stuck or
+#: runs is its status. The condition of a task that waits is the reason. A task
+#: that is lost or unexplained has a class of the audit as its condition.
 Condition = Status | Wait | Fate
 
 _FATES: dict[Condition, Fate] = {

@@ -3,8 +3,8 @@
 
 A message is a flat JSON object with lists. If a check fails, it raises
 InvalidMessage. Values may be secret, so the error states only the kind of an
-invalid value. It quotes only the start of unknown words, such as the name of
-an unknown field.
+invalid value. Only unknown words, such as the names of unknown fields, are
+quoted in part.
 """
 
 import hashlib

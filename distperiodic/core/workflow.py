@@ -37,7 +37,7 @@ from distperiodic.exceptions import InvalidWorkflow
 
 #: Default timeout of a command, in seconds.
 DEFAULT_TIMEOUT = 300.0
-#: Maximum number of steps of a workflow. It limits the size of a task.
+#: Maximum number of steps of a workflow. This limits the size of a task.
 MAX_STEPS = 1000
 #: Maximum number of characters of a module, a command or a type.
 MAX_NAME = 90
@@ -244,8 +244,8 @@ def retry(definition: Definition, position: Position,
 _ACTION_KEYS = ('module', 'command', 'timeout', 'retry', 'delivery')
 _STEP_KEYS = ('normal', 'rollback')
 _MODULE = re.compile('[A-Za-z0-9_-]+')
-#: Path to a value in a definition. It consists of keys of dictionaries and
-#: indexes of lists.
+#: Path to a value in a definition, as keys of dictionaries and indexes of
+#: lists.
 Path = tuple[str | int, ...]
 #: Function that returns the place in a file of the value at a path, as
 #: ``':LINE:COLUMN'``.

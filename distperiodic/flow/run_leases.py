@@ -338,8 +338,8 @@ class RunOutcomes:
         return call, then
 
 
-# Fraction of the duration of a lease. The holder stops trusting its lease this
-# fraction before the end.
+# The last part of a lease, as a fraction of its duration. In this part, the
+# holder no longer trusts the lease.
 _MARGIN = 0.1
 
 # Number of lease durations without a heartbeat after which this component
@@ -370,7 +370,7 @@ def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
 class RunLeases:
     """Granted batches and their leases.
 
-    :param run: Called with each granted batch. It contains only the granted
+    :param run: Called with each granted batch, which contains only the granted
         runs.
     :param report: Called with each report, and with the membership entry of
         the scheduler that receives the report.
@@ -620,9 +620,9 @@ class RunLeases:
     def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
         """Return the request to grant the next steps of tasks to this process.
 
-        The next steps then need no message. They use the threads of the runs
-        that have ended. If a limit applies to a command, only a scheduler
-        sends its runs.
+        The next steps then need no message. The threads of the runs that have
+        ended can run the next steps. If a limit applies to a command, only a
+        scheduler sends its runs.
 
         :returns: The request. None means that this process runs no next step.
         """
@@ -671,9 +671,9 @@ class RunLeases:
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
             return Refusal.LEASE_ENDED
-        # The lease has not expired, but other processes may take it over if
-        # they regard this process as gone. They do not do so if this process
-        # has renewed the lease recently, or is certainly in its group.
+        # The lease has not expired. Nevertheless, other processes may take the
+        # lease over, unless this process has renewed the lease recently or is
+        # certainly in its group.
         if (now >= grant.request.at + self._silence_timeout * (1.0 - _MARGIN)
                 and not (grant.request.sure and self._sure(batch.worker))):
             return Refusal.LEASE_ENDED
@@ -741,8 +741,8 @@ class RunLeases:
         failed = [(i, error) for i, error in report.failed if grant.take(i)]
         lost = [i for i in report.lost if grant.take(i)]
         if lost:
-            # Do not renew the lease of lost runs. It expires in the store, and
-            # a scheduler takes it over.
+            # Do not renew the lease of lost runs. When the lease has expired
+            # in the store, a scheduler takes it over.
             grant.until = NEVER
         report.lost = [grant.indexes[i] for i in lost]
         report.done, report.failed = [], []
@@ -824,9 +824,9 @@ class RunLeases:
     def renew(self) -> None:
         """Renew the leases of batches with recent heartbeats.
 
-        Call this at least three times per lease. If the time between two calls
-        is long, it does not count as time without a heartbeat: heartbeats may
-        have arrived that this process has not read yet.
+        Call this at least three times per lease. A long delay between two
+        calls does not count as silence of the workers, because unread
+        heartbeats may wait in the inbox of this process.
         """
         now = self._clock.monotonic()
         gap, self._renewed = now - self._renewed, now

@@ -72,10 +72,10 @@ class Cluster:
             session_timeout, late_claim_after, lease, run_time)
         self._record = Record()
         self._store = SharedMemoryStore(self.clock)
-        #: Members whose processes exist. They may be frozen.
+        #: Members whose processes exist, including frozen members.
         self._members: dict[str, Member] = {}
-        #: Members in the group. They include killed members whose session has
-        #: not expired yet.
+        #: Members in the group, including killed members whose session has not
+        #: expired yet.
         self._group: dict[str, Member] = {}
         self._numbers = itertools.count(1)
         self._nonces = itertools.count(1)

@@ -119,8 +119,9 @@ class _Reader:
 
 
 class Member:
-    """One member of a cluster. It acts only when the cluster calls its
-    methods.
+    """One member of a cluster.
+
+    A member acts only when the cluster calls its methods.
 
     :param name: Name of the member on the ring.
     :param store: The store that all members share.

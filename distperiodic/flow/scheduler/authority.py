@@ -4,8 +4,8 @@
 If members share a store, the store decides which claim succeeds. The ring only
 prevents members from competing for the same objects, so a member may use its
 last known view, even if the view is not trusted. Without a shared store the
-ring decides. A member that cannot trust its view then starts nothing. It also
-does not start ticks that were due before its tenure began, because other
+ring decides. A member that cannot trust its view then starts nothing. No
+member starts ticks that were due before its tenure began, because other
 members were responsible for these ticks.
 """
 

@@ -28,8 +28,8 @@ class Batcher:
 
     *Suspects* are claims whose runs were lost more than once. The run of a
     suspect may have killed its workers. Suspects are sent separately from
-    other claims. Their batches are small, so that a run that kills its worker
-    affects few other suspects::
+    other claims. Batches of suspects are small, so that a run that kills its
+    worker affects few other suspects::
 
         losses         1               2            more
         batch with     other claims    16 suspects  the claim alone
@@ -142,9 +142,9 @@ class Batcher:
                    now: float) -> in_flight.Worker | None:
         """Send one batch of *queue* to the worker with the least work.
 
-        :param shares: For each job, the maximum size of a batch. It is the
-            number of claims in the oldest group of the job, divided by the
-            number of workers. Without it, the first worker could receive all
+        :param shares: For each job, the maximum size of a batch: the number of
+            claims in the oldest group of the job, divided by the number of
+            workers. Without this maximum, the first worker could receive all
             claims.
         :returns: The worker. None means that no worker can receive a batch of
             the queue now.

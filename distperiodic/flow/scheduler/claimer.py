@@ -354,8 +354,8 @@ class Claimer:
         if until is None or self._clock.now() > until:
             self.judge_objects(request.job, request.objects)
         else:
-            # It is not too late by this process's estimate of the store's
-            # clock. Correct the estimate before the rows are judged.
+            # By this process's estimate of the store's clock, the tick is not
+            # too late. Correct the estimate before the rows are judged.
             self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
             self._put(events.ClockDiffers(request.job.name))
 
@@ -366,8 +366,8 @@ class Claimer:
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
-            # Read which schedule is in force. Then this process claims no more
-            # objects of the job.
+            # Read which schedule is in force. After the answer, this process
+            # claims no more objects of the job.
             self.attendance.refresh()
         if answer.behind:
             if request.judged:
@@ -532,9 +532,9 @@ class Claimer:
 def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
     """Return the interval in which all objects of *request* may be claimed.
 
-    The interval begins when the last of the objects is due. It ends when the
-    first of the objects is due for the next tick, or when the grace of the
-    first object is over. An end of None means that the interval has no end.
+    The interval begins when the last of the objects is due. The interval ends
+    when the first of the objects is due for the next tick, or when the grace
+    of the first object is over. If its end is None, the interval has no end.
     """
     plan, tick = request.plan, request.tick
     first = last = 0

@@ -11,8 +11,8 @@ credit window of a worker limits the seconds of work that the worker holds
 batch. The store grants the runs to the worker and records their outcomes
 (:mod:`distperiodic.flow.run_leases`). The dispatcher only counts the outcomes.
 
-A scheduler takes over leases that have expired or whose holder is gone. It
-also receives retries in this way.
+A scheduler takes over leases that have expired or whose holder is gone.
+Schedulers also receive retries in this way.
 
 The dispatcher counts each claim that this scheduler has acquired: first as
 waiting or outstanding, and then as done, dead, retried, superseded or left to
@@ -299,9 +299,8 @@ class Dispatcher:
             queue.bounds[refusal].refused(
                 worker.last_heard, self._random.random())
         else:
-            # The worker drains, or is not certain of its membership. Its entry
-            # will change soon. Until then the worker would refuse more
-            # batches.
+            # The worker drains, or is not certain of its membership. Until its
+            # entry in the group changes, the worker would refuse more batches.
             worker.paused[queue.job.name] = worker.last_heard + _PAUSE
         # A worker that shares the store has itself returned granted runs to
         # the store. This call then reclaims only claims that were not granted.
@@ -360,9 +359,9 @@ class Dispatcher:
         """Reclaim batches without heartbeats, renew leases, and take over
         expired leases.
 
-        Call this several times per lease. If the time between two calls is
-        long, it does not count as time without a heartbeat: heartbeats may
-        have arrived that this process has not read yet.
+        Call this several times per lease. A long delay between two calls does
+        not count as silence of the workers, because unread heartbeats may wait
+        in the inbox of this process.
         """
         now = self._clock.monotonic()
         gap = now - self._swept

@@ -93,7 +93,8 @@ def _due_at(plan: due.Plan, tick: Instant, first: Instant,
             position: int) -> Instant:
     """Return the instant at which the object at *position* is due for *tick*.
 
-    :param first: Tick at which the object was listed. It has no phase.
+    :param first: Tick at which the object was listed. The phase of the object
+        does not apply to this tick.
     """
     return tick if tick == first else tick + plan.phase(tick, position)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work of a scheduler that has not ended.
 
-It consists of waiting claims, and of batches that were sent to workers.
+The work consists of waiting claims, and of batches that were sent to workers.
 """
 
 import collections
@@ -180,8 +180,8 @@ class Queue:
         self.groups: collections.deque[Group] = collections.deque()
         #: Number of claims in *groups*.
         self.size = 0
-        #: Claims whose runs were lost with their workers more than once. They
-        #: run separately from other claims; see
+        #: Claims whose runs were lost with their workers more than once. These
+        #: claims run separately from other claims; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: Number of claims that were superseded while they waited.
@@ -279,8 +279,8 @@ class InFlight:
             name: Queue(job, {limit.refusal: bounds[limit]
                               for limit in limits[name]})
             for name, job in jobs.items()}
-        #: For each partition, a heap of (-priority, order, queue). Its first
-        #: queue is the next to send a batch.
+        #: For each partition, a heap of (-priority, order, queue). The next
+        #: batch is made from the first queue of the heap.
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
         #: Queues with suspects, by job. The suspects may have ended since.
@@ -303,8 +303,8 @@ class InFlight:
             superseded: int = 0) -> None:
         """Queue claims of one lease.
 
-        :param claims: The claims. The caller must not use the list afterwards.
-            It is empty if all acquired claims are suspects.
+        :param claims: The claims. The list is empty if all acquired claims are
+            suspects. The caller must not use the list afterwards.
         :param superseded: Number of waiting claims that these claims
             supersede.
         """

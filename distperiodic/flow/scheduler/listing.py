@@ -75,8 +75,8 @@ class Listing:
         before, part.ring = part.ring, view.ring
         if not self._shared:
             # Without a shared store, walk the whole ring. This also delists
-            # the objects that this member no longer owns. Their new owners
-            # list them in their own stores.
+            # the objects that this member no longer owns. The new owners list
+            # these objects in their own stores.
             self.walk(part, [CIRCLE], part.since, view, discard_rows)
             return
         self.walk(part, self._arcs(part, view, before), at, view)
@@ -154,8 +154,9 @@ class Listing:
     def _listed_at(self, part: Part, key: str) -> tuple[Instant, ...]:
         """Return the instants from which an object without a row may be due.
 
-        A job with scope ``'group'`` has one object. It can be due from the
-        instant since which schedulers have served the job without a gap.
+        A job with scope ``'group'`` has one object. This object can be due
+        from the instant since which schedulers have served the job without a
+        gap.
         """
         instants = part.listed_at(key)
         if part.job.scope is Scope.GROUP:
@@ -225,8 +226,8 @@ class Listing:
             return store.rows_of(job.name, chunk)
 
         def received(rows: list[Row]) -> None:
-            # Leave out objects that have other owners now. Their owners
-            # compare them with their own readings.
+            # Leave out objects that have other owners now. The other owners
+            # compare these objects with their own readings.
             own_rows = [row for row in rows if part.ring is not None
                         and part.ring.owner_at(row.position) == self._identity]
             self._claimer.give_up_delisted(job, own_rows, at)

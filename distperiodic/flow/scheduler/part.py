@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member's part of a job: the objects that it owns, and their rows.
+"""One member's part of a job: the objects that the member owns, and their
+rows.
 
 A *walk* reads the rows of the store in pages, one range of the ring after the
 other::
@@ -62,8 +63,8 @@ class Readings:
 
     def __init__(self) -> None:
         #: Readings and the instants for which they were read, oldest first.
-        #: Consecutive equal readings are kept as one reading, with the first
-        #: instant and the last instants.
+        #: Consecutive equal readings are kept as one reading, with its first
+        #: instant and its most recent instants.
         self._kept: list[tuple[tuple[Instant, ...], Reading]] = []
 
     def keep(self, reading: Reading, at: Instant) -> None:
@@ -88,9 +89,9 @@ class Readings:
         """Return the instants of the last readings that list an object.
 
         In all of these consecutive readings, the object has its current
-        schedule. The oldest instant comes first. It is used for an object
-        without a row: the previous owner may have died before the store
-        recorded the object.
+        schedule. The oldest instant comes first. An object without a row can
+        be due from this instant: the previous owner may have read the object,
+        too, and may have died before the store recorded it.
         """
         found, newest = self._kept[-1]
         if len(self._kept) == 1:

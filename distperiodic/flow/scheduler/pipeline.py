@@ -254,8 +254,8 @@ class Pipeline:
         """Set whether this member is drained.
 
         A drained member claims nothing for jobs that the ring divides among
-        members. It still dispatches existing claims, and its runs continue. It
-        also continues the jobs that run on every member.
+        members. A drained member still dispatches existing claims, continues
+        its runs, and continues the jobs that run on every member.
         """
         for source in self._sources.values():
             source.ticker.set_drained(drained)

@@ -5,8 +5,8 @@
                 │         └─ raised ─► again after a pause, or at the next tick
                 └─ slow ─► the job's ticks wait, other jobs continue
 
-While a catalogue cannot be read, the listing in the store does not change. Its
-objects are still due at each tick, and late scans claim them.
+While a catalogue cannot be read, the listing in the store does not change. The
+listed objects are still due at each tick, and late scans claim them.
 """
 
 import itertools
@@ -35,8 +35,8 @@ class Read(NamedTuple):
     """A read that was requested."""
 
     ticket: int
-    #: The ring on whose arcs the objects are read. None means that the answer
-    #: may be outdated.
+    #: The ring at the time of the request. None means that the answer may be
+    #: outdated.
     ring: Ring | None
     #: Instant for which the objects are read: a tick, or the time at which the
     #: ring changed.

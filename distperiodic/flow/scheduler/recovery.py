@@ -110,8 +110,8 @@ class Recovery:
     def holders_present(self, holders: Collection[str]) -> None:
         """Record that *holders* are in their group.
 
-        They may have been recorded as gone by mistake: :meth:`find_gone` also
-        finds a holder that has joined but is not yet in this scheduler's view.
+        This corrects a mistake of :meth:`find_gone`, which also finds a holder
+        that has joined but is not yet in this scheduler's view.
         """
         if not self._gone.keys().isdisjoint(holders):
             self._gone = {holder: at for holder, at in self._gone.items()
@@ -227,7 +227,7 @@ class Recovery:
         """Reclaim *claims* from a worker that will not finish them.
 
         :param count_attempt: True if the worker may have started granted runs.
-            Their attempts then count.
+            The attempts of these runs then count.
         """
         if not claims:
             return

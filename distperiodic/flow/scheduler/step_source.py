@@ -56,7 +56,8 @@ class StepSource:
         #: Monotonic time of the last scan of all steps, in seconds.
         self._swept = clock.monotonic() - sweep
         self._pending = False
-        #: Tasks in notices, in the order of arrival. Their steps may be ready.
+        #: Tasks in notices, in the order of arrival. The steps of these tasks
+        #: may be ready.
         self._notified: dict[str, None] = {}
         #: Commands for which the steps of all tasks must be scanned.
         self._behind: set[str] = set()

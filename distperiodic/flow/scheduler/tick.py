@@ -306,8 +306,8 @@ class Ticker:
         """Handle a tick of the job."""
         job = part.job
         if not self._claimer.ready(job.name):
-            # The store is slow or unreachable. When it has answered, run_due()
-            # handles the newest tick of the job.
+            # The store is slow or unreachable. When the store has answered,
+            # run_due() handles the newest tick of the job.
             self.counts[job.name, 'held'] += 1
         elif job.scope is not Scope.OBJECTS:
             part.last_tick = max(part.last_tick, tick)
@@ -423,10 +423,9 @@ class Ticker:
                     part, before, reading, at, view)
         part.object_timers.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
-            # The first walk is in progress. It claims the objects that it has
-            # not reached yet. Start the timers of the objects that it has
-            # already passed, because these objects may become due before the
-            # walk ends.
+            # The first walk is in progress. The walk claims the objects that
+            # it has not reached yet. The objects that the walk has already
+            # passed may become due before it ends, so start their timers.
             newest = part.job.schedule.at_or_before(now)
             if newest is not None:
                 part.spread(newest, at - 1)

@@ -10,7 +10,8 @@ A process that has just ended a run usually begins its next run soon. A count
 in between would be too low, so the highest of the recent counts is used. While
 a limit is reached, batches wait here in the order of their arrival. A waiting
 batch starts when a run under the limit ends in this process. A batch that
-waits too long is refused. Its runs were not started, so no work is lost.
+waits too long is refused. No run of a refused batch was started, so no work is
+lost.
 """
 
 import collections

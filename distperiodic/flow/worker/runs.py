@@ -6,10 +6,10 @@
        refuse            refuse    │ timeout  │
                                    └─► write off
 
-If a step of a task times out, the failure is not reported at once. It is
-reported when the handler returns, but at the latest after the duration of a
-lease. So the retry or the rollback of the step, and the next task of its
-queue, do not run at the same time as the handler.
+If a step of a task times out, the failure is not reported at once, but when
+the handler returns, or at the latest after the duration of a lease. So the
+retry or the rollback of the step, and the next task of its queue, do not run
+at the same time as the handler.
 
 A batch that was delivered before is dropped. A batch is refused if its job is
 unknown, or if it arrives while the worker drains. Before each run the worker
@@ -83,9 +83,9 @@ _TRACEBACK_LENGTH = 20_000
 
 #: Function that runs a handler in another process. Its parameters are the
 #: batch, the index of the object, the context, the further arguments of the
-#: handler, the deadline, and the timeout in seconds. It returns the result of
-#: a command as JSON text, and records the progress of the handler in the
-#: context.
+#: handler, the deadline, and the timeout in seconds. The function returns the
+#: result of a command as JSON text, and records the progress of the handler in
+#: the context.
 Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
                      Instant | None, float | None], str | None]
 _NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
@@ -321,7 +321,7 @@ class Executor:
     :param finish: Ends the run of an object in the handler's own transaction.
         None means that the store does not support this.
     :param isolated: Functions, by topic, that run handlers in other processes.
-        They kill a process at the timeout of its run.
+        Such a function kills a process at the timeout of its run.
     :param lease: Duration of a lease, in seconds. If a step times out, its
         failure is reported when its handler returns, but at the latest after
         this time.
@@ -685,8 +685,8 @@ class Executor:
             return
         batch_run, chunk = running.chunk
         if chunk is running.shared:
-            # They were offered before. The list of the chunk may be the queue
-            # of the batch run, from which other threads now take runs.
+            # The runs were offered before. The list of the chunk may be the
+            # queue of the batch run, from which other threads now take runs.
             return
         rest = list(drain(chunk))
         if rest:

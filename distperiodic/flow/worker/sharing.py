@@ -20,8 +20,8 @@ LOG = logging.getLogger(__name__)
 
 # Number of renewals per lease.
 _PER_LEASE = 3
-# Fraction of the duration of a lease. The holder stops trusting its lease this
-# fraction before the end.
+# The last part of a lease, as a fraction of its duration. In this part, the
+# holder no longer trusts the lease.
 _MARGIN = 0.1
 
 
@@ -54,7 +54,8 @@ class Sharing:
     def trusted(self) -> bool:
         """Return whether this worker may run jobs.
 
-        It may do so while its lease lasts and no other worker is active.
+        A worker may run jobs while its lease lasts and no other worker is
+        active.
         """
         return (not self.prevented and self._clock.monotonic()
                 < self._granted_at + self._lease * (1.0 - _MARGIN))

@@ -2,8 +2,8 @@
 """Participation of a worker in the election of the active worker.
 
 :mod:`distperiodic.core.standby` decides which request is next. This module
-sends the requests to the store, one at a time. It calls back when the worker
-becomes active, and when the worker is no longer active.
+sends the requests to the store, one at a time. Callbacks inform the rest of
+the worker when it becomes active, and when it is no longer active.
 """
 
 import logging
