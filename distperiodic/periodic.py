@@ -281,9 +281,9 @@ class PeriodicTasks:
         as the attribute ``conf``.
     :raises JobNameTaken: Two methods define jobs with the same name.
     :raises InvalidJob: ``objects=`` names no usable method of this class, or a
-        method of the class overrides one that the services call. Also raised
-        when the class is defined, if a decorated method has the wrong
-        parameters.
+        method of the class overrides a method that the services call. The
+        definition of a subclass raises this error, too, if a decorated method
+        has the wrong parameters.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

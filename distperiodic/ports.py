@@ -378,10 +378,10 @@ class ClaimStore(Protocol):
             that another process delisted after *at*. The schedule of such an
             object applies from the first of these instants that is not before
             the delisting, or from the last instant if all are earlier.
-        :returns: Objects that could not be recorded. Either another
-            transaction, such as that of a handler, has locked their rows, or
-            the store has recorded them from a catalogue that was read after
-            *at*. Pass these objects to a later call.
+        :returns: Objects that could not be recorded. Pass these objects to a
+            later call. Their rows may be locked by another transaction, such
+            as that of a handler. Or the store has already recorded these
+            objects from a catalogue that was read after *at*.
         """
 
     def rows(self, job: str, low: int, high: int, *,
@@ -667,9 +667,9 @@ class ReportBus(Protocol):
 
 
 #: Maximum size of a message in bytes. A carrier discards longer messages
-#: before it decodes them. The longest message that distperiodic sends fits:
-#: a batch of the maximum size, encoded as JSON inside JSON, in which every
-#: character of every id is outside the 16-bit range of Unicode.
+#: before it decodes them. No message of distperiodic is longer, even if all
+#: characters of all ids are outside the 16-bit range of Unicode, and if the
+#: message is encoded as JSON inside JSON.
 LONGEST_MESSAGE = 20 * 2 ** 20
 
 

@@ -10,9 +10,8 @@ the scheduler raises its limit again.
 
 Short runs are sent ahead, before the limit allows their start. The worker
 queues such a run, and starts it when another run under the same limit ends at
-that worker (:mod:`distperiodic.flow.worker.admission`). Without this, fewer
-runs than allowed would be in progress during each round trip between worker
-and scheduler.
+that worker (:mod:`distperiodic.flow.worker.admission`). Otherwise the place of
+an ended run would be empty during the round trip between worker and scheduler.
 """
 
 # Seconds of the pause after a refusal: the first pause, and the longest.

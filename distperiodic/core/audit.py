@@ -9,7 +9,7 @@ from the row of the object, with :mod:`distperiodic.core.due`::
       |---- tick ---- tick ---- tick |---- tick ---- tick ---------|
             recorded in the history         due but undecided
 
-These are the classes. Lost and unexplained objects are errors::
+The audit has these classes. The classes lost and unexplained are errors::
 
     on time            its run succeeded, and was claimed in time
     late               its run succeeded, but was claimed too late

@@ -158,9 +158,8 @@ class Claim(NamedTuple):
     #: Fencing token. Every claim of the object has a greater token than the
     #: claim before. A new token makes the earlier tokens invalid.
     fence: int
-    #: Number of the attempt, from 1. The first attempt of a tick has a number
-    #: above 1 if attempts of an earlier tick were lost, and that tick ended
-    #: without success or was superseded.
+    #: Number of the attempt, from 1. The number also counts lost attempts of
+    #: an earlier tick, if that tick was superseded or ended without success.
     attempt: int
     #: Microseconds since the epoch.
     tick: int

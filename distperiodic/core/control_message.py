@@ -46,8 +46,8 @@ MAX_MEMBERS = 10_000
 MAX_REASON = 1_000
 #: Maximum number of characters of the state of a member, as JSON.
 MAX_STATE = 100_000
-#: Maximum age of a request in seconds. Also the maximum difference between the
-#: clocks of the operator and of a member.
+#: Maximum age of a request in seconds. The clocks of the operator and of a
+#: member may also differ by this number of seconds.
 MAX_AGE = 60
 #: Maximum number of requests that a member accepts in twice MAX_AGE.
 MAX_REQUESTS = 10_000

@@ -237,8 +237,7 @@ class Cron:
     def _first_of(self, wall: int, shown: int) -> int:
         """Return the first wall time from *wall* on that can be a tick.
 
-        :param shown: Wall time before which all wall times have already
-            occurred.
+        :param shown: Wall times before *shown* have already occurred.
         """
         return wall if self._all_hours else max(wall, shown)
 

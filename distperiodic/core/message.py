@@ -293,8 +293,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
         case unknown:
             raise _Invalid(f'unknown kind {shown(unknown)}')
     # Check the format before the signature. The signature is computed from the
-    # message as JSON. This cannot fail for a valid message, because it is flat
-    # and has only finite numbers.
+    # message as JSON. A message in the correct format can always be written as
+    # JSON, because the message is flat and has only finite numbers.
     if keys:
         verify(message, mac, keys)
     if message['kind'] == 'notice':

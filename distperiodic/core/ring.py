@@ -201,9 +201,9 @@ class Ring:
 
         The 16 highest bits of a position divide the ring into 65,536
         stretches. A table records whether *member* owns all of a stretch, no
-        part of it or only a part of it. If the member owns only a part, the
-        position is looked up on the ring. This is the case for about two in a
-        thousand positions.
+        part of it or only a part of it. A position is looked up on the ring
+        only if the member owns a part of its stretch. About two in a thousand
+        positions need such a look-up.
         """
         table = self._tables.get(member)
         if table is None:

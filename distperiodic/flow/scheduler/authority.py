@@ -87,10 +87,11 @@ class StoreAuthority(_Authority):
 
     def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        # Until a process joins, it uses the ring that contains its previous
-        # process, which has the same name. Other members may have owned its
-        # part before it joined, and may have listed objects that this process
-        # has not read. So a new tenure discards what is known.
+        # Before this process has joined its group, the ring may contain a
+        # previous process with the same name. This process then acts in its
+        # place. Before this process joins, other members may own its part, and
+        # may list objects that this process has not read. So a new tenure
+        # discards the previous ring.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:

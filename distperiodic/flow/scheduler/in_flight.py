@@ -220,8 +220,9 @@ class Queue:
     def discard_superseded(self) -> int:
         """Remove superseded claims, and return their number.
 
-        A later claim of an object supersedes its earlier claims. These would
-        use more and more memory while no worker has room for them.
+        A later claim of an object supersedes its earlier claims. The
+        superseded claims would use more and more memory while no worker has
+        room for them.
         """
         newest: dict[str, int] = {}
         for group in (*self.groups, *self.suspects):

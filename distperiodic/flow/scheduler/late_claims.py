@@ -54,8 +54,8 @@ class LateClaimer:
     """Late scans of one member that shares a store.
 
     :param after: Seconds after a tick until other members claim objects that
-        their owner has not claimed. If half a period of the job is shorter,
-        half a period applies.
+        their owner has not claimed. For a job with a short period, the limit
+        is half a period.
     :param page: Maximum number of rows in one request to the store.
     """
 

@@ -283,7 +283,7 @@ class Listing:
                      before: Ring | None) -> None:
         """Claim the due ticks of the rows on gained arcs.
 
-        This does not need the catalogue.
+        The claims do not wait for a read of the catalogue.
         """
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [

@@ -135,8 +135,8 @@ class Part:
         self.since = due.ALWAYS
         #: The walk in progress. None means that there is none.
         self.walk: Walk | None = None
-        #: During a walk, the readings since its beginning and the reading
-        #: before. Otherwise the last two readings.
+        #: The last two readings. During a walk, also the readings since the
+        #: beginning of the walk.
         self._readings = Readings()
         #: Cursor over the objects that have a phase. None means that the
         #: objects have no phase, or that the part was not walked.
