@@ -67,7 +67,7 @@ _HOMES = {
 }
 
 
-# Hide this function from type checkers. With it, they would accept every name
+# Hide __getattr__ from type checkers. Otherwise they would accept every name
 # in this package, with the type Any.
 if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:

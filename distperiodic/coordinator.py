@@ -139,8 +139,8 @@ class Coordinator:
 
     @property
     def _join_timeout(self) -> float:
-        # A dead process with the same identity may have left an entry. The
-        # entry expires within this time.
+        # A dead process with the same identity may have left an entry. This
+        # timeout is long enough for that entry to expire.
         return self._session_timeout * 1.5 + 2.0
 
     def start(self, timeout: float | None = None) -> None:

@@ -448,7 +448,7 @@ def _values(conf: cfg.ConfigOpts, group: str,
     for opt in registered:
         try:
             value = values[opt.dest] = getattr(conf[group], opt.dest)
-            # oslo.config accepts nan, whatever the limits of the option.
+            # oslo.config accepts nan even if the option has limits.
             if isinstance(value, float) and math.isnan(value):
                 raise ValueError('nan is not a number')
         except (cfg.ConfigFileValueError, ValueError) as exc:

@@ -31,8 +31,8 @@ history must count the object for each of these ticks, or as missed together
 with a newer tick. Otherwise the object is lost: its watermark advanced, but no
 outcome was recorded.
 
-This module reads no store. It audits the rows of a store and the record of a
-simulated cluster with the same code.
+This module reads no store. The same code audits the rows of a store and the
+record of a simulated cluster.
 """
 
 import bisect
@@ -267,9 +267,10 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
               now: Instant) -> Iterator[tuple[Row, int]]:
     """Group objects with equal verdicts.
 
-    The objects differ only in their positions, and so in their phases. A
-    verdict depends only on the order of the phase and a few instants. So a
-    million objects form only a few groups.
+    The objects differ only in their positions, and so in their phases. A few
+    instants divide the period. All objects whose phases are in the same part
+    of the period have equal verdicts. So a million objects form only a few
+    groups.
 
     :returns: For each group one row, and the number of objects.
     """

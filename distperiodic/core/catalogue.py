@@ -335,8 +335,8 @@ class Catalogues:
     """Cache of the catalogues of the last few lists.
 
     To find the catalogue of a list, all ids are compared. The comparison takes
-    10 ms for a million ids. It is correct even if the caller has changed the
-    list in place.
+    10 ms for a million ids. The result is correct even if the caller has
+    changed the list in place.
     """
 
     def __init__(self, keep: int = 4):

@@ -94,8 +94,8 @@ class Context:
 
         A handler may assign any value that JSON can represent, of at most
         64 KiB as JSON. The value is saved within a second or two, and at once
-        if the run fails. So the next attempt can continue from it, on any
-        worker. Without a store, progress is not saved.
+        if the run fails. So the next attempt can continue from this value, on
+        any worker. Without a store, progress is not saved.
 
         :raises InvalidProgress: The assigned value cannot be saved.
         """

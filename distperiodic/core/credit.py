@@ -9,8 +9,8 @@ of each job at that worker.
 
 If a job was not measured at that worker, the average of all workers applies.
 Jobs that were not measured at any worker have no cost. The worker may hold as
-many of their runs as it has slots, in addition to the runs of other jobs. So
-the backlog of other jobs cannot block a new job.
+many runs of such jobs as it has slots, in addition to the runs of other jobs.
+So the backlog of other jobs cannot block a new job.
 """
 
 #: Maximum seconds of work that a worker may hold. A worker may always hold as
@@ -82,8 +82,8 @@ class CreditWindow:
             seconds = self._elsewhere.of(job)
             if seconds is None:
                 return 0.0
-        # Limit the cost of a long run to its share of the horizon, so that the
-        # other slots of the worker can be filled, too.
+        # A long run occupies only one slot. So limit its cost to an equal
+        # share of the horizon, which leaves room for runs in the other slots.
         return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:

@@ -265,8 +265,8 @@ class Plan:
     def _too_late(self, tick: Instant, late: int) -> str:
         grace = seconds_text(self.grace_us(tick) / SECOND)
         if self.spread:
-            # Each object is late by another time. A common reason keeps the
-            # objects in one group.
+            # The objects are late by different times, because they have
+            # different phases. A common reason keeps them in one group.
             return f'misfire=skip and later than its grace of {grace} s'
         seconds = seconds_text(late / SECOND)
         return f'misfire=skip and {seconds} s late, grace is {grace} s'

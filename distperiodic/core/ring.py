@@ -9,9 +9,9 @@ member has many points.) The predecessor of this project placed objects in the
 same way.
 
 Only the first 8 bytes of a digest are used, as a *signed* integer, so that a
-position fits into a BIGINT column. In comparison with unsigned integers, the
-order on the ring begins at another point. The neighbours of each point stay
-the same, and so do the owners.
+position fits into a BIGINT column. With unsigned integers, the lowest position
+would be another one, but each position would have the same neighbours on the
+ring, and so the same owner.
 
 The module uses no clock, no network and no configuration. A ring is
 immutable. A membership change creates a new ring, which shares no mutable
@@ -150,7 +150,7 @@ class Ring:
         #: may compute them at the same time, with the same result.
         self._known: _Placed | None = None
         #: The ring from which the points of this ring are derived. None means
-        #: that they are computed from the names of the members.
+        #: that the points are computed from the names of the members.
         self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':

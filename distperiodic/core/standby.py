@@ -100,9 +100,9 @@ def is_preferred(identity: str, preferred: str) -> bool:
 class Election:
     """The part that one worker takes in the election.
 
-    The caller sends the requests that :meth:`next` returns to the store, one
-    at a time, and passes each answer to :meth:`answered`. All times are
-    seconds of the monotonic clock.
+    The caller gets a request from :meth:`next`, sends the request to the
+    store, and passes the answer to :meth:`answered`. It sends one request at a
+    time. All times are seconds of the monotonic clock.
 
     :param me: This worker.
     :param lease: Seconds until the lease of the active worker expires.

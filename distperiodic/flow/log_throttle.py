@@ -21,7 +21,8 @@ class LogThrottle:
     def allow(self, key: str) -> bool:
         """Return whether a line with *key* may be logged now.
 
-        If so, the caller must log the line: its time is recorded.
+        If the result is true, the caller must log the line, because this call
+        records that a line was logged.
         """
         now = self._clock.monotonic()
         last = self._last.get(key)

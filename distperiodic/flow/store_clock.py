@@ -89,8 +89,8 @@ class StoreClock:
         """
         now = self._clock.monotonic()
         if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
-            # Somebody has set the local wall clock. The store may use the same
-            # clock, perhaps with a delay, so query it often for a while.
+            # Somebody has set the local wall clock. The store's clock may
+            # follow after a delay, so query the store often for a while.
             self._frequent_until = now + _INTERVAL
             self.sync()
         elif now >= self._next:

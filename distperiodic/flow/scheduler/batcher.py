@@ -241,8 +241,9 @@ class Batcher:
                 return
             if len(workers) > 1:
                 return
-            # Do not reserve the only worker of a partition, so that other work
-            # continues. But send it only one batch of suspects at a time.
+            # Do not reserve the only worker of a partition, because that would
+            # stop all other work. But send this worker only one batch of
+            # suspects at a time.
             idle = [w for w in able
                     if not w.window.full and w.suspect_batch not in w.batches]
             if not idle:

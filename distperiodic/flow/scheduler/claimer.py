@@ -366,7 +366,7 @@ class Claimer:
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
-            # Read which schedule is in force. After the answer, this process
+            # Another schedule is in force. Read it, so that this process
             # claims no more objects of the job.
             self.attendance.refresh()
         if answer.behind:

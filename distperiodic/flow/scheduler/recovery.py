@@ -257,7 +257,7 @@ class Recovery:
     def _offer(self, job: Job, held: in_flight.HeldLease,
                claims: list[Claim],
                reason: str, was: State) -> None:
-        """Queue reclaimed claims, and end those without another attempt.
+        """Queue reclaimed claims, and end claims that have no attempt left.
 
         :param was: State of the claims before they were reclaimed.
         """

@@ -630,9 +630,9 @@ class Executor:
                 return
             batch_run, index, context = running.run
             timeout = batch_run.timeout(index) or 0.0
-            # Only a step waits for the return of its handler. The next attempt
-            # of a periodic object begins at once, so that the object misses no
-            # tick if its handler hangs.
+            # Only the failure of a step is reported later, when its handler
+            # has returned. The next attempt of a periodic object begins at
+            # once, so that the object misses no tick if its handler hangs.
             waits = self._lease if batch_run.batch.steps is not None else 0.0
             self._timed_out[running] = TimedOut(
                 batch_run, index, context, timeout, now + waits)
