@@ -234,8 +234,8 @@ class PartitionStore(Protocol):
         - The lease of another worker has not expired.
         - A worker has acquired the partition since the caller read *fence*.
         - Another process may share the partition: either one of *members* that
-          has not sent heartbeats for the partition, or a process that called
-          :meth:`share` at most *seconds* ago.
+          takes no part in the election, or a process that called :meth:`share`
+          at most *seconds* ago.
 
         If *worker* becomes active, the store deletes an operator's choice of
         the next active worker.
@@ -652,8 +652,8 @@ class WorkBus(Protocol):
     def send(self, batch: message.Batch) -> None:
         """Send *batch* to its worker. The call never blocks and never raises.
 
-        The bus reports a batch that it could not send to a callback, which its
-        constructor received.
+        If the batch cannot be sent, the bus calls a callback that its
+        constructor has received.
         """
 
 

@@ -9,9 +9,9 @@ member has many points.) The predecessor of this project placed objects in the
 same way.
 
 Only the first 8 bytes of a digest are used, as a *signed* integer, so that a
-position fits into a BIGINT column. With unsigned integers, the lowest position
-would be another one, but each position would have the same neighbours on the
-ring, and so the same owner.
+position fits into a BIGINT column. With unsigned integers, only the place of
+the lowest position on the ring would be different. Each position would have
+the same neighbours, and so the same owner.
 
 The module uses no clock, no network and no configuration. A ring is
 immutable. A membership change creates a new ring, which shares no mutable

@@ -417,7 +417,7 @@ class RunLeases:
         self._lease = lease
         self._run = run
         # Do not send reports on batches that this component has created in
-        # _proceed(). No scheduler waits for them.
+        # _proceed(), because no scheduler waits for such a report.
         self._report = report if not proceeds else (
             lambda report_, to_entry: None if to_entry == report_.worker
             else report(report_, to_entry))

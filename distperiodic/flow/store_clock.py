@@ -2,8 +2,9 @@
 """Estimate of the store's clock in one process.
 
 Members that share a store use the store's clock. A member queries this clock
-at intervals, and between two queries adds the time that has passed by its own
-monotonic clock. So the wall clock of a member has no effect.
+once a minute, or a second after an unreliable answer. Between two queries, the
+member measures the time since the last query with its own monotonic clock. So
+the wall clock of a member has no effect.
 
 The estimate never goes back. If the store's clock turns out to be behind the
 estimate, the estimate advances at half speed until both are equal.
@@ -27,9 +28,9 @@ _INTERVAL = 60.0
 # unexpected time is unreliable, because somebody may just be correcting the
 # store's clock.
 _RETRY_AFTER = 1.0
-# Maximum number of requests in one query, and the response time in seconds
-# below which no further request is sent. The first request may be slow,
-# because it may have to open a connection.
+# A query sends up to _QUERIES requests, because the first request may be slow:
+# it may have to open a connection. After a response that took less than _FAST
+# seconds, no further request is sent.
 _QUERIES, _FAST = 3, 0.005
 # Seconds by which an answer may differ from the estimate.
 _EXPECTED = 0.1

@@ -11,8 +11,8 @@ the next two members scan, and so on::
      |-- owners claim --|-- two scan --|-- two others scan, if the first have
                              not recorded that all was found claimed
 
-A member need not read the rows if the store has counted as many claims for the
-tick as the catalogue has objects. After a scan of many rows, the pause until
+A member need not read the rows if the store has counted as many objects for
+the tick as the catalogue lists. After a scan of many rows, the pause until
 the next scan is longer: fifty times the time of reading, at most a minute. The
 time of the slowest page does not count. During that page, the store may have
 been unreachable, or the process may have been suspended, and this must not
