@@ -365,9 +365,9 @@ def rooms() -> str:
         arrow((18, 12), (18, bottom - 2)),
         f'<text class="soft small" text-anchor="middle" transform="translate('
         f'34 {bottom / 2:g}) rotate(-90)">imports</text>']
-    return svg(bottom + 8, 'The rooms of the package, from the top: '
-               f'{"; ".join(" and ".join(names) for names in rows)}. A room '
-               'imports only rooms below it.', parts)
+    return svg(bottom + 8, 'The packages of distperiodic, from the top: '
+               f'{"; ".join(" and ".join(names) for names in rows)}. A package '
+               'imports only packages below it.', parts)
 
 
 # -- the transitions of a task
@@ -487,7 +487,7 @@ def task() -> str:
             box(x, y, width, height,
                 'store' if status in workflow.ENDED else 'box'),
             text(x + width / 2, y + 26, status.value, 'ink bold', 'middle')]
-    return svg(390, 'The moves of a task between its statuses. '
+    return svg(390, 'The transitions of a task between its statuses. '
                f'{"; ".join(sentences)}.', parts)
 
 
