@@ -366,8 +366,8 @@ def rooms() -> str:
         f'<text class="soft small" text-anchor="middle" transform="translate('
         f'34 {bottom / 2:g}) rotate(-90)">imports</text>']
     return svg(bottom + 8, 'The packages of distperiodic, from the top: '
-               f'{"; ".join(" and ".join(names) for names in rows)}. A package '
-               'imports only packages below it.', parts)
+               f'{"; ".join(" and ".join(names) for names in rows)}. A '
+               'package imports only packages below it.', parts)
 
 
 # -- the transitions of a task
