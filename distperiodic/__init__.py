@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periodic work over very many objects, on many processes.
+"""Periodic work for many objects, distributed over many processes.
 
 Importing this package imports none of its dependencies. The first import of
 oslo.messaging, or of a backend of oslo.service, affects the whole process, so
-the program must choose when that happens. Each name below is imported at its
-first use.
+the program must choose the time of that import. Each name below is imported
+when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -67,7 +67,8 @@ _HOMES = {
 }
 
 
-# A type checker that saw this would accept every name, with the type Any.
+# Hide __getattr__ from type checkers. Otherwise they would accept every name
+# in this package, with the type Any.
 if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         for home, names in _HOMES.items():

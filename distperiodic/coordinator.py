@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership and ring, for programs that ask "is this object mine?".
+"""Membership and ring, for programs that look up the owner of an object.
 
 This is the smallest of three entry points. The others are
 :mod:`distperiodic.periodic` and :mod:`distperiodic.service`. While the members
 stay the same, each object has exactly one owner. While members join, leave or
-die, an object may have two owners for a time, or none. A member that cannot
+die, an object may temporarily have two owners or none. A member that cannot
 trust its view raises an error instead of returning an answer.
 
-A constructor never connects. An instance may be a class attribute and may be
-created before a fork. It connects at first use, in the process that uses it.
+A constructor never connects. An instance may be a class attribute, and may be
+created before a fork. Each process that uses the instance connects at its
+first call.
 
 The file is long because it documents two public classes in full.
 """
@@ -41,14 +42,16 @@ class Coordinator:
     """Membership of this process in groups of a coordination service.
 
     :param backend_url: tooz URL. Empty means that this process is alone.
-    :param group_id: Group to join at start. None means no group.
+    :param group_id: Group to join when the process connects. None means no
+        group.
     :param member_id: Name of this process on the ring. None means a name that
         is unique to this process.
     :param conf: Configuration with the other options. The default is the
-        global one. The options are read when this process connects, so *conf*
-        need not be loaded earlier.
+        global configuration of oslo.config. The options are read when this
+        process connects, so *conf* need not be loaded earlier.
     :param replicas: Number of points on the ring. The default is the option
-        ``hash_ring_replicas_count``, which a reload at SIGHUP may change.
+        ``hash_ring_replicas_count``. The operator can change this option in a
+        running process, with a reload at SIGHUP.
     :param session_timeout: Seconds until the session of a silent process
         expires. The default is the option of the same name.
     :param heartbeat_interval: Seconds between two heartbeats. The default is
@@ -102,23 +105,24 @@ class Coordinator:
         self._stopped = False
         #: Error of the last failed attempt to connect.
         self._failed: exceptions.DistperiodicError | None = None
-        # Ids of the processes that created the membership and the name. After
-        # a fork they differ from the id of this process.
+        # Ids of the processes that created the membership and the member id.
+        # In a forked child they differ from the id of the process.
         self._pid: int | None = None
         self._named_in: int | None = None
         self._locks: dict[int, threading.RLock] = {}
 
     @property
     def _lock(self) -> 'threading.RLock':
-        # One lock per process: if another thread held it during a fork, the
-        # child could never acquire it.
+        # Each process has its own lock. If another thread held a shared lock
+        # during a fork, the child could never acquire it.
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
     @property
     def member_id(self) -> str:
         """Name of this process on the ring.
 
-        After a fork the child gets a new name, unless the caller gave one.
+        After a fork, the child gets a new name, unless the constructor
+        received a *member_id*.
         """
         with self._lock:
             if self._member_id is None or (
@@ -135,8 +139,8 @@ class Coordinator:
 
     @property
     def _join_timeout(self) -> float:
-        # Long enough for the entry of a dead process with the same identity
-        # to expire.
+        # A dead process with the same identity may have left an entry. This
+        # timeout is long enough for that entry to expire.
         return self._session_timeout * 1.5 + 2.0
 
     def start(self, timeout: float | None = None) -> None:
@@ -156,9 +160,9 @@ class Coordinator:
         if not self.backend_url:
             return
         failed = self._failed
-        # Threads that call this during a start wait until that start has
-        # ended. If it fails, they raise its error instead of repeating a long
-        # attempt.
+        # If another thread is connecting, wait for the end of that attempt. If
+        # the attempt fails, raise its error: another attempt would take as
+        # long, and would probably fail, too.
         with self._lock:
             if self.is_started():
                 return
@@ -171,8 +175,8 @@ class Coordinator:
                 raise
 
     def _start(self, timeout: float | None) -> None:
-        # After a fork, do not close the client of the parent: closing it would
-        # end the session of the parent.
+        # A forked child must not close the client of its parent, because that
+        # would end the session of the parent.
         identity = self.member_id
         points = 0
         if not self._observe:
@@ -200,7 +204,7 @@ class Coordinator:
             raise
 
     def _mutated(self, conf: cfg.ConfigOpts, changes: object) -> None:
-        """Publish the new number of points after a reload of options."""
+        """Publish the number of points after a reload of the options."""
         membership = self._membership
         if membership is None or self._pid != os.getpid():
             return
@@ -225,14 +229,14 @@ class Coordinator:
     def is_started(self) -> bool:
         """Return whether this process is connected or is connecting.
 
-        A connection that a forked process inherited does not count.
+        A connection that was inherited in a fork does not count.
         """
         return self._membership is not None and self._pid == os.getpid()
 
     def heartbeat(self) -> None:
-        """Ensure membership: connect if this process is not connected.
+        """Connect if this process is not connected.
 
-        A background thread sends the heartbeats, so a caller need not call
+        A background thread sends the heartbeats, so callers need not call
         this method regularly.
 
         :raises ConfigError: An option cannot be used.
@@ -274,8 +278,9 @@ class Coordinator:
     def get_members(self, group_id: str) -> list[str]:
         """Return the identities of all members of *group_id*, sorted.
 
-        An empty list always means that the group has no members. Without a
-        *backend_url* this process is the only member.
+        An empty list means that the group has no members; if the members are
+        unknown, the method raises an error. Without a *backend_url* this
+        process is the only member.
 
         :param group_id: Name of the group. If this process has not joined it,
             it observes the group from now on.
@@ -288,7 +293,7 @@ class Coordinator:
         return [m.identity for m in self.view(group_id).members]
 
     def view(self, group_id: str) -> View:
-        """Return the last known view of *group_id*, trusted or not.
+        """Return the last known view of *group_id*, even if it is not trusted.
 
         If this process has not joined the group, it observes the group from
         now on.
@@ -321,16 +326,16 @@ class Coordinator:
 class HashRing(Coordinator):
     """Consistent-hash ring that assigns objects to the members of a group.
 
-    An object is a str, an int, or anything with an ``.id``. With an empty
-    *backend_url* this process owns all objects.
+    An object is a str, an int, or any value with an attribute ``id``. With an
+    empty *backend_url* this process owns all objects.
 
     A process that only looks up owners, such as an API, must pass
     ``observe=True``. Otherwise the ring assigns objects to it.
 
     :param backend_url: tooz URL. Empty means that this process is alone.
     :param group_id: Group whose members form the ring.
-    :param member_id: Name of this process on the ring. See
-        :class:`Coordinator` for this parameter and the following ones.
+    :param member_id: Name of this process on the ring. :class:`Coordinator`
+        documents this parameter and the following parameters in full.
     :param conf: Configuration with the other options.
     :param replicas: Number of points on the ring.
     :param session_timeout: Seconds until the session of a silent process
@@ -356,10 +361,10 @@ class HashRing(Coordinator):
         self._catalogues = catalogue.Catalogues()
 
     def ring_view(self) -> View:
-        """Return the view of the ring's own group, if it can be trusted now.
+        """Return the view of this ring's group, if it can be trusted now.
 
-        :raises ViewUnknown: The view cannot be trusted: the objects that it
-            assigns to this process may already have another owner.
+        :raises ViewUnknown: The view cannot be trusted. Objects that this
+            process owns in the view may already have another owner.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
         """
@@ -379,13 +384,14 @@ class HashRing(Coordinator):
     ) -> list[Any]:
         """Return the *objects* that this process owns, in the given order.
 
-        The ring caches the last few lists by their ids, so a repeated list
-        costs one comparison of its ids. A :class:`~.catalogue.Catalogue`
-        needs no comparison: while the ring is unchanged, the cost depends only
-        on the number of objects that this process owns.
+        The positions of the last few lists are cached. For a list with the
+        same ids as a cached one, the method only compares the ids. A
+        :class:`~.catalogue.Catalogue` needs no comparison: while the ring is
+        unchanged, the cost of a call depends only on the number of objects
+        that this process owns.
 
-        :param objects: Objects with an ``.id``, or str or int; or a
-            :class:`~.catalogue.Catalogue` of them.
+        :param objects: Objects with an attribute ``id``, or str or int; or a
+            :class:`~.catalogue.Catalogue` of such objects.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
@@ -440,8 +446,9 @@ class HashRing(Coordinator):
     def get_arcs(self) -> tuple[Arc, ...]:
         """Return the arcs of the ring that this process owns.
 
-        A catalogue in a database can select its objects by these arcs:
-        ``WHERE position BETWEEN low AND high``, with an OR over all arcs.
+        If a table has a column with the position of each object, a query can
+        select the objects of this process: ``WHERE position BETWEEN low AND
+        high``, with an OR over all arcs.
 
         :returns: Disjoint arcs in ascending order. Without a *backend_url* the
             result is one arc with all positions. An observer has no arcs.

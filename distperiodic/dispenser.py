@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Task dispenser: workers pull tasks from a pool, the highest scores first.
 
-Each worker, a person or a program, has a bucket. The tasks in it are its own
-until it finishes them, gives them back, or makes no call for
-``bucket_timeout`` seconds. A task is in one bucket at most.
+A worker is a person or a program. Each worker has a bucket with the tasks that
+are assigned to it. A task leaves the bucket when the worker finishes the task
+or gives it back. All tasks leave the bucket if the worker makes no call for
+``bucket_timeout`` seconds. A task is in at most one bucket.
 
 Each call is one transaction in the store, and no lock is held between calls.
 If a caller dies during a call, the call has either changed nothing or is
@@ -44,14 +45,16 @@ class TaskDispenser:
     """A pool of tasks in the store, and the buckets of its workers.
 
     Any number of processes may use one pool at the same time. Threads may
-    share an instance, and an instance may be created before a fork. Its first
-    call connects to the store, and creates an embedded store.
+    share an instance, and an instance may be created before a fork. The first
+    call connects to the store. If the store is embedded, the first call also
+    creates its file, if it does not exist.
 
     A task is a str or an int, and keeps its type: 1 and '1' are different
-    tasks. Of two tasks with the same score the lower one comes first, and ints
-    come before strs.
+    tasks. Among tasks with the same score, ints come before strs, and lower
+    values come first.
 
-    :param conf: Configuration of the service. It is read at the first call.
+    :param conf: Configuration of the service. The first call reads the
+        options.
     :param pool: Name of the pool. Each group has its own pools.
     :raises InvalidPoolRequest: *pool* is empty, not a str, or too long.
     """
@@ -65,27 +68,27 @@ class TaskDispenser:
 
     def recreate_task_pool(self, tasks: Scores, *,
                            as_of: datetime | None = None) -> Recreated:
-        """Make the pool hold *tasks*. The first call creates the pool.
+        """Replace the tasks of the pool by *tasks*.
 
-        A task in a bucket stays in its bucket. If *tasks* contains it, its
-        score changes. A task in the pool that *tasks* does not contain is
-        removed. A done task stays done, even if *tasks* contains it: the
-        caller may have read its list before the task was done.
+        The first call creates the pool. A task of the pool that is not in
+        *tasks* is removed. A task in a bucket stays in its bucket. If it is in
+        *tasks*, it gets its new score. A done task stays done, even if it is
+        in *tasks*: the caller may have read its list before the task was done.
 
         To offer done tasks again as new work, pass *as_of*. A task that was
-        done before that instant, and that *tasks* contains, is put into the
-        pool. To get the instant, call :meth:`now` before you read the list.
+        done before that instant, and that is in *tasks*, is put into the pool.
+        To get the instant, call :meth:`now` before you read the list.
 
-        A done task that *tasks* no longer contains is forgotten after
-        ``done_retention`` days.
+        The call deletes the record of a done task that is not in *tasks* if
+        the task was done more than ``done_retention`` days ago.
 
         :param tasks: Score of each task, a finite number. Tasks with a higher
             score are assigned first.
-        :param as_of: When the caller began to read *tasks*, by the store's
-            clock. None means that all done tasks stay done.
-        :raises InvalidPoolRequest: a task or a score cannot be used.
-        :raises StoreUnavailable: it is unknown whether the pool was recreated;
-            a repeated call is safe.
+        :param as_of: Time at which the caller began to read *tasks*, by the
+            store's clock. None means that all done tasks stay done.
+        :raises InvalidPoolRequest: A task or a score cannot be used.
+        :raises StoreUnavailable: The pool may or may not have been recreated.
+            The caller can safely repeat the call.
         """
         places = task_pool.places_of(tasks)
         with self._connections.lend() as store:
@@ -97,21 +100,21 @@ class TaskDispenser:
         return found
 
     def assign_tasks(self, limit: int, worker: str) -> list[Task]:
-        """Make the worker's bucket hold *limit* tasks, and return them.
+        """Adjust the worker's bucket to *limit* tasks, and return the tasks.
 
         If the bucket has fewer tasks, the tasks of the pool with the highest
         scores are added. If the bucket has more, the tasks with the lowest
-        scores go back to the pool. The result is shorter than *limit* if the
-        pool has no more tasks, or if other calls are just changing the
-        remaining ones.
+        scores return to the pool. The result is shorter than *limit* if the
+        pool has too few tasks, or if concurrent calls have locked the
+        remaining tasks.
 
         :param limit: Number of tasks, at least 1.
         :param worker: Name of the worker.
-        :returns: the tasks in the bucket, the highest score first.
-        :raises InvalidPoolRequest: an argument cannot be used.
-        :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: it is unknown whether tasks were assigned; a
-            repeated call is safe and returns them.
+        :returns: The tasks in the bucket, the highest score first.
+        :raises InvalidPoolRequest: An argument cannot be used.
+        :raises PoolNotFound: The pool does not exist.
+        :raises StoreUnavailable: Tasks may or may not have been assigned. The
+            caller can safely repeat the call, which then returns these tasks.
         """
         limit = task_pool.check_limit(limit)
         worker = task_pool.check_worker(worker)
@@ -123,9 +126,9 @@ class TaskDispenser:
 
         :param worker: Name of the worker.
         :param tasks: Tasks in any order.
-        :raises InvalidPoolRequest: an argument cannot be used.
-        :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: the answer is unknown.
+        :raises InvalidPoolRequest: An argument cannot be used.
+        :raises PoolNotFound: The pool does not exist.
+        :raises StoreUnavailable: The store did not answer.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
@@ -140,12 +143,13 @@ class TaskDispenser:
         :param worker: Name of the worker.
         :param tasks: Tasks that the worker has finished.
         :returns: True if all *tasks* were in the bucket. False means that some
-            were not, and were not marked: another worker may have them.
-        :raises InvalidPoolRequest: an argument cannot be used.
-        :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: it is unknown whether the tasks were marked;
-            if a repeated call returns False, use check_tasks() to find out
-            which tasks are left in the bucket.
+            of them were not in the bucket, and were not marked. Another worker
+            may have these tasks.
+        :raises InvalidPoolRequest: An argument cannot be used.
+        :raises PoolNotFound: The pool does not exist.
+        :raises StoreUnavailable: The tasks may or may not have been marked.
+            Repeat the call. If it returns False, call :meth:`check_tasks` to
+            find out which tasks are left in the bucket.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
@@ -161,11 +165,11 @@ class TaskDispenser:
         :param worker: Name of the worker.
         :param tasks: Tasks that the worker does not want.
         :returns: True if all *tasks* were in the bucket. False means that some
-            were not; these are not changed.
-        :raises InvalidPoolRequest: an argument cannot be used.
-        :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: it is unknown whether the tasks were given
-            back; a repeated call is safe.
+            of them were not in the bucket, and were not changed.
+        :raises InvalidPoolRequest: An argument cannot be used.
+        :raises PoolNotFound: The pool does not exist.
+        :raises StoreUnavailable: The tasks may or may not have been given
+            back. The caller can safely repeat the call.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
@@ -174,18 +178,20 @@ class TaskDispenser:
         return self._answer(found, 'given back', worker, keys)
 
     def stats(self) -> Stats:
-        """Return the number of tasks that are free, in buckets, and done.
+        """Return the numbers of tasks that are free, in buckets, and done.
 
-        :raises PoolNotFound: the pool does not exist.
-        :raises StoreUnavailable: the store did not answer.
+        :raises PoolNotFound: The pool does not exist.
+        :raises StoreUnavailable: The store did not answer.
         """
         with self._connections.lend() as store:
             return store.stats()
 
     def now(self) -> datetime:
-        """Return the time by the store's clock, for *as_of*.
+        """Return the time of the store's clock.
 
-        :raises StoreUnavailable: the store did not answer.
+        Pass it as *as_of* to :meth:`recreate_task_pool`.
+
+        :raises StoreUnavailable: The store did not answer.
         """
         with self._connections.lend() as store:
             return schedule.datetime_of(store.now())
@@ -215,9 +221,9 @@ class TaskDispenser:
             bucket_timeout=settings.bucket_timeout)
 
     def _read(self) -> opts.Settings:
-        """Return the options, which are read once.
+        """Return the options; the first call reads them.
 
-        :raises ConfigError: an option cannot be used, or there is no store.
+        :raises ConfigError: An option cannot be used, or there is no store.
         """
         if self._settings is None:
             settings = opts.settings(self._conf)

@@ -2,8 +2,8 @@
 """All errors that this library raises on purpose.
 
 A message states the problem with its values, and then the remedy. All errors
-derive from :class:`DistperiodicError`, so that the command line can print one
-line for each of them.
+derive from :class:`DistperiodicError`. The command line prints an error of
+this class as one line, without a traceback.
 """
 
 
@@ -40,7 +40,9 @@ class JobNameTaken(InvalidJob):
 
 
 class InvalidMemberId(ConfigError, ValueError):
-    """A name of a member or a group that a coordination service cannot store.
+    """A name of a member or group that cannot be used.
+
+    At least one of the supported coordination services cannot store it.
     """
 
 
@@ -55,15 +57,16 @@ class DuplicateMember(DistperiodicError):
 class CoordinationUnavailable(DistperiodicError):
     """The coordination service did not answer in time.
 
-    A caller may repeat the call. A service retries by itself.
+    A caller may repeat the call. The services of this library retry by
+    themselves.
     """
 
 
 class ViewUnknown(DistperiodicError):
     """The view of the group is unknown or cannot be trusted.
 
-    This is not the same as a view without members: a member without a trusted
-    view must not start any work.
+    A member without a trusted view must not start any work. The error does not
+    mean that the group has no members.
     """
 
 
@@ -78,51 +81,54 @@ class UnknownVersion(InvalidMessage):
 class BusUnavailable(DistperiodicError):
     """A message could not be sent to the broker.
 
-    A service sends the work again.
+    The services of this library send the work again.
     """
 
 
 class NoConsumer(BusUnavailable):
-    """The broker has no queue of that name, so an immediate retry would fail.
+    """The queue of the receiver does not exist in the broker.
+
+    An immediate retry would fail, too.
     """
 
 
 class StoreUnavailable(DistperiodicError):
     """The database did not answer, or could not execute the call.
 
-    It is unknown whether the call changed anything. The caller may repeat the
+    The call may or may not have changed the store. The caller may repeat the
     call.
     """
 
 
 class InvalidPoolRequest(DistperiodicError, ValueError):
-    """A call of a task dispenser with an argument that cannot be used.
+    """An argument of a call to a task dispenser cannot be used.
 
     The call changed nothing.
     """
 
 
 class PoolNotFound(DistperiodicError, LookupError):
-    """A pool that does not exist in the store.
+    """The pool does not exist in the store.
 
-    :meth:`distperiodic.TaskDispenser.recreate_task_pool` creates it.
+    :meth:`distperiodic.TaskDispenser.recreate_task_pool` creates the pool.
     """
 
 
 class InvalidProgress(DistperiodicError, ValueError):
-    """The progress that a run assigned cannot be saved.
+    """The progress that a handler assigned cannot be saved.
 
-    The value is not a JSON value, or is longer than 64 KiB as JSON.
+    JSON cannot represent the value, or the value is longer than 64 KiB as
+    JSON.
     """
 
 
 class InvalidWorkflow(ConfigError, ValueError):
-    """A workflow with an illegal definition, or an unknown type of task."""
+    """The definition of a workflow is illegal, or a type of task is unknown.
+    """
 
 
 class InvalidTask(DistperiodicError, ValueError):
-    """A task cannot be submitted as given, or its status forbids the request.
-    """
+    """A task has an illegal argument, or its status forbids the request."""
 
 
 class UnknownTask(DistperiodicError, LookupError):
@@ -130,10 +136,10 @@ class UnknownTask(DistperiodicError, LookupError):
 
 
 class RunReplaced(DistperiodicError):
-    """Another process has taken over the claim of this run, or the claim is
+    """Another process has taken over this run, or the claim of the run is
     void.
 
-    The run must not commit its open transactions.
+    The run must roll back its open transactions.
     """
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of classes of tasks by name, from the command line or an option.
+"""Loading of :class:`~distperiodic.periodic.PeriodicTasks` classes by name.
 
-This module imports others only when it needs them, because commands that load
-no class must start fast.
+The name comes from the command line or from an option. This module imports
+other modules only when it needs them, so that commands which load no class
+start fast.
 """
 
 import importlib
@@ -30,12 +31,12 @@ def load_handler(conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
                  topic: str,
                  given: 'periodic.PeriodicTasks | None' = None
                  ) -> 'periodic.PeriodicTasks | None':
-    """Build the class that the option ``handler`` of a partition names.
+    """Return an instance of the class that a partition's ``handler`` names.
 
     :param topic: Topic of the jobs of the partition.
-    :param given: Instance that the program has already built. If it is of
-        that class, it is returned.
-    :returns: None if the option is not set.
+    :param given: Instance that the program has already created. If the option
+        ``handler`` names its class, this instance is returned.
+    :returns: The instance. None means that the option is not set.
     :raises ConfigError: The class cannot be loaded, or has no job of *topic*.
     """
     partition = settings.partitions.get(topic)
@@ -54,8 +55,9 @@ def load_handler(conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
 
 
 def _path_of(handler: str, option: str) -> str:
-    """Return MODULE:CLASS for an option that may name an entry point.
+    """Return MODULE:CLASS for the value of an option.
 
+    :param handler: Either MODULE:CLASS or the name of an entry point.
     :raises ConfigError: There is no such entry point.
     """
     if ':' in handler:
@@ -74,10 +76,10 @@ def _path_of(handler: str, option: str) -> str:
 def load_class(path: str, option: str = '--tasks') -> type:
     """Return the class that MODULE:CLASS names.
 
-    The module is on the import path or in the current directory.
+    The module must be on the import path or in the current directory.
 
-    :param option: Option that gives *path*, for error messages.
-    :raises ConfigError: the class cannot be loaded; the message gives the
+    :param option: Option from which *path* comes, for error messages.
+    :raises ConfigError: The class cannot be loaded. The message gives the
         reason.
     """
     module_name, colon, class_name = path.partition(':')
@@ -123,12 +125,13 @@ def load_tasks(path: str, conf: 'cfg.ConfigOpts',
                option: str = '--tasks',
                given: 'periodic.PeriodicTasks | None' = None
                ) -> 'periodic.PeriodicTasks':
-    """Build the class that *path* names, as CLASS(conf).
+    """Return an instance of the class that *path* names, from CLASS(conf).
 
-    :param option: Option that gives *path*, for error messages.
-    :param given: As in :func:`load_handler`.
-    :raises ConfigError: there is no such class, its constructor raised, or it
-        has no jobs.
+    :param option: Option from which *path* comes, for error messages.
+    :param given: Instance that the program has already created. If it is of
+        this class, it is returned.
+    :raises ConfigError: There is no such class, its constructor raised an
+        exception, or the class has no jobs.
     """
     cls = load_class(path, option)
     if given is not None and type(given) is cls:
@@ -152,7 +155,7 @@ def load_tasks(path: str, conf: 'cfg.ConfigOpts',
 
 
 def _hint(name: str, classes: list[str]) -> str:
-    """Return the end of an error message about an unknown class."""
+    """Return the remedy in an error message about an unknown class."""
     return did_you_mean(name, classes) or (
         f'; it has {", ".join(classes)}: correct the name' if classes
         else '; correct the name')

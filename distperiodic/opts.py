@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All options of this library, registered lazily and read into plain values.
+"""All options of this library.
 
-Public constructors take a ``conf``. This module never uses the global
-configuration.
+Each option is registered when it is first needed. The values of all options
+are read into an object of the class :class:`Settings`. This module uses the
+configuration that its callers pass, never the global one.
 
 The file is long because most of it is the table of the options.
 """
@@ -31,7 +32,7 @@ from distperiodic.core.partition import Partitions
 LOG = logging.getLogger(__name__)
 
 GROUP = 'distperiodic'
-#: Prefix of the name of a partition's section.
+#: Prefix of the name of a configuration section that describes a partition.
 PARTITION = 'partition:'
 #: Value of ``connection`` that disables the store.
 NO_STORE = 'none'
@@ -254,7 +255,7 @@ OPTS = [
              'not signed.'),
 ]
 
-#: Options of one partition, in a section of its own.
+#: Options of a section ``[partition:NAME]``.
 PARTITION_OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         'max_in_flight', min=1,
@@ -334,7 +335,10 @@ PARTITION_OPTS: list[cfg.Opt] = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """Values of the options at the start of the process. Times in seconds."""
+    """Values of the options at the start of the process.
+
+    Times are in seconds if no other unit is given.
+    """
 
     backend_url: str = dataclasses.field(repr=False)
     group: str
@@ -347,13 +351,13 @@ class Settings:
     connection: str = dataclasses.field(repr=False)
     late_claim_after: float
     sweep_interval: float
-    #: Days. 0 means forever.
+    #: Days until the history is deleted. 0 means never.
     history_retention: float
-    #: Days. 0 means forever.
+    #: Days until ended tasks are deleted. 0 means never.
     task_retention: float
     #: Seconds.
     bucket_timeout: float
-    #: Days.
+    #: Days until done tasks of a pool are deleted.
     done_retention: float
     lease: float
     send_timeout: float
@@ -362,7 +366,7 @@ class Settings:
     workflows: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
-    #: Partitions by topic. A partition without a set option is left out.
+    #: Partitions by topic. Partitions for which no option is set are left out.
     partitions: Partitions
     #: True if the store is a file that the service creates itself.
     embedded: bool
@@ -375,7 +379,7 @@ class Settings:
     def topic_of(self, partition: str) -> str:
         """Return the topic of the partition with this name.
 
-        Without a section, the name is the topic.
+        If no section describes the partition, its name is its topic.
         """
         return next((topic for topic, one in self.partitions.items()
                      if partition in (one.name, *one.other_names)), partition)
@@ -418,7 +422,7 @@ def _connection(conf: cfg.ConfigOpts, own: str) -> str:
 
 
 def _embedded(found: Settings) -> Settings:
-    """Return settings with an embedded store, for a process that runs alone.
+    """Return *found* with an embedded store, for a process that runs alone.
 
     :raises ConfigError: The group or the state path cannot be part of the URL
         of the file.
@@ -444,11 +448,12 @@ def _values(conf: cfg.ConfigOpts, group: str,
     for opt in registered:
         try:
             value = values[opt.dest] = getattr(conf[group], opt.dest)
-            # The limits of an option do not reject nan.
+            # oslo.config accepts nan even if the option has limits.
             if isinstance(value, float) and math.isnan(value):
                 raise ValueError('nan is not a number')
         except (cfg.ConfigFileValueError, ValueError) as exc:
-            # oslo.config shows the location of a value as a Python object.
+            # oslo.config puts the repr() of an object into the message. Keep
+            # only the location of the value.
             reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
                             str(exc))
             refused.append(f'[{group}] {opt.dest}: {reason}')
@@ -464,7 +469,9 @@ def _is_set(conf: cfg.ConfigOpts, name: str) -> bool:
 
 
 def files(conf: cfg.ConfigOpts) -> list[str]:
-    """Return the configuration files of *conf*, in the order of reading."""
+    """Return the configuration files of *conf*, in the order in which they are
+    read.
+    """
     found = list(conf.config_file or [])
     for place in conf.config_dir or []:
         found += sorted(
@@ -479,7 +486,7 @@ def is_of_partition(section: str) -> bool:
 
 
 def _partitions(conf: cfg.ConfigOpts) -> Partitions:
-    """Return the partitions that have a section with options.
+    """Return the partitions that have a section with options, by topic.
 
     :raises ConfigError: A section has an illegal name, option or value.
     """
@@ -493,7 +500,7 @@ def _partitions(conf: cfg.ConfigOpts) -> Partitions:
                 f'[{section}]: {name!r} is not the name of a partition; '
                 'give the topic of its jobs after the colon, 1 to 100 of '
                 'A-Z a-z 0-9 . _ -')
-        # oslo.config would merge the two sections.
+        # oslo.config would merge two sections whose names differ only in case.
         other = alike.setdefault(name.lower(), section)
         if other != section:
             raise exceptions.ConfigError(
@@ -518,9 +525,10 @@ def _partitions(conf: cfg.ConfigOpts) -> Partitions:
 
 def _check_topic(section: str, topic: str, values: dict[str, Any],
                  other: Partition | None) -> None:
-    """Check the topic of a section, and its options against each other.
+    """Check the topic of a section, and contradictions between its options.
 
-    :param other: Partition of another section with the same topic, if any.
+    :param other: Partition of another section with the same topic. None means
+        that there is no such section.
     :raises ConfigError: The section cannot be used.
     """
     if TOPIC.fullmatch(topic) is None:
@@ -569,16 +577,16 @@ def _check_standby(found: Settings) -> None:
 def _check_known(path: str) -> None:
     """Reject unknown options and repeated options in partition sections.
 
-    oslo.config would ignore a misspelt option, and all values of an option but
-    the last.
+    oslo.config would ignore a misspelt option. If an option has several
+    values, oslo.config would use the last value and ignore the others.
 
-    :raises ConfigError: A section has such an option.
+    :raises ConfigError: A section has an unknown or repeated option.
     """
     read: dict[str, dict[str, list[str]]] = {}
     try:
         cfg.ConfigParser(path, read).parse()
     except (cfg.Error, OSError):
-        # The file was readable a moment ago, so it is being changed now.
+        # oslo.config has just read the file, so somebody is changing it now.
         return
     known = [opt.dest for opt in PARTITION_OPTS]
     for section in filter(is_of_partition, read):
@@ -596,7 +604,7 @@ def _check_known(path: str) -> None:
 
 
 def value(conf: cfg.ConfigOpts, name: str) -> Any:
-    """Return the value of one option, without checking the others.
+    """Return the value of one option, without checking the other options.
 
     :raises ConfigError: The value is illegal.
     """
@@ -608,8 +616,8 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
 def reloaded(conf: cfg.ConfigOpts, name: str) -> Any:
     """Return the value of a mutable option after a reload of its file.
 
-    None means that the new value is illegal. The error is logged instead of
-    raised, because it must not end a running process.
+    None means that the new value is illegal. The error is logged, not raised,
+    because it must not end a running process.
     """
     try:
         return value(conf, name)
@@ -634,17 +642,17 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         values['state_path'] or os.path.join(
             tempfile.gettempdir(), f'distperiodic-{os.getuid()}'))
     store = bool(values['connection'])
-    # A value that the operator has set counts as given, even if it equals the
-    # default.
+    # A value that the operator has set does not adapt to the other times, even
+    # if it equals the default.
     given = {name: values[name] for name in _TIMES if _is_set(conf, name)}
     values |= times.fit(_TIMES, given, store=store)
     times.check(values, given, store=store)
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
-        # A process that runs alone uses an embedded store. The checks above
-        # still assume that there is no store, because no other process depends
-        # on the times of this one.
+        # A process that runs alone uses an embedded store. The checks of the
+        # times above are those of a process without a store: no other process
+        # depends on the times of this process.
         found = _embedded(found)
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(

@@ -10,14 +10,15 @@
         def poll(self, context, node_id):
             ...
 
-A service passes an instance to the scheduler service and the worker service,
-which run its jobs. A service that drives its tasks itself, as with
-oslo.service, calls :meth:`PeriodicTasks.run_periodic_tasks` instead.
+A service passes an instance of such a class to the scheduler service and the
+worker service, which run its jobs. A service may also run its tasks in a loop
+of its own, as with oslo.service. It then calls
+:meth:`PeriodicTasks.run_periodic_tasks`.
 
-Methods decorated by ``oslo_service.periodic_task`` are jobs too. This module
-recognises them by the attributes that the decorator sets. It does not import
-oslo.service, because the import would select the default backend for the
-whole process.
+Methods decorated by ``oslo_service.periodic_task`` are jobs, too. This module
+recognises such methods by the attributes that the decorator sets. It does not
+import oslo.service, because the import would select the default backend for
+the whole process.
 
 The file is long because it documents each argument of the decorator.
 """
@@ -61,11 +62,11 @@ from distperiodic.ports import Clock
 
 LOG = logging.getLogger(__name__)
 
-# As in oslo.service. The default spacing of a task, and the longest time for
-# which run_periodic_tasks() lets its caller sleep.
+# Default spacing of a task in seconds, as in oslo.service. This is also the
+# maximum that run_periodic_tasks() returns.
 DEFAULT_SPACING = 60.0
 
-#: A decorated method. The decorator keeps its type.
+#: Type of a decorated method. The decorator returns a method of the same type.
 Method = TypeVar('Method', bound=Callable[..., Any])
 
 _MARK = '_distperiodic_job'
@@ -126,25 +127,28 @@ def periodic_task(
     grace: float | None = None,
     **unknown: Any,
 ) -> Any:
-    """Make a method a periodic job, with or without parentheses.
+    """Make a method a periodic job.
 
-    All arguments are checked when the module is imported, not at the first
-    tick.
+    The decorator may be used with or without parentheses. All arguments are
+    checked when the module is imported, not at the first tick.
 
-    :param method: The method, if the decorator has no parentheses.
+    :param method: The method, if the decorator is used without parentheses.
     :param spacing: Seconds between ticks, at least 0.001. All members share
         the same grid of ticks. The default is 60 if *cron* is not given.
     :param cron: Five-field cron line, instead of a spacing.
     :param timezone: Time zone of the cron line. The default is UTC.
     :param objects: Name of the method that lists the objects. The decorated
-        method then runs once per object. If it is not given, *scope* applies.
-    :param scope: ``'member'`` (default): every member runs every tick.
-        ``'group'``: one member of the group runs it.
-    :param misfire: Policy for missed ticks: ``'skip'``, ``'latest'``
-        (default: only the newest runs) or ``'all'``.
+        method then runs once per object and tick. Without *objects*, *scope*
+        applies.
+    :param scope: ``'member'`` (default): every member runs each tick.
+        ``'group'``: one member of the group runs each tick.
+    :param misfire: Policy for missed ticks. ``'latest'`` (default) runs only
+        the newest missed tick. ``'skip'`` runs it only within its *grace*.
+        ``'all'`` runs all of them, up to a limit.
     :param overlap: Policy for a tick that is due while the previous one is
         still running: ``'skip'`` (default) or ``'wait'``.
-    :param spread: True gives each object its own phase within the period.
+    :param spread: True gives each object its own phase within the period, so
+        that the objects do not all run at the same time.
     :param retries: Number of retries of a failed run. The default is 0.
     :param retry_backoff: Seconds until the first retry. Each further retry
         waits twice as long, at most 60 seconds. The default is 1.
@@ -160,18 +164,18 @@ def periodic_task(
     :param name: Name of the job. The default is the name of the method.
         Claims are stored under this name, so a new name creates a new job.
     :param enabled: False defines the job but never runs it.
-    :param run_immediately: True runs an object as soon as it is listed, not
-        at its next tick. With a store, this happens once per object. Without
-        a store, and for a job that runs on every member, it happens each time
-        a process starts.
+    :param run_immediately: True runs an object as soon as it is listed,
+        without waiting for its next tick. With a store, this happens once per
+        object. Without a store, and for a job that runs on every member, it
+        happens each time a process starts.
     :param grace: Seconds by which a tick may be late under
         ``misfire='skip'``. The default is one period, at most 60.
     :raises InvalidSchedule: The spacing, cron line or time zone yields no
         ticks.
     :raises InvalidJob: Another argument has an illegal value or an unknown
         name.
-    :returns: The method, with its type; with parentheses, a decorator that
-        returns it.
+    :returns: The unchanged method if the decorator is used without
+        parentheses; otherwise a decorator that returns the method unchanged.
     :rtype: Callable
     """
 
@@ -236,7 +240,7 @@ def command(module: str, name: str) -> Callable[[Method], Method]:
     :param name: Name of the command within its module.
     :raises InvalidWorkflow: A name cannot be used.
     :raises InvalidJob: The decorated function is not a plain method.
-    :returns: A decorator that returns the method, with its type.
+    :returns: A decorator that returns the method unchanged.
     """
     for value, is_module in ((module, True), (name, False)):
         if problem := workflow.name_problem(value, is_module):
@@ -253,7 +257,7 @@ def command(module: str, name: str) -> Callable[[Method], Method]:
 
 
 def _mark(function: Any, job: Job) -> None:
-    """Attach the job of a decorated method."""
+    """Attach *job* to the decorated *function*."""
     plain = _plain(function)
     if hasattr(plain, _MARK):
         raise InvalidJob(
@@ -266,19 +270,20 @@ def _mark(function: Any, job: Job) -> None:
 class PeriodicTasks:
     """Base class for the jobs of a service.
 
-    Derive a class from it and decorate methods. A subclass inherits the jobs
-    of its bases. A method that overrides a decorated method replaces its job.
-    If the new method is not decorated, the job is removed.
+    Derive a class from this one and decorate its methods. A subclass inherits
+    the jobs of its bases. If a subclass overrides a decorated method, the
+    inherited job is replaced by the job of the new method. If the new method
+    is not decorated, the inherited job is removed.
 
     The signature of a decorated method is checked when the class is defined.
 
-    :param conf: Configuration of the service, or None. It is kept as the
-        attribute ``conf``.
+    :param conf: Configuration of the service, or None. The instance keeps it
+        as the attribute ``conf``.
     :raises JobNameTaken: Two methods define jobs with the same name.
     :raises InvalidJob: ``objects=`` names no usable method of this class, or a
-        method of the class overrides one that the services call. Also raised
-        when the class is defined, if a decorated method has the wrong
-        parameters.
+        method of the class overrides a method that the services call. The
+        definition of a subclass raises this error, too, if a decorated method
+        has the wrong parameters.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -325,7 +330,7 @@ class PeriodicTasks:
     def handler(self, name: str) -> Callable[..., Any]:
         """Return the decorated method of job *name*, bound to this instance.
 
-        :param name: Name of the job, or of the job of a command.
+        :param name: Name of a job from :attr:`jobs` or :attr:`commands`.
         :raises InvalidJob: No job has this name.
         """
         if name not in self.commands:
@@ -347,9 +352,10 @@ class PeriodicTasks:
         """Return the context to pass to a handler or a catalogue method.
 
         Override this method to pass a context of your own, such as the
-        ``RequestContext`` that the rest of your service expects. The services
-        call it before each run and each catalogue read, in the thread of that
-        run or read. If it raises, the run or the read fails.
+        ``RequestContext`` that the rest of your service expects. The scheduler
+        and worker services call it before each run and each catalogue read, in
+        the thread of that run or read. If it raises an exception, the run or
+        the read fails.
 
         :param context: Context of the run or the read; see
             :class:`distperiodic.Context`.
@@ -395,16 +401,16 @@ class PeriodicTasks:
     ) -> float:
         """Run all due tasks in this thread, one after the other.
 
-        This method is for services that drive their tasks themselves. Do not
-        pass the same instance to a scheduler service: each tick would run
-        twice. Only jobs with scope ``'member'`` run. Retries and timeouts need
-        a worker, so they are not applied. Ticks stay on their grid: a long run
-        delays the tasks after it once, but later ticks do not drift.
+        This method is for services that run their tasks in a loop of their
+        own. Do not pass the same instance to a scheduler service, because each
+        tick would then run twice. Only jobs with scope ``'member'`` run. There
+        are no retries and no timeouts. A run that takes long delays the runs
+        that are due meanwhile, but it does not shift the later ticks.
 
         :param context: Passed unchanged to every task.
         :param raise_on_error: True raises the exception of a task; the
             remaining tasks run at the next call. False logs the exception and
-            continues.
+            continues with the next task.
         :returns: Seconds until the next task is due, from 0 to 60.
         :raises Exception: A task raised this exception, and *raise_on_error*
             is true.
@@ -487,7 +493,9 @@ class PeriodicTasks:
             )
 
     def _take_due(self, job: Job) -> tuple[Instant, ...]:
-        """Return the ticks of *job* to run now, and mark due ticks as decided.
+        """Return the ticks of *job* to run now.
+
+        Later calls do not return the ticks that are due now.
         """
         now = self.clock.now()
         newest = job.schedule.at_or_before(now)
@@ -497,9 +505,10 @@ class PeriodicTasks:
             self._last_ticks[job.name] = newest
             return (now,) if job.run_immediately else ()
         if job.schedule.after(now) < last:
-            # The clock was set back by more than a period. If the task waited
-            # until the clock reaches the last tick again, it could stop for
-            # hours. After a smaller step back, the task does wait.
+            # The clock was set back by more than a period. The task continues
+            # at the next tick by the new time. If it waited until the clock
+            # reaches the last tick again, it might not run for hours. After a
+            # smaller change of the clock, the task does wait.
             LOG.warning(
                 'clock set back: job=%s last_tick=%s; the job continues at '
                 'its next tick by the new time, and ticks may run a second '
@@ -512,8 +521,8 @@ class PeriodicTasks:
         if newest <= last:
             return ()
         self._last_ticks[job.name] = newest
-        # Use the plan of objects with their own schedule, because this plan
-        # has no phase.
+        # Pass the schedule as if it was an object's own schedule, because such
+        # a plan has no phase.
         due = job.plan(own=job.schedule).verdict(
             Row(job.name, 0, last, ALWAYS), now)
         if due.given_up:
@@ -555,7 +564,8 @@ class PeriodicTasks:
 def _members_of(cls: type) -> dict[str, Any]:
     """Return the attributes of *cls* and its bases by name, bases first.
 
-    A job whose method is overridden keeps its place in the order.
+    A method that a subclass overrides keeps the place of the original method
+    in this order.
     """
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -566,8 +576,8 @@ def _members_of(cls: type) -> dict[str, Any]:
 def _check_arguments(member: Any) -> None:
     """Check that a handler accepts the arguments that its job passes.
 
-    :raises InvalidJob: The handler does not accept them. The message gives its
-        file and line.
+    :raises InvalidJob: The handler does not accept these arguments. The
+        message gives the file and line of the handler.
     """
     plain = _plain(member)
     job = getattr(plain, _MARK, None)
@@ -625,15 +635,17 @@ def _caller() -> str:
 
 
 def _job_of(member: Any, conf: Any) -> Job | None:
-    """Return the job that one of the two decorators attached to *member*.
+    """Return the job of a decorated *member*.
 
-    None means that *member* is not decorated.
+    The decorator is that of this module or that of oslo.service. None means
+    that *member* is not decorated.
     """
     plain = _plain(member)
     job = getattr(plain, _MARK, None)
     if isinstance(job, Job):
         return job
-    # Compare with 'is True', because a mock has every attribute.
+    # Compare with 'is True', because a mock returns a true value for every
+    # attribute.
     if getattr(plain, '_periodic_task', None) is True:
         return _oslo_job(plain, conf)
     return None
@@ -649,7 +661,7 @@ def _oslo_job(task: Any, conf: Any) -> Job:
     spacing = task._periodic_spacing
     enabled = bool(task._periodic_enabled)
     if task._periodic_external_ok:
-        # The option exists if oslo.service has registered it.
+        # The option exists only if oslo.service has registered it.
         enabled &= getattr(conf, 'run_external_periodic_tasks', True)
     if spacing < 0:
         enabled = False
@@ -671,7 +683,7 @@ def _oslo_job(task: Any, conf: Any) -> Job:
 
 
 def _plain(function: Any) -> Any:
-    """Return the function inside a static, class or bound method."""
+    """Return the function of a static, class or bound method."""
     return getattr(function, '__func__', function)
 
 
@@ -680,9 +692,11 @@ def _is_method(value: Any) -> bool:
 
 
 def _check_runs_at_once(function: Any, where: str) -> None:
-    """Reject coroutine and generator functions: calling them runs no code.
+    """Reject coroutine and generator functions.
 
-    :raises InvalidJob: *function* is one of them.
+    A call of such a function does not execute its body.
+
+    :raises InvalidJob: *function* is such a function.
     """
     plain = _plain(function)
     if (
@@ -700,7 +714,7 @@ def _check_runs_at_once(function: Any, where: str) -> None:
 def _defined_at(function: Any) -> str:
     """Return the file and line of *function*, such as 'nodes.py:41'.
 
-    The line is that of the first decorator, if there is one.
+    If the function is decorated, the line is that of its first decorator.
     """
     code = getattr(inspect.unwrap(_plain(function)), '__code__', None)
     if code is None:

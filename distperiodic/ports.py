@@ -4,7 +4,7 @@
 Each port is a contract. Adapters implement a port, and the conformance suite
 of the port tests every adapter. The flow depends only on ports.
 
-All ports are in one file, so that a reader finds the whole contract there.
+All ports are in one file, so that a reader finds every contract in one place.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from distperiodic.core.standby import Standing
 
 
 class LeaseEnded(Exception):
-    """The handler's process has ended itself at the end of its run's lease.
+    """A handler process ended itself because the lease of its run expired.
 
     The outcome of the run is unknown.
     """
@@ -53,7 +53,7 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds since an arbitrary start.
 
-        The value never goes back. It also advances while the process is
+        The value never decreases. It also advances while the process is
         suspended or the machine sleeps.
         """
 
@@ -62,10 +62,12 @@ class Membership(Protocol):
     """Members of the groups, as far as this process knows them."""
 
     def view(self, group: str) -> View:
-        """Return the last known view of *group*, without a request.
+        """Return the last known view of *group*.
 
-        :raises ViewUnknown: The view is not known yet. This does not mean
-            that the group has no members.
+        The call sends no request to the coordination service.
+
+        :raises ViewUnknown: The view is not known yet. The group may
+            nevertheless have members.
         """
 
 
@@ -76,23 +78,26 @@ class Listed(NamedTuple):
     #: Text of the object's own schedule. Empty means the schedule of its job.
     rule: str
     #: Watermark of a new object: the newest tick before the object was listed.
-    #: If the store already has a later watermark, the later one stays.
+    #: If the store has recorded a later watermark for the object, the store
+    #: keeps that one.
     settled: int
 
 
 class JobStatus(NamedTuple):
     """Status of one job in the store."""
 
-    #: Reason for which an operator paused the job. None means not paused.
+    #: Reason that an operator gave for pausing the job. None means that the
+    #: job is not paused.
     paused: str | None
     #: Text of the schedule in force.
     schedule: str
-    #: Instant since which that schedule is in force, or
-    #: :data:`~distperiodic.core.due.ALWAYS`.
+    #: Instant since which that schedule is in force.
+    #: :data:`~distperiodic.core.due.ALWAYS` means that it is the first
+    #: schedule of the job.
     since: int
-    #: Instant since which schedulers have served the job without a gap, as
-    #: :meth:`ClaimStore.attend` records it. None means that nothing is
-    #: recorded.
+    #: Instant since which schedulers have served the job without a gap.
+    #: Schedulers record their service with :meth:`ClaimStore.attend`. None
+    #: means that no service is recorded.
     attended: int | None
     #: Instant up to which all due ticks are known to be claimed, skipped or
     #: given up.
@@ -102,16 +107,17 @@ class JobStatus(NamedTuple):
 class Checked(NamedTuple):
     """The result of a scan that found no unclaimed due tick of a job."""
 
-    #: :attr:`JobStatus.checked` when the scan began.
+    #: Value of :attr:`JobStatus.checked` when the scan began.
     expected: int
-    #: Instant up to which all due ticks are claimed or settled.
+    #: Instant up to which the scan found all due ticks settled.
     until: int
 
 
 class Proceed(NamedTuple):
     """Request to grant the runs of steps that become ready.
 
-    They become ready in the transaction that carries this request.
+    The request is an argument of :meth:`StepStore.advance`. The steps that
+    become ready in the transaction of that call are granted at once.
     """
 
     #: Jobs of the commands that may be granted.
@@ -122,37 +128,40 @@ class Proceed(NamedTuple):
     holder: str
     #: Seconds until the leases expire.
     seconds: float
-    #: As in :meth:`ClaimStore.start`: if this worker is no longer active,
-    #: nothing is granted.
+    #: Worker that must still be the active worker of its partition; otherwise
+    #: nothing is granted. None disables the check.
     active: Active | None = None
 
 
 class Advanced(NamedTuple):
-    """Tasks whose steps have ended, by outcome."""
+    """Ids of the tasks whose steps have ended, by outcome of the step."""
 
     done: set[str]
     #: Tasks whose step has failed and waits for a retry.
     retried: set[str]
     failed: set[str]
-    #: Leases of the runs that were granted, with the input of each run.
+    #: Leases of the granted runs. Each lease is paired with the inputs of its
+    #: runs, by task.
     granted: Sequence[tuple[Lease, dict[str, workflow.StepInput]]] = ()
 
 
 class StepStore(Protocol):
     """Store of the steps of tasks.
 
-    A ready step is claimed once. Its claim is in the claim store, with the
-    task as its object and the command as its job. Start, renewal, retry and
-    take-over therefore work as for every other claim.
+    A ready step is claimed once. The claim is in the claim store: the task is
+    its object, and the command is its job. So the claim is started, renewed,
+    retried and taken over like the claim of a periodic job.
 
-    :raises StoreUnavailable: As in :class:`ClaimStore`.
+    :raises StoreUnavailable: Any method raises this error, as in
+        :class:`ClaimStore`.
     """
 
     def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
              into: str, holder: str, seconds: float) -> list[Lease]:
-        """Claim ready steps, in the order of their priority and age.
+        """Claim ready steps: higher priorities first, then older tasks.
 
-        :param jobs: Maximum number of steps of each command, by job.
+        :param jobs: Maximum number of steps to claim of each command, by the
+            name of its job.
         :param tasks: Tasks whose steps may be claimed. None means all tasks.
         :param into: Prefix of the names of the new leases, ``<into>.0``...
         :param holder: Holder of the new leases.
@@ -161,12 +170,13 @@ class StepStore(Protocol):
         """
 
     def wake(self) -> bool:
-        """Make due delayed steps ready, and advance the ordered queues.
+        """Make delayed steps ready once they are due, and advance the queues.
 
-        A queue whose current task has ended continues with its next task,
-        unless the queue is halted.
+        An ordered queue whose current task has ended continues with its next
+        task, unless the queue is halted.
 
-        :returns: True if there may be more to do.
+        :returns: True if the call reached its limits, so that the caller
+            should repeat it.
         """
 
     def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
@@ -188,8 +198,8 @@ class StepStore(Protocol):
             of the command's result, or None.
         :param failed: Tasks whose command has failed, each with its error.
         :param into: Name of the new lease for steps that wait for a retry.
-        :param pause: Function from the number of an attempt to the seconds
-            until its retry.
+        :param pause: Receives the number of a failed attempt, and returns the
+            seconds until its retry.
         :param proceed: Request to grant the runs of steps that become ready.
             None means that no run is granted.
         :returns: The tasks whose result or error was recorded.
@@ -201,14 +211,15 @@ class PartitionStore(Protocol):
 
     A partition has at most one active worker; see
     :mod:`distperiodic.core.standby`. The name of a worker is the name of its
-    process. A caller that lost the answer of a method may call it again.
+    process. If the answer of a call is lost, the caller may repeat the call.
 
-    :raises StoreUnavailable: As in :class:`ClaimStore`.
+    :raises StoreUnavailable: Any method raises this error, as in
+        :class:`ClaimStore`.
     """
 
     def beat(self, partition: str, worker: str, role: Role, *,
              seconds: float) -> Standing:
-        """Record a heartbeat of *worker*; if it is active, renew its lease.
+        """Record a heartbeat of *worker*, and renew its lease if it is active.
 
         :param seconds: Seconds from now until the lease expires.
         :returns: The row of the partition after the call.
@@ -218,18 +229,22 @@ class PartitionStore(Protocol):
                 seconds: float, members: Collection[str] | None) -> Standing:
         """Make *worker* active, unless another worker is active.
 
-        The call changes nothing if the lease of another worker has not
-        expired, or if any worker has acquired the partition since the caller
-        read *fence*. It also changes nothing if another process may share the
-        partition: one of *members* that has sent no heartbeat as a candidate,
-        or a process whose last :meth:`share` is at most *seconds* old. If
-        *worker* becomes active, the next active worker that an operator has
-        chosen is cleared.
+        *worker* does not become active in these cases:
+
+        - The lease of another worker has not expired.
+        - A worker has acquired the partition since the caller read *fence*.
+        - Another process may share the partition: either one of *members* that
+          takes no part in the election, or a process that called :meth:`share`
+          at most *seconds* ago.
+
+        If *worker* becomes active, the store deletes an operator's choice of
+        the next active worker.
 
         :param members: Other processes in the group. None means that they are
-            unknown: then each process that has shared the partition and has
-            not departed may share it.
-        :returns: The row of the partition after the call.
+            unknown. In this case, each process that has called :meth:`share`
+            and has not departed may share the partition.
+        :returns: The row of the partition after the call. The field ``shared``
+            names the processes that may share the partition.
         """
 
     def share(self, partition: str, worker: str, *, seconds: float,
@@ -239,48 +254,56 @@ class PartitionStore(Protocol):
         No worker can become active for *seconds* after this call. The call
         changes nothing if another worker is active.
 
-        :param starting: Whether *worker* has run nothing yet. If so, workers
-            that stand by also prevent the call. If not, an active worker whose
-            lease has expired does not prevent it, and loses the partition.
-        :returns: The processes that prevent it. Empty means that *worker* may
-            run jobs.
+        :param starting: True if *worker* has run nothing yet. In this case,
+            workers that stand by prevent the call, too. An active worker whose
+            lease has expired does not prevent the call by itself, and loses
+            the partition if the call succeeds.
+        :returns: The processes that prevent the call. Empty means that
+            *worker* may run jobs.
         """
 
     def release(self, partition: str, worker: str, *,
                 fence: int) -> Standing:
-        """Release the partition if *worker* is its active worker, and has been
-        since the take-over with *fence*.
+        """Release the partition if *worker* is active with this *fence*.
 
-        The partition has no active worker afterwards.
+        The partition then has no active worker. The call changes nothing if
+        *worker* is not active, or has acquired the partition with a higher
+        fence since.
 
         :returns: The row of the partition after the call.
         """
 
     def depart(self, partition: str, worker: str) -> None:
-        """Release the partition as above, and record that *worker* is gone.
+        """Record that *worker* has ended; if it is active, release the
+        partition.
 
-        The worker then prevents no take-over, even if it is still in the
-        group.
+        The worker no longer prevents a take-over, even if its entry is still
+        in the group.
         """
 
     def is_in_force(self, active: Active) -> bool:
-        """Return whether *active* is still the active worker."""
+        """Return whether *active* is still the active worker.
+
+        The result is false if its lease has expired, or if a worker has
+        acquired the partition with a higher fence.
+        """
 
 
 class ClaimStore(Protocol):
     """Store of the claims, one row per (job, object), and of their leases.
 
     Every transition is one conditional write of many rows. A lost race is not
-    an error: objects that another process has changed first are left out of
-    the result. An adapter reads the rows to find the objects that its write
-    has changed. It never trusts the row count of a database driver.
+    an error: the result leaves out the objects that another process has
+    changed first. To find the objects that a write has changed, an adapter
+    reads the rows again. An adapter does not trust the row count that a
+    database driver returns.
 
     The caller names each lease that it creates, and never uses a name twice.
     If the answer of a call is lost, the caller can repeat the call: the store
     finds the lease by its name and returns the same answer.
 
-    :raises StoreUnavailable: Raised by any method. It is unknown whether the
-        call changed anything. The caller may repeat the call.
+    :raises StoreUnavailable: Any method raises this error. The call may or may
+        not have changed the store. The caller may repeat the call.
     """
 
     @property
@@ -289,7 +312,8 @@ class ClaimStore(Protocol):
 
     @property
     def partitions(self) -> PartitionStore | None:
-        """Active workers. None means that processes do not share this store.
+        """Store of the active workers. None means that processes do not share
+        this store.
         """
 
     def close(self) -> None:
@@ -304,8 +328,8 @@ class ClaimStore(Protocol):
     def adopt(self, schedules: Mapping[str, str]) -> None:
         """Put *schedules* in force.
 
-        A schedule that differs from the one in force takes effect now. If the
-        store has no schedule of the job yet, the given one is in force since
+        A schedule that differs from the one in force takes effect now. The
+        first schedule of a job is in force since
         :data:`~distperiodic.core.due.ALWAYS`.
 
         :param schedules: Text of each schedule, by the name of its job.
@@ -318,12 +342,13 @@ class ClaimStore(Protocol):
         Schedulers repeat this call regularly for each job that they know. A
         call for a paused job does not count as service.
 
-        :param jobs: For each job, the number of seconds without service by any
-            scheduler that counts as a gap. The first call after a gap sets
-            :attr:`JobStatus.attended` to the present.
-        :param checked: For each job, a completed scan. A scan counts only if
-            the recorded instant is still the expected one. Otherwise
-            :meth:`sync` may have listed objects that the scan did not read.
+        :param jobs: Maximum seconds between two calls for each job, by any
+            scheduler. A longer interval is a gap in the service. The first
+            call after a gap sets :attr:`JobStatus.attended` to the present.
+        :param checked: Results of completed scans, by job. The store ignores a
+            scan if :attr:`JobStatus.checked` differs from the value that the
+            scan expects: :meth:`sync` may have listed objects that the scan
+            did not read.
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
@@ -333,43 +358,45 @@ class ClaimStore(Protocol):
 
         Only differences are written:
 
-        - The schedule of a new object, or of one that was delisted, applies
-          from *at* on. Its watermark is the later one of the given watermark
-          and the recorded one.
-        - An object whose own schedule changed follows the new schedule from
-          *at* on.
-        - If the store has not recorded the schedule of an object yet, it
-          records the schedule. The instant from which ticks of the object
-          can be due does not change.
-        - If ticks of any object can be due from *at* on that could not
-          before, :attr:`JobStatus.checked` moves back: before *at*, and by at
-          least a microsecond, so that a scan under way does not count.
-        - A *delisted* object is not due until it is listed again. If it was
-          listed after *at*, it stays listed.
+        - The schedule of a new object applies from *at* on. This is also true
+          for a delisted object that is listed again. The watermark of the
+          object becomes the given one, unless the recorded one is later.
+        - If the own schedule of an object has changed, the object follows the
+          new schedule from *at* on.
+        - If the store has not recorded the schedule of an object yet, the
+          store records it. The instant since which ticks of the object can be
+          due does not change.
+        - If the call makes ticks possible that could not be due before,
+          :attr:`JobStatus.checked` is set to an instant before *at*. The value
+          always decreases, so that the store ignores a scan under way.
+        - A *delisted* object is not due until it is listed again. If another
+          process listed the object after *at*, the object stays listed.
 
         :param at: Instant for which the catalogue was read.
         :param later: Instants of later catalogue reads that also list all of
-            *listed*, in ascending order. They matter for an object that
-            another process delisted after *at*: its schedule applies from the
-            first of these instants that is not before the delisting, or else
-            from the last one.
-        :returns: Objects that could not be recorded. Either a handler that
-            ends its run in a session has locked their rows, or their schedule
-            applies from an instant after *at*. Pass them to a later call.
+            *listed*, in ascending order. These instants matter for an object
+            that another process delisted after *at*. The schedule of such an
+            object applies from the first of these instants that is not before
+            the delisting, or from the last instant if all are earlier.
+        :returns: Objects that could not be recorded. Pass these objects to a
+            later call. Their rows may be locked by another transaction, such
+            as that of a handler. Or the store has already recorded these
+            objects from a catalogue that was read after *at*.
         """
 
     def rows(self, job: str, low: int, high: int, *,
              before: int | None = None, limit: int) -> list[due.Row]:
         """Return the listed objects of *job* between two ring positions.
 
-        Objects whose schedule the store has not recorded yet are included,
-        with :data:`~distperiodic.core.due.UNRECORDED` as their schedule.
+        If the store has not recorded the schedule of an object yet, the row
+        has :data:`~distperiodic.core.due.UNRECORDED` as its schedule.
 
         :param low: First position.
         :param high: Last position, inclusive.
-        :param before: Return only objects with their own schedule, and objects
-            whose watermark is earlier than this tick. Objects without a
-            recorded schedule are then left out. None returns all objects.
+        :param before: A tick. If given, only two kinds of objects are
+            returned: objects with their own schedule, and objects that follow
+            the schedule of the job and whose watermark is before the tick.
+            None returns all objects.
         :param limit: Maximum number of rows.
         :returns: Rows in the order of their positions.
         """
@@ -380,7 +407,8 @@ class ClaimStore(Protocol):
     def settled(self, job: str, tick: int) -> int:
         """Return the number of objects claimed or skipped for *tick*.
 
-        Earlier ticks that were skipped together with *tick* do not count.
+        An object counts once, even if earlier ticks of the object were skipped
+        together with *tick*.
         """
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
@@ -391,14 +419,12 @@ class ClaimStore(Protocol):
               until: int | None = None) -> Claimed:
         """Claim all *objects* whose watermark is before *tick*.
 
-        If an earlier tick of an object is claimed but not started, *supersede*
-        decides. True voids the old claim and claims the object for *tick*.
-        False reports the object as waiting and does not claim it. If an
-        earlier tick runs or waits for a retry, the object is reported as busy
-        and not claimed.
+        An object whose earlier tick is claimed but not started is treated
+        according to *supersede*. An object whose earlier tick runs or waits
+        for a retry is reported as busy and not claimed.
 
-        Nothing is claimed after *until* by the store's clock. In a store that
-        members share, nothing is claimed earlier than
+        No object is claimed after *until* by the store's clock. In a store
+        that members share, no object is claimed earlier than
         :data:`~distperiodic.core.claim.EARLIEST` microseconds before *due_at*.
 
         :param tick: Microseconds since the epoch.
@@ -406,25 +432,28 @@ class ClaimStore(Protocol):
             for their start. If no claim is acquired, no lease is created.
         :param holder: Holder of the lease.
         :param seconds: Seconds until the lease expires.
-        :param include_new: True lists and claims objects that are not listed
-            yet; their schedule *rule* applies from *tick* on. False reports
-            these objects as unlisted.
-        :param previous_tick: The tick before this one. An object with an
-            earlier watermark is reported as behind and not claimed. None
-            disables the check.
-        :param max_attempts: Maximum number of attempts per tick. A run that
-            is lost on its last attempt is dead. After an object has used all
-            attempts of a tick without success, each later tick starts with
-            the last attempt, until a run of the object succeeds. If *tick*
+        :param supersede: True voids a claim for an earlier tick that was not
+            started, and claims its object for *tick*. False reports the object
+            as waiting, and does not claim it.
+        :param include_new: True lists the objects that are not listed yet, and
+            claims them; their schedule *rule* applies from *tick* on. False
+            reports these objects as unlisted.
+        :param previous_tick: The tick before this one. An object whose
+            watermark is earlier than the previous tick is reported as behind
+            and not claimed. None disables the check.
+        :param max_attempts: Maximum number of attempts per tick. A run whose
+            last attempt is lost becomes dead. If an object has used all
+            attempts of a tick without success, each later tick starts with its
+            last attempt, until a run of the object succeeds. If *tick*
             supersedes an earlier claim, the attempts of that claim count for
-            *tick* as well.
-        :param rule: Text of the schedule that *tick* belongs to. Empty means
+            *tick*, too.
+        :param rule: Text of the schedule to which *tick* belongs. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.
         :param schedule: Text of the job's schedule as the caller knows it. If
-            another schedule is in force, nothing is claimed. Empty disables
+            another schedule is in force, no object is claimed. Empty disables
             the check.
-        :param due_at: Latest instant at which any of *objects* is due for the
+        :param due_at: Instant at which the last of *objects* is due for the
             tick, in microseconds since the epoch. None means *tick*.
         :param until: Last instant at which the tick may be claimed, in
             microseconds since the epoch. None means no limit.
@@ -433,21 +462,22 @@ class ClaimStore(Protocol):
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str, seconds: float,
               active: Active | None = None) -> list[Claim]:
-        """Grant *holder* the runs of *objects* that still wait in *lease*.
+        """Grant *holder* the runs of *objects* whose claims wait in *lease*.
 
         :param into: Name of the new lease for the granted runs. If another
-            process holds a lease with this name, nothing is granted.
+            process holds a lease with this name, no run is granted.
         :param active: Worker that must still be the active worker of its
-            partition when the transaction commits; otherwise nothing is
+            partition when the transaction commits; otherwise no run is
             granted. None disables the check.
         :returns: The granted claims, in the order of *objects*.
         """
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
                lease: str) -> set[str]:
-        """End runs in *lease* as done, and return the objects of these runs.
+        """Record that runs in *lease* succeeded, and return their objects.
 
-        An object whose run is not in *lease* is left out of the result.
+        The call ignores an object whose run is not in *lease*, and leaves the
+        object out of the result.
         """
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure],
@@ -455,8 +485,8 @@ class ClaimStore(Protocol):
              seconds: float = 0.0) -> set[str]:
         """Record that runs in *lease* have failed.
 
-        :param into: Name of the new lease, in which the runs wait for a retry.
-            None means that the runs are dead and are kept for an operator.
+        :param into: Name of the new lease, in which the claims wait for a
+            retry. None makes the claims dead; they are kept for an operator.
         :param seconds: Seconds until the retry is due.
         :returns: Objects whose failure was recorded. A failure is not recorded
             if the handler has already ended the run in its own transaction.
@@ -466,8 +496,8 @@ class ClaimStore(Protocol):
                       lease: str) -> None:
         """Save the progress of runs in *lease*.
 
-        The progress is kept until the object is claimed for its next tick.
-        Objects that do not run in *lease* are ignored.
+        The store keeps the progress until the object is claimed for a later
+        tick. The call ignores objects that do not run in *lease*.
 
         :param progress: JSON text of the progress, by object.
         """
@@ -484,21 +514,21 @@ class ClaimStore(Protocol):
                 seconds: float, count_attempt: bool = True) -> list[Claim]:
         """Reclaim the *objects* that wait or run in *leases*.
 
-        Their old fences become void.
+        Each claim gets a new fence, and its old fence becomes void.
 
         :param into: Name of the new lease, in which the claims wait.
         :param holder: Holder of the new lease.
         :param seconds: Seconds until the new lease expires.
         :param count_attempt: True means that the granted runs may have
-            started. Their number of attempts then increases, and a run that
-            its handler is just ending in the handler's own transaction is left
-            out.
+            started. The call then increases their number of attempts, and
+            leaves out each run that an open transaction of its handler is
+            about to end.
         :returns: The new claims.
         """
 
     def renew(self, leases: Sequence[str], *, holder: str,
               seconds: float) -> set[str]:
-        """Renew *leases*, and return the leases that *holder* still holds.
+        """Renew the *leases* that *holder* still holds, and return them.
 
         *holder* has lost every lease that is not in the result.
 
@@ -512,19 +542,19 @@ class ClaimStore(Protocol):
 
         The leases that expired first are taken over first. Claims that ran or
         waited for a retry begin their next attempt. The lease of claims that
-        wait for a retry has no holder and expires when the retry is due. The
-        first caller after that takes this lease over.
+        wait for a retry has no holder, and expires when the retry is due. The
+        first caller after that instant takes this lease over.
 
         :param into: Prefix of the new names, ``<into>.0``, ``<into>.1``...
         :param holder: New holder of the leases.
         :param seconds: Seconds until the leases expire under the new holder.
-        :param gone: Holders that are known to have left.
+        :param gone: Holders that are known to have left the group.
         :param limit: Maximum number of leases.
-        :param silence_timeout: Seconds that must pass since the last renewal
-            before the lease of a gone holder is taken over, because the holder
-            may be alive and only cut off from the other members. To compute
-            the time of the last renewal, the store assumes that each renewal
-            extended the lease by *seconds*.
+        :param silence_timeout: Seconds since the last renewal after which the
+            lease of a gone holder is taken over. The delay is needed because
+            the holder may be alive, and only cut off from the other members.
+            To compute the time of the last renewal, the store assumes that the
+            renewal extended the lease by *seconds*.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
@@ -537,7 +567,8 @@ class ClaimStore(Protocol):
                 lease: str, ending: State, reason: str = '') -> int:
         """End claims that wait in *lease* and will not run.
 
-        :param ending: Skipped, superseded, cancelled or dead.
+        :param ending: Final state of the claims: skipped, superseded,
+            cancelled or dead.
         :param reason: Reason in words, for the history.
         :returns: Number of claims that this call ended.
         """
@@ -545,9 +576,8 @@ class ClaimStore(Protocol):
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         """Return the current number of runs per job, across all workers.
 
-        Runs of lost workers count until another process takes them over. The
-        numbers of all jobs are from the same moment. A job without runs may be
-        left out.
+        Runs of lost workers count until another process takes them over. All
+        numbers describe the same moment. A job without runs may be left out.
         """
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
@@ -556,18 +586,19 @@ class ClaimStore(Protocol):
              schedule: str = '', due_at: int | None = None) -> int:
         """Record that *objects* do not run for *tick*, without a claim.
 
-        No process can claim these objects for this tick afterwards. Objects
-        that are already claimed or skipped for this tick or a later one are
-        left out, and so are objects that are not listed. In a store that
-        members share, nothing is skipped while it is too early to claim the
+        No process can claim these objects for this tick afterwards. The call
+        ignores objects that were already claimed or skipped for this tick or a
+        later one, and objects that are not listed. In a store that members
+        share, the call changes nothing while it is too early to claim the
         tick.
 
-        :param holder: Member that decided.
-        :param by: Kind of decision.
+        :param holder: Member that requests the skip.
+        :param by: Kind of reason.
         :param reason: Reason in words, for the history.
-        :param missed: Function from an object's watermark to the number of
-            ticks between that watermark and *tick*. These ticks are counted
-            as skipped together with *tick*. None means that there are none.
+        :param missed: Receives the watermark of an object, and returns the
+            number of ticks between that watermark and *tick*. The history
+            counts these ticks as skipped together with *tick*. None means that
+            there are no such ticks.
         :param schedule: As in :meth:`claim`.
         :param due_at: As in :meth:`claim`.
         :returns: Number of objects whose skip was recorded.
@@ -594,9 +625,9 @@ class StoreQueue(Protocol):
         unreachable, so each call must be idempotent.
 
         :param failed: Called instead of *then* if *call* can never succeed.
-        :param urgent: True runs *call* without waiting for earlier calls.
-            Renewals of leases need this: a lease could expire while its
-            renewal waits.
+        :param urgent: True executes *call* without waiting for the calls that
+            are not urgent. Renewals of leases are urgent, because a lease
+            could expire while its renewal waits.
         """
 
 
@@ -607,8 +638,8 @@ class CatalogueReader(Protocol):
              arcs: Sequence[Arc]) -> None:
         """Start to read the objects of *job*, and return at once.
 
-        The flow receives the result later, with the same *ticket*. A result
-        may also be lost.
+        The flow receives the result later, in an event with the same *ticket*.
+        The result may be lost.
 
         :param arcs: Arcs of the ring that this member owns, for a catalogue
             method that reads only the objects on these arcs.
@@ -619,10 +650,10 @@ class WorkBus(Protocol):
     """Message bus to the workers. A message is a hint and may be lost."""
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch* to its worker; never block and never raise.
+        """Send *batch* to its worker. The call never blocks and never raises.
 
-        The constructor of the bus takes callbacks for the flow: one for a
-        batch that could not be sent, and one for the reports of the workers.
+        If the batch cannot be sent, the bus calls a callback that its
+        constructor has received.
         """
 
 
@@ -630,31 +661,33 @@ class ReportBus(Protocol):
     """Message bus from a worker to the schedulers."""
 
     def report(self, report: message.Report, to_entry: str) -> None:
-        """Send *report* to the scheduler with this entry; never block."""
+        """Send *report* to the scheduler with this entry. The call never
+        blocks.
+        """
 
 
-#: Maximum size of a message in bytes. The limit is that of the longest message
-#: that distperiodic sends: JSON that is encoded in JSON a second time, with
-#: ids whose characters are all outside the 16-bit range of Unicode. A carrier
-#: discards longer messages before it decodes them.
+#: Maximum size of a message in bytes. A carrier discards longer messages
+#: before it decodes them. No message of distperiodic is longer, even if all
+#: characters of all ids are outside the 16-bit range of Unicode, and if the
+#: message is encoded as JSON inside JSON.
 LONGEST_MESSAGE = 20 * 2 ** 20
 
 
 class Inbox(NamedTuple):
     """Queue of one process, and the callbacks for the messages in it."""
 
-    #: The two parts of the name of the queue, ``<topic>.<identity>``. Only
-    #: this process has a queue of this name.
+    #: The two parts of the name of the queue, ``<topic>.<identity>``. No other
+    #: process has a queue with this name.
     topic: str
     identity: str
     #: Called with the payload of each message, in a thread of the carrier. The
     #: callback does not block and does not raise.
     on_message: Callable[[Any], None]
-    #: Called for each message without a usable payload, with the origin of
-    #: the message and the reason.
+    #: Called for each message whose payload cannot be decoded, with the origin
+    #: of the message and the reason.
     on_garbage: Callable[[str, str], None]
-    #: Broadcast names: the process also receives the messages that are sent
-    #: to these names.
+    #: Broadcast names. The process also receives the messages that are sent to
+    #: these names.
     hears: Sequence[str] = ()
 
     @property
@@ -666,9 +699,10 @@ class Inbox(NamedTuple):
 class Carrier(Protocol):
     """Connection of one process to a broker, which carries its messages.
 
-    A carrier sends and, with an inbox, receives. An open carrier reconnects by
-    itself. It logs one line when the broker stops answering, and one line when
-    the broker answers again. The texts of its errors contain no password.
+    A carrier always sends messages. A carrier receives messages only if it has
+    an inbox. An open carrier reconnects by itself. The carrier logs one line
+    when the broker stops answering, and one line when the broker answers
+    again. The texts of its errors contain no password.
     """
 
     def open(self, timeout: float) -> None:
@@ -677,27 +711,31 @@ class Carrier(Protocol):
         A carrier without an inbox connects when it sends its first message.
 
         :param timeout: Maximum duration of the call, in seconds.
-        :raises ConfigError: The URL can never work.
+        :raises ConfigError: The URL is invalid, so a retry would also fail.
         :raises BusUnavailable: The broker did not accept the connection. The
             carrier is closed afterwards.
         """
 
     def ended(self, timeout: float) -> bool:
-        """Wait until a failed open() has released its thread and connection.
+        """Wait until a failed :meth:`open` has released its resources.
+
+        These are its thread and its connection.
 
         :param timeout: Maximum duration of the call, in seconds.
         :returns: True if everything was released in time.
         """
 
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
-        """Send *payload* to one queue, or to all that receive a broadcast.
+        """Send *payload* to one queue, or to all receivers of a broadcast.
 
-        The call returns when the broker has accepted the message. It may block
-        while a broker accepts no messages. Threads may share a carrier.
+        The call returns when the broker has accepted the message, and may
+        block while a broker accepts no messages. Threads may share a carrier.
 
+        :param topic: First part of the name of the queue or the broadcast.
+        :param identity: Second part of that name.
         :param payload: JSON object of at most :data:`LONGEST_MESSAGE` bytes.
-        :raises NoConsumer: There is no such queue, and no process receives
-            messages for that broadcast name.
+        :raises NoConsumer: The queue does not exist, or no process receives
+            messages for the broadcast name.
         :raises BusUnavailable: The message could not be sent for another
             reason. A retry may succeed.
         """
@@ -705,7 +743,7 @@ class Carrier(Protocol):
     def close(self, timeout: float) -> None:
         """Stop receiving, delete the queue of the inbox, and disconnect.
 
-        After *timeout* the rest continues in the background.
+        After *timeout* the remaining steps continue in the background.
 
         :param timeout: Maximum duration of the call, in seconds.
         """
@@ -737,9 +775,10 @@ class Weakness(NamedTuple):
 
 
 class BrokerProbe(Protocol):
-    """Probe of a broker for operators. Every request has a timeout.
+    """Diagnostic client of a broker, for operators.
 
-    The text of a probe, ``str(probe)``, is the URL without its password.
+    Every request has a timeout. ``str(probe)`` returns the URL without its
+    password.
     """
 
     @property
@@ -748,7 +787,8 @@ class BrokerProbe(Protocol):
 
     @property
     def space(self) -> str:
-        """Name of the part of the broker that the URL selects, for people."""
+        """Name, for operators, of the part of the broker that the URL selects.
+        """
 
     @property
     def tls(self) -> bool:
@@ -759,7 +799,10 @@ class BrokerProbe(Protocol):
         """Instruction for turning on encryption."""
 
     def open_to_all(self, host: BrokerHost) -> Weakness | None:
-        """Return a weakness if the login of the URL is not secret."""
+        """Return a weakness if the password is missing or publicly known.
+
+        None means that neither is the case.
+        """
 
     def check(self, host: BrokerHost) -> None:
         """Log in to *host*.
@@ -768,9 +811,9 @@ class BrokerProbe(Protocol):
         """
 
     def find(self) -> BrokerHost:
-        """Return the first server that accepts the login.
+        """Return the first server that accepts the login of the URL.
 
-        :raises BusUnavailable: No server accepts it.
+        :raises BusUnavailable: No server accepts the login.
         """
 
     def weaknesses(self, host: BrokerHost) -> list[Weakness]:
@@ -778,7 +821,9 @@ class BrokerProbe(Protocol):
 
     def queues(self, host: BrokerHost,
                names: list[str]) -> dict[str, QueueState | None]:
-        """Return the state of each queue. None means that it does not exist.
+        """Return the state of each queue, by name.
+
+        None means that the queue does not exist.
         """
 
     def delete(self, host: BrokerHost, names: list[str]) -> None:
@@ -786,10 +831,11 @@ class BrokerProbe(Protocol):
 
 
 class BusDriver(Protocol):
-    """Kind of message bus: a plug-in in the namespace ``distperiodic.bus``.
+    """Driver of one kind of message bus.
 
-    The name of the plug-in's entry point is the scheme of its URLs. The class
-    is built without arguments. Loading it opens no connection.
+    A driver is a plug-in in the namespace ``distperiodic.bus``. The name of
+    its entry point is the scheme of its URLs. The class is instantiated
+    without arguments. Loading the class opens no connection.
     """
 
     def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
@@ -801,14 +847,14 @@ class BusDriver(Protocol):
         :param url: URL of the broker, with its password.
         :param inbox: Queue to receive from. None means that the carrier only
             sends.
-        :param replicated: Value of the option ``quorum_queues``, for brokers
-            whose clients choose how queues are stored.
+        :param replicated: Value of the option ``quorum_queues``. The option
+            matters for brokers whose clients choose how queues are stored.
         :param monotonic: Returns seconds since an arbitrary start.
-        :raises ConfigError: The URL can never work.
+        :raises ConfigError: The URL is invalid, so a retry would also fail.
         """
 
     def probe(self, conf: Any, url: str) -> BrokerProbe:
-        """Return a probe, without a request to the broker.
+        """Return a probe of the broker at *url*. The call sends no request.
 
-        :raises ConfigError: The URL can never work.
+        :raises ConfigError: The URL is invalid, so a retry would also fail.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pytest plug-in; pytest loads it by its entry point."""
+"""Plug-in for pytest. An entry point makes pytest load it."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def distperiodic_cluster() -> 'Iterator[Callable[..., Cluster]]':
-    """Make clusters, and close them at the end of the test.
+    """Create clusters, and close them at the end of the test.
 
-    The value of the fixture is a function with the arguments of
-    :class:`distperiodic.testing.Cluster`.
+    The value of the fixture is a function that creates a cluster. The function
+    has the arguments of :class:`distperiodic.testing.Cluster`.
     """
-    # Imported here, so that pytest does not import the library in projects
-    # that do not use it.
+    # Import the library only in projects that use this fixture.
     from distperiodic.testing import Cluster
     made: list[Cluster] = []
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for catalogues in SQL: read only the objects that a member owns.
+"""Helpers for catalogue methods that read objects from an SQL database.
 
-Add an indexed column to the table of objects, and fill it once per row with
-:func:`position_of`. A catalogue method with a parameter ``arcs`` then reads
-only the rows that its member owns, whatever the size of the table:
+With these helpers, a catalogue method reads only the objects that its member
+owns. Add an indexed column to the table of the objects. Store the result of
+:func:`position_of` in this column when you insert a row. A catalogue method
+with a parameter ``arcs`` then selects the rows by their positions:
 
 .. code-block:: python
 
@@ -26,7 +27,7 @@ __all__ = ['in_arcs', 'position_of']
 
 
 def position_of(obj: Any) -> int:
-    """Return the position of an object on the ring, to store in its row.
+    """Return the position of an object on the ring.
 
     :param obj: An object with an ``id``, or an id (str or int).
     :returns: Signed 64-bit integer, for a ``BigInteger`` column.
@@ -37,15 +38,15 @@ def position_of(obj: Any) -> int:
 
 def in_arcs(column: Any,
             arcs: Sequence[ring.Arc]) -> sa.ColumnElement[bool]:
-    """Return a predicate: the position in *column* lies on one of *arcs*.
+    """Return a predicate that is true for positions on one of *arcs*.
 
-    The predicate is an OR of ranges, for which all databases can use an index
-    on the column.
+    The predicate is an OR of ranges, so all databases can use an index on the
+    column.
 
-    :param column: Column of type ``BigInteger``, filled by
+    :param column: Column of type ``BigInteger`` with the results of
         :func:`position_of`.
-    :param arcs: The arcs that a catalogue method receives. If there are none,
-        the predicate is false.
+    :param arcs: The arcs that a catalogue method receives. Without arcs, the
+        predicate is false for every row.
     :returns: Predicate for ``where()``.
     """
     if not arcs:
@@ -55,14 +56,14 @@ def in_arcs(column: Any,
 
 
 class _InArcs(functions.FunctionElement[bool]):
-    """Predicate of a column and its ranges, written as literal numbers.
+    """Predicate with the limits of all ranges as literal numbers.
 
-    With one expression and two bound parameters for each of 40 arcs,
-    SQLAlchemy needs more time to build the statement than the database needs
-    to answer it.
+    A usual member has 40 arcs. With an expression and two bound parameters for
+    each arc, SQLAlchemy would need more time to build the statement than the
+    database needs to execute it.
     """
 
-    # The type is not Boolean: for a database without that type SQLAlchemy
+    # Do not use the type Boolean: for a database without that type, SQLAlchemy
     # would write ``(...) = 1``, which prevents the use of an index.
     type: Any = sa.types.NULLTYPE
     inherit_cache = True

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to the configured store, and the check before their first use.
-"""
+"""Connections to the configured store, and the check of its tables."""
 
 import collections
 import contextlib
@@ -25,14 +24,16 @@ T = TypeVar('T', bound=_Closable)
 
 
 class Connections(Generic[T]):
-    """Connections to the store, each used by one thread at a time.
+    """Pool of connections to the store.
+
+    One thread at a time uses a connection.
 
     :param connect: Returns a new connection.
     """
 
     def __init__(self, connect: Callable[[], T]):
         self._connect = connect
-        # Idle connections by process. A forked child must neither use nor
+        # Idle connections by process id. A forked child must neither use nor
         # close the connections of its parent.
         self._idle: dict[int, collections.deque[T]] = {}
 
@@ -60,11 +61,14 @@ class Connections(Generic[T]):
 
 
 def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
-    """Check that the store has its tables; create an embedded store.
+    """Check the tables of the store.
 
-    :param conf: the configuration that *settings* were read from.
-    :raises ConfigError: the store cannot be used as it is.
-    :raises StoreUnavailable: the store does not answer.
+    If the store is embedded, create its file or upgrade its tables.
+
+    :param conf: Configuration from which *settings* were read.
+    :raises ConfigError: The tables do not match this release, or the store
+        cannot be used for another reason.
+    :raises StoreUnavailable: The store does not answer.
     """
     if not settings.connection:
         return
@@ -76,8 +80,8 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     except exceptions.SchemaError as exc:
         text = str(exc)
         if text.endswith('distperiodic db sync'):
-            # Name the files of this configuration: without them "db sync"
-            # would create the tables in another database.
+            # Without the files of this configuration, "db sync" would create
+            # the tables in another database.
             text += ''.join(f' --config-file {path}'
                             for path in opts.files(conf))
         if not conf[opts.GROUP].connection:

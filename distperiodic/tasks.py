@@ -13,7 +13,8 @@ A class declares commands, and a client submits tasks that run them::
     task = client.submit('create_instance', {'Host': 'h7'})
     client.wait(task, timeout=600)
 
-The schedulers and workers that serve the class also run its commands.
+The commands are run by the same schedulers and workers that run the periodic
+jobs of the class.
 """
 
 import datetime
@@ -63,13 +64,13 @@ LOG = logging.getLogger(__name__)
 
 # Maximum seconds for which close() waits for the broker.
 _CLOSING = 2.0
-# Seconds between two reads of a task in wait(): the first value, and the
-# maximum.
+# Seconds between two reads of a task in wait(). The interval grows from
+# _FIRST_LOOK to _LONGEST_LOOK.
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
-# Key in the info of a session. Its value lists the calls to make after the
-# commit.
+# Key in the ``info`` of an SQLAlchemy session. The value is a list of
+# functions to call after the commit.
 _CALLS = 'distperiodic_after_commit'
 # Arguments of submit() other than the type, with their defaults.
 _ARGUMENTS: dict[str, Any] = {
@@ -77,15 +78,16 @@ _ARGUMENTS: dict[str, Any] = {
 
 
 class Client:
-    """Submits tasks, shows them, and steers them.
+    """Client that submits, reads, cancels and retries tasks.
 
-    A client connects at its first call. Threads may share it, and it may be
-    created before a fork.
+    A client connects to the store at its first call. Threads may share a
+    client, and a client may be created before a fork.
 
-    :param conf: Configuration of the service. It is read at the first call.
-    :param workflows: Steps of each type of task, in the form of the file that
-        the option ``workflows`` names; see :doc:`/reference/workflows`. They
-        take precedence over that file.
+    :param conf: Configuration of the service. The first call reads the
+        options.
+    :param workflows: Steps of each type of task, in the format of a workflow
+        file; see :doc:`/reference/workflows`. A type that is defined here
+        replaces the same type in the file of the option ``workflows``.
     :raises InvalidWorkflow: One of *workflows* is invalid.
     """
 
@@ -105,31 +107,31 @@ class Client:
                session: Any = None) -> str:
         """Submit a task, and return its id.
 
-        The task is written as a whole, in one transaction. After the commit
-        the client notifies the schedulers. If the notice is lost, they find
-        the task at their next sweep.
+        The task and its steps are written in one transaction. After the commit
+        the client sends a notice to the schedulers. If the notice is lost, the
+        schedulers find the task at their next sweep.
 
         :param type: Type of a workflow, or ``module.command`` for a task of
             one step.
         :param parameters: Values that the steps share: a dictionary that JSON
             can represent, of at most 1,000,000 characters as JSON.
         :param key: The caller's own name for the task. If a task with this key
-            exists, nothing is written, and the id of that task is returned.
+            exists, the call writes nothing and returns the id of that task.
         :param queue: Ordered queue. Its tasks run one at a time, in the order
-            in which they were submitted, whatever their priorities.
+            in which they were submitted. Priorities do not change this order.
         :param at: Earliest start, an aware datetime. In an ordered queue, the
-            tasks behind this one wait as well.
+            later tasks wait for this one.
         :param priority: Tasks with a higher priority are claimed first.
-        :param session: SQLAlchemy session or connection to the database that
-            holds the tasks. With a session, the task exists if and only if the
-            caller commits the session's transaction.
+        :param session: SQLAlchemy session or connection to the database of the
+            tasks. The call then writes the task in the open transaction of
+            the session, which the caller commits.
         :raises InvalidWorkflow: The type is unknown.
         :raises InvalidTask: An argument cannot be used, or the key belongs to
             a task that was submitted with another type, queue or parameters.
         :raises ConfigError: There is no store.
-        :raises StoreUnavailable: The database did not answer. It is unknown
-            whether the task was written. A task with a key can safely be
-            submitted a second time.
+        :raises StoreUnavailable: The database did not answer, and the task may
+            or may not have been written. The caller can safely repeat the call
+            if the task has a key.
         """
         return self._submit([self._new(
             type, parameters, key, queue, at, priority)], session)[0]
@@ -138,11 +140,11 @@ class Client:
                     session: Any = None) -> list[str]:
         """Submit tasks in one transaction, and return their ids in order.
 
-        :param tasks: For each task a dictionary with ``type`` and other
-            arguments of :meth:`submit`.
+        :param tasks: For each task a dictionary with the key ``type``, and
+            optionally with other arguments of :meth:`submit`.
         :param session: As in :meth:`submit`.
-        :raises InvalidTask: As in :meth:`submit`. No task is written in this
-            case.
+        :raises InvalidTask: An argument of a task cannot be used, as in
+            :meth:`submit`. No task is written.
         """
         new = []
         for index, task in enumerate(tasks):
@@ -161,8 +163,8 @@ class Client:
 
     def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
         if session is not None:
-            # Do not use another connection: it could wait for a lock of the
-            # caller's transaction.
+            # Write on the connection of the session. Another connection could
+            # wait forever for a lock that the caller's transaction holds.
             ids = self._task_store().submit_in(session, tasks)
             _after_commit(session, lambda: self._notify(ids))
             return ids
@@ -175,7 +177,10 @@ class Client:
         return ids
 
     def _notify(self, tasks: Sequence[str]) -> None:
-        """Notify the schedulers of tasks that may have a step to run."""
+        """Send a notice to the schedulers about *tasks*.
+
+        The tasks may have a step that is ready to run.
+        """
         settings = self._settings
         here = notices.notify(
             (settings.connection, settings.group), tasks)
@@ -225,13 +230,15 @@ class Client:
 
     @functools.cached_property
     def _of_file(self) -> dict[str, workflow.Definition]:
-        """Workflows of the file that the configuration names."""
+        """Workflows of the file that the option ``workflows`` names."""
         path = self._settings.workflows
         return read_workflows(path) if path else {}
 
     @functools.cached_property
     def _notices(self) -> TaskNotices | None:
-        """Notices to other processes. None means that there is no broker."""
+        """Sender of notices to other processes. None means that there is no
+        broker.
+        """
         settings = self._settings
         if settings.dispatcher != 'messaging':
             return None
@@ -276,8 +283,8 @@ class Client:
         :param type: Only tasks of this type.
         :param queue: Only tasks of this ordered queue.
         :param limit: Maximum number of tasks.
-        :param after: Id of a task, usually the last one of the previous page.
-            Only tasks that were submitted after it are returned.
+        :param after: Id of a task, usually that of the last task on the
+            previous page. Only tasks that were submitted later are returned.
         :raises UnknownTask: No task has the id *after*.
         :raises InvalidTask: *status* is unknown, or *limit* is not a positive
             whole number.
@@ -323,12 +330,13 @@ class Client:
         """Cancel a task, and return its status.
 
         A task that waits is cancelled at once. A task that runs is rolled
-        back after its current step, or at once if that step has not started
-        yet or waits for a retry. If the rollback of a step is stuck, it is
-        given up, and the rollback continues with the steps before.
+        back after its current step has ended. If that step has not started
+        yet, or waits for a retry, the rollback begins at once. If the rollback
+        of a step is stuck, the task gives up this rollback, and rolls back the
+        steps before that step.
 
         :param id_: Id of the task.
-        :param why: Reason, for readers of the task.
+        :param why: Reason, which is shown with the task.
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended.
         """
@@ -390,7 +398,7 @@ class Client:
         """Halt a queue after its current task.
 
         :param name: Name of the queue.
-        :param why: Reason, for readers of the queue.
+        :param why: Reason, which is shown with the queue.
         :returns: True if this call halted the queue. False if the queue was
             already halted.
         :raises UnknownTask: There is no queue with this name.
@@ -399,11 +407,13 @@ class Client:
             return store.halt(name, f'{_me()}: {why}'.strip(': '))
 
     def set_queue(self, name: str, *, on_failure: str) -> None:
-        """Set what a queue does when a task fails; create a missing queue.
+        """Set what a queue does when one of its tasks fails.
+
+        The call creates the queue if it does not exist.
 
         :param name: Name of the queue.
-        :param on_failure: ``'halt'`` halts the queue until it is resumed. A
-            new queue does this. ``'go_on'`` runs the next task.
+        :param on_failure: ``'halt'`` halts the queue until it is resumed. This
+            is the default of a new queue. ``'go_on'`` runs the next task.
         :raises InvalidTask: *on_failure* is unknown, or the name cannot be
             used.
         """
@@ -418,7 +428,7 @@ class Client:
             store.set_goes_on(name, on_failure == 'go_on')
 
     def close(self) -> None:
-        """Send waiting notices, and close the connections.
+        """Send the notices that are queued, and close the connections.
 
         The next call opens new connections.
         """
@@ -444,7 +454,7 @@ def _after_commit(session: Any, call: Callable[[], None]) -> None:
 
 
 def _committed(session: Any) -> None:
-    # SQLAlchemy reports the release of a savepoint as a commit, too.
+    # SQLAlchemy also reports the release of a savepoint as a commit.
     if session.get_nested_transaction() is None:
         calls = list(session.info[_CALLS])
         session.info[_CALLS].clear()
@@ -453,9 +463,9 @@ def _committed(session: Any) -> None:
 
 
 def _rolled_back(session: Any, transaction: Any) -> None:
-    # The transaction of a savepoint or of a flush has a parent. After its
-    # rollback the parent may still commit tasks, so their notices are kept. A
-    # notice of a task that does not exist does no harm.
+    # The transaction of a savepoint or of a flush has a parent transaction,
+    # which may still commit tasks. So keep all notices. A notice about a task
+    # that does not exist has no effect.
     if transaction.parent is None:
         session.info[_CALLS].clear()
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the moves of a claim from the table in distperiodic/core/claim.py.
+"""Draw the transitions of a claim from the table in core/claim.py.
 
     python doc/claim_moves.py > doc/source/explanation/claim-moves.txt
 
-A unit test holds the file to the table.
+A unit test compares the file with the output of this script.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ _SOURCE = pathlib.Path(claim.__file__).read_text()
 
 
 def _meaning(state: claim.State) -> str:
-    """What the comment above the state says of it."""
+    """Return the text of the comment above *state* in core/claim.py."""
     found = re.search(rf"((?: +#: .*\n)+) +{state.name} = ", _SOURCE)
     assert found is not None, state
     return ' '.join(line.strip().removeprefix('#: ')
@@ -33,7 +33,7 @@ def _arrows(state: claim.State) -> list[str]:
 
 
 def picture() -> str:
-    """Every state, and under it where it may go by which move."""
+    """Return the text: each state, and below it the transitions from it."""
     lines = []
     for ends, title in ((False, 'open'), (True, 'ended')):
         lines += [title, '']

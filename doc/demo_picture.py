@@ -3,13 +3,14 @@
 
     python doc/demo_picture.py
 
-runs the demo for a minute and writes doc/source/images/demo.svg: the display
-while one member is dead and another one is frozen. Each run has other times
-and so another picture; no test compares it. Run it again when the display of
-the demo changes, on a machine that is not busy.
+runs the demo for a minute and writes doc/source/images/demo.svg, which shows
+the display while one member is dead and another one is frozen. The times, and
+so the picture, differ from run to run, so no test compares the file. Run the
+script again when the display of the demo changes, on a machine that is not
+busy.
 
-A terminal is dark on light pages too: the colours of the members are made for
-a dark background.
+The background is dark on light pages, too, because the colours of the members
+are made for a dark background.
 """
 
 import io
@@ -23,8 +24,8 @@ from distperiodic.demo.scene import Plan
 from distperiodic.demo.scene import Scene
 
 _COLUMNS, _LINES = 80, 34
-# Seconds of the freeze after which the display is drawn: the others have taken
-# over, and a few ticks show it.
+# Seconds from the take-over of the frozen member to the picture, so that it
+# shows a few ticks after the take-over.
 _AFTER = 3.0
 
 _THEME = TerminalTheme(
@@ -34,7 +35,7 @@ _THEME = TerminalTheme(
     [(110, 118, 129), (255, 161, 152), (86, 211, 100), (227, 179, 65),
      (121, 192, 255), (210, 168, 255), (86, 212, 221), (240, 246, 252)])
 
-# The format of rich without a font from the network and without a title.
+# The SVG format of rich, without a font from the network and without a title.
 _FORMAT = '''\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" \
 role="img">
@@ -65,7 +66,7 @@ clip-path="url(#{unique_id}-clip-terminal)">
 
 
 class Recorded(picture.Picture):
-    """The demo's display, on a terminal that is nowhere shown."""
+    """Display of the demo, recorded and not shown on a terminal."""
 
     def __init__(self) -> None:
         super().__init__()

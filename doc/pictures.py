@@ -3,15 +3,16 @@
 
     python doc/pictures.py
 
-writes doc/source/images. The ring comes from distperiodic/core/ring.py, the
-times from the defaults of the options, and the rooms from the layers in
-pyproject.toml. The moves of a task come from distperiodic/core/workflow.py. A
-unit test compares the files with this script. The picture of
-the demo needs a run of a minute: see doc/demo_picture.py.
+writes the pictures to doc/source/images. The ring is computed by
+distperiodic/core/ring.py, the times are the defaults of the options, the
+packages and their layers are those in pyproject.toml, and the transitions of a
+task are computed by distperiodic/core/workflow.py. A unit test compares the
+files with the output of this script. doc/demo_picture.py draws the picture of
+the demo, because it must run the demo for a minute.
 
 Each picture is 600 units wide, so that its text stays readable on a narrow
-screen. It has no background, and one set of colours for light pages and one
-for dark pages.
+screen. A picture has no background. It has one set of colours for light pages
+and one for dark pages.
 """
 
 import html
@@ -54,7 +55,7 @@ _COLOURS = [
     ('part-a', 'fill', '#2f6bb8', '#79b0f2'),
     ('part-b', 'fill', '#d08c1a', '#f0b952'),
     ('part-c', 'fill', '#1b8554', '#58c993'),
-    # The same three, as colours of text.
+    # The same three members; these colours are for text.
     ('of-a', 'fill', '#2f6bb8', '#79b0f2'),
     ('of-b', 'fill', '#9a5b00', '#f0b952'),
     ('of-c', 'fill', '#1b7a4e', '#58c993'),
@@ -113,7 +114,7 @@ _OBJECTS = [f'volume-{number}' for number in range(1, 9)]
 
 
 def _turn(position: int) -> float:
-    """Return the angle of *position*: clockwise from the top."""
+    """Return the angle of *position* in radians, clockwise from the top."""
     return (position - MIN_POSITION) / (1 << 64) * 2 * math.pi
 
 
@@ -125,9 +126,9 @@ def _at(middle: tuple[float, float], radius: float,
 
 def _sweep(middle: tuple[float, float], radius: float, start: float,
            end: float, style: str, width: float, then: str = '') -> str:
-    """Return a part of a circle, clockwise from *start* to *end*.
+    """Return a part of a circle, clockwise from angle *start* to *end*.
 
-    :param then: Path from the end of the arc.
+    :param then: SVG path to draw from the end of the arc.
     """
     (x1, y1), (x2, y2) = (_at(middle, radius, start), _at(middle, radius, end))
     large = int(end - start > math.pi)
@@ -160,7 +161,7 @@ def _points(ring: Ring, middle: tuple[float, float], radius: float,
 
 def _objects(ring: Ring, middle: tuple[float, float], radius: float,
              marked: Sequence[str] = ()) -> list[str]:
-    """Return the objects, with the way of each to the next point."""
+    """Return the objects, each with a line to the next point."""
     parts = []
     for name in _OBJECTS:
         position = position_of(name)
@@ -217,11 +218,11 @@ def ring() -> str:
                f'{", ".join(moved)}.', parts)
 
 
-# -- who takes over, and when
+# -- the times of a take-over
 
 _DEFAULT: dict[str, float] = {
     option.dest: option.default for option in opts.OPTS}
-# Seconds until the others have seen that a session has expired.
+# Seconds until the other members have seen that a session has expired.
 _SEEN = 1.0
 # Units from the left edge to 0 s, and units in a second.
 _ZERO, _SECOND = 24, 22
@@ -237,9 +238,9 @@ def _x(seconds: float) -> float:
 
 def _lane(y: float, title: str,
           spans: Sequence[tuple[float, str, str]]) -> list[str]:
-    """Return a bar of *spans*, and a line of text for each of them.
+    """Return a bar that shows *spans*, and a line of text for each span.
 
-    :param spans: The end in seconds, the style and the text of each.
+    :param spans: End in seconds, style and text of each span.
     """
     parts = [text(_ZERO, y, title, 'ink bold')]
     start = 0.0
@@ -259,7 +260,7 @@ def _lane(y: float, title: str,
 
 
 def takeover() -> str:
-    """Draw when others take over, with the default options."""
+    """Draw the times of a take-over with the default options."""
     session = _DEFAULT['session_timeout']
     late = _DEFAULT['late_claim_after']
     certain = _DEFAULT['lease'] + _DEFAULT['sweep_interval']
@@ -301,7 +302,7 @@ def takeover() -> str:
         f'known again, and within {certain:g} s in any case.', parts)
 
 
-# -- the rooms
+# -- the packages and their layers
 
 _PURPOSE = {
     'cmd': 'the command line',
@@ -334,9 +335,9 @@ def _room(module: str) -> str:
 
 
 def rooms() -> str:
-    """Draw the layers of the package, and which may import which."""
+    """Draw the layers of the code and the direction of the imports."""
     [layers] = _contracts('layers')
-    # The contract of those that may not wait.
+    # The contract of the packages that may not wait.
     [pure] = [contract for contract in _contracts('forbidden')
               if 'time' in contract['forbidden_modules']]
     rows = [[_room(module) for module in re.split(r'[|:]', layer)]
@@ -364,17 +365,17 @@ def rooms() -> str:
         arrow((18, 12), (18, bottom - 2)),
         f'<text class="soft small" text-anchor="middle" transform="translate('
         f'34 {bottom / 2:g}) rotate(-90)">imports</text>']
-    return svg(bottom + 8, 'The rooms of the package, from the top: '
-               f'{"; ".join(" and ".join(names) for names in rows)}. A room '
-               'imports only rooms below it.', parts)
+    return svg(bottom + 8, 'The packages of distperiodic, from the top: '
+               f'{"; ".join(" and ".join(names) for names in rows)}. A '
+               'package imports only packages below it.', parts)
 
 
-# -- the moves of a task
+# -- the transitions of a task
 
-# Steps of the workflow whose moves are drawn. Each has a rollback.
+# Number of steps of the workflow that is drawn. Each step has a rollback.
 _STEPS = 3
-# Words of an event. An event that a request to cancel changes has the same
-# words as the request.
+# Label of each event. If a request to cancel changes the effect of an event,
+# the label is that of the request.
 _EVENTS = {
     'claimed': 'first step claimed', 'step done': 'last step done',
     'step failed': 'a step failed', 'step lost': 'lost too often',
@@ -383,14 +384,14 @@ _EVENTS = {
     'rollback done, cancelled': 'all rolled back after cancel',
 }
 _SIZE = (130, 42)
-# Left upper corner of each status.
+# Upper left corner of the box of each status.
 _CORNERS = {
     Status.WAITING: (26, 20), Status.RUNNING: (236, 20),
     Status.SUCCEEDED: (462, 20), Status.CANCELLED: (26, 190),
     Status.ROLLING_BACK: (236, 190), Status.STUCK: (462, 190),
     Status.FAILED: (236, 336),
 }
-# Way of each move, and the place of the first line of its words.
+# Path of the arrow of each transition, and position and anchor of its label.
 _WAYS: dict[tuple[Status, Status], tuple[
     list[tuple[float, float]], tuple[float, float], str]] = {
     (Status.WAITING, Status.RUNNING): (
@@ -425,7 +426,7 @@ _WAYS: dict[tuple[Status, Status], tuple[
 
 
 def moves() -> dict[tuple[Status, Status], set[str]]:
-    """Return the events that move a task from one status to another."""
+    """Return the events of each transition of a task to another status."""
     action = workflow.Action('module', 'command')
     steps = (workflow.StepDefinition(action, action),) * _STEPS
     found: dict[tuple[Status, Status], set[str]] = {}
@@ -466,7 +467,7 @@ def moves() -> dict[tuple[Status, Status], set[str]]:
 
 
 def task() -> str:
-    """Draw the statuses of a task, and the moves between them."""
+    """Draw the statuses of a task and the transitions between them."""
     found = moves()
     assert found.keys() == _WAYS.keys(), found.keys() ^ _WAYS.keys()
     parts, sentences = [], []
@@ -486,7 +487,7 @@ def task() -> str:
             box(x, y, width, height,
                 'store' if status in workflow.ENDED else 'box'),
             text(x + width / 2, y + 26, status.value, 'ink bold', 'middle')]
-    return svg(390, 'The moves of a task between its statuses. '
+    return svg(390, 'The transitions of a task between its statuses. '
                f'{"; ".join(sentences)}.', parts)
 
 
@@ -502,7 +503,7 @@ def _in_lines(words: str) -> list[str]:
 # -- the overview of the front page
 
 def overview() -> str:
-    """Draw the way of an object from the catalogue to a worker."""
+    """Draw how an object gets from the catalogue to a worker."""
     parts = []
     for middle, title, lines in (
             (60, 'Objects', ('your', 'catalogue')),

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive share of a limit that several schedulers share.
+"""Adaptive share of ``max_in_flight``, a limit that several schedulers share.
 
-Each scheduler has an equal share, which always fits. If a store counts the
-runs of all schedulers, a scheduler with more work exceeds its share, one run
-at a time, until a run is refused: then the whole limit is in use. After a
-refusal the scheduler keeps the runs that it has, and sends more later. So a
-refusal lowers its limit by the refused runs only.
+Each scheduler may have an equal share of the concurrent runs that the limit
+allows. If a store counts the runs of all schedulers, a scheduler with more
+work may exceed its share. It raises its own limit by one run at a time, until
+a worker refuses a run because the shared limit is in use. A refusal lowers the
+scheduler's limit to the number of its runs that workers hold. After a pause,
+the scheduler raises its limit again.
 
-Short runs are sent before a place is free. They wait at the worker, which
-starts them when another run under the same limit ends there
-(:mod:`distperiodic.flow.worker.admission`). Otherwise each place would be idle
-for one round trip between worker and scheduler.
+Short runs are sent ahead, before the limit allows their start. The worker
+queues such a run, and starts it when another run under the same limit ends at
+that worker (:mod:`distperiodic.flow.worker.admission`). Otherwise the place of
+an ended run would be empty during the round trip between worker and scheduler.
 """
 
 # Seconds of the pause after a refusal: the first pause, and the longest.
-# _BELOW applies while the limit is below the share, _ABOVE otherwise.
+# _BELOW applies while the scheduler's limit is below its share, _ABOVE
+# otherwise.
 _BELOW = 0.2, 1.0
 _ABOVE = 1.0, 4.0
-# Maximum seconds of a short run, for which the round trip matters.
+# Maximum duration of a short run in seconds. Longer runs are not sent ahead,
+# because a round trip is short in comparison.
 _BRIEF = 0.5
 
 
 class AdaptiveLimit:
-    """One limit, as one scheduler applies it.
+    """The part of one scheduler in a shared limit.
 
-    :param most: Maximum number of concurrent runs, across all schedulers.
+    :param most: Shared limit: the maximum number of concurrent runs of all
+        schedulers.
     :param shared: True if a store counts the runs of all schedulers.
     """
 
@@ -34,21 +38,21 @@ class AdaptiveLimit:
     def __init__(self, most: int, *, shared: bool):
         self._most = most
         self._shared = shared
-        #: Number of runs that workers hold.
+        #: Number of this scheduler's runs that workers hold.
         self._held = 0
         self._share = 0
-        #: Number of runs that this scheduler may have now.
+        #: Number of runs that workers may hold now for this scheduler.
         self._limit = 0
         #: True if runs are short enough to be sent ahead.
         self._ahead = False
-        #: True if the last call of :meth:`room` found no room.
+        #: True if the last call of :meth:`room` returned 0.
         self._more = False
         self._grow_at = 0.0
         #: Seconds of the pause after the last refusal. 0.0 means no pause.
         self._pause = 0.0
 
     def room(self, schedulers: int, now: float) -> int:
-        """Return how many more runs may be sent to workers now.
+        """Return the number of runs that may be sent to workers now.
 
         :param schedulers: Number of schedulers that share the limit.
         :param now: Monotonic seconds.
@@ -63,8 +67,8 @@ class AdaptiveLimit:
             self._grow_at = now + _BELOW[0]
         room = self._limit - self._held
         if self._ahead and (self._held or not waits):
-            # After a refusal the worker knows that no place is free, and
-            # queues the next run.
+            # After a refusal, too, more runs may be sent ahead: the worker
+            # then queues them, because it knows that the limit is in use.
             room += max(1, self._limit)
         self._more = room <= 0
         return max(0, room)
@@ -92,11 +96,11 @@ class AdaptiveLimit:
                 self._pause = 0.0
 
     def refused(self, now: float, jitter: float) -> None:
-        """Record that runs were refused, because the limit is in use.
+        """Record that a worker refused runs, because the limit is in use.
 
         :param now: Monotonic seconds.
-        :param jitter: Random number from 0.0 to 1.0. It spreads the next
-            attempts of several schedulers in time.
+        :param jitter: Random number from 0.0 to 1.0, so that several
+            schedulers do not make their next attempts at the same time.
         """
         self._limit = min(self._limit, self._held)
         low, high = _BELOW if self._limit < self._share else _ABOVE

@@ -1,37 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit of all due ticks: each pair of an object and a tick gets one class.
+"""Audit of all due ticks: it assigns a class to each object and tick.
 
-The watermark of an object divides its ticks. The history records the outcome
-of the ticks up to the watermark. :mod:`distperiodic.core.due` computes the
-ticks after the watermark from the row of the object::
+The watermark of an object divides its ticks. The history records the outcomes
+of the ticks up to the watermark. The ticks after the watermark are computed
+from the row of the object, with :mod:`distperiodic.core.due`::
 
     since                      watermark                          now
       |---- tick ---- tick ---- tick |---- tick ---- tick ---------|
             recorded in the history         due but undecided
 
-There are these classes. Two of them, lost and unexplained, are findings::
+The audit has these classes. The classes lost and unexplained are errors::
 
-    on time, late      its run succeeded; late means that it was claimed too
-                       late
-    dead               its runs failed for good
+    on time            its run succeeded, and was claimed in time
+    late               its run succeeded, but was claimed too late
+    dead               its last attempt failed
     superseded         claimed, but not started before its next tick
     cancelled          claimed, and ended without a run
     skipped            not run, because an earlier run continued (overlap)
                        or because the job was paused
     passed over        given up by the misfire policy
-    lost               due while schedulers attended the job, but not run
+    lost               due while schedulers served the job, but not run
     pending            claimed but not ended, or due but undecided
     not listed         in the catalogue but not in the store's listing
-    unexplained        the numbers contradict each other: an end is missing,
-                       or there is one too many
+    unexplained        the numbers of the history contradict each other: more
+                       or fewer claims have ended than were acquired
 
-The rows verify the history. If an object was due for a tick, according to its
-row, and the tick is not after its watermark, the history must count the object
-for that tick, or as missed for a newer tick. If it does neither, the object is
-lost: its watermark advanced, but no outcome was recorded.
+The audit compares the history with the rows of the objects. The row of an
+object shows for which ticks up to its watermark the object was due. The
+history must count the object for each of these ticks, or as missed together
+with a newer tick. Otherwise the object is lost: its watermark advanced, but no
+outcome was recorded.
 
-This module reads no store. It judges the rows of a store and the record of a
-simulated cluster with the same code.
+This module reads no store. The same code audits the rows of a store and the
+record of a simulated cluster.
 """
 
 import bisect
@@ -72,30 +73,31 @@ class Fate(enum.StrEnum):
     UNEXPLAINED = 'unexplained'
 
 
-#: Classes that are errors and should never occur.
+#: Classes that are errors. No object should be in one of them.
 FINDINGS = (Fate.LOST, Fate.UNEXPLAINED)
 
 
 class Counts(NamedTuple):
-    """History of one tick of a job, in numbers of objects."""
+    """The history of one tick of a job, as numbers of objects."""
 
-    #: Claimed, or skipped without a claim.
+    #: Objects that were claimed, or skipped without a claim.
     due: int = 0
     done: int = 0
     dead: int = 0
     superseded: int = 0
     cancelled: int = 0
-    #: Skipped, for any reason.
+    #: Objects that were skipped, for any reason.
     skipped: int = 0
-    #: The part of *skipped* that the misfire policy gave up.
+    #: Objects among *skipped* that the misfire policy gave up.
     by_misfire: int = 0
-    #: The part of *skipped* that was due while schedulers attended the job.
+    #: Objects among *skipped* that were due while schedulers served the job.
     by_lost: int = 0
-    #: The part of *skipped* that was due for earlier ticks than this one.
+    #: Objects among *skipped* that were due for an earlier tick, and were
+    #: skipped together with this tick.
     missed: int = 0
-    #: Claimed too late.
+    #: Objects that were claimed too late.
     late: int = 0
-    #: Claims that are open, according to their own rows.
+    #: Objects whose claims are open, according to the rows of the claims.
     open: int = 0
 
     @property
@@ -121,15 +123,16 @@ def classify(counts: Counts, lost: int = 0,
              ) -> collections.Counter[Fate]:
     """Return the number of objects of a tick by class.
 
-    The history does not record which late claims became dead. So as many late
-    claims as possible are assumed to be done.
+    The history does not record the outcome of each late claim. So the result
+    assumes that as many late claims as possible succeeded.
 
     :param lost: Number of objects that are missing in the history.
-    :param undecided: Number of objects by class for ticks after the
-        watermark.
+    :param undecided: Number of objects by class, among the objects whose
+        watermark is before the tick.
     """
     late = min(counts.late, counts.done)
-    # The number of claims without an end must be the number of open claims.
+    # The history and the rows must agree on the number of claims that have not
+    # ended.
     without_end = counts.due - counts.ended
     found = {
         Fate.ON_TIME: counts.done - late, Fate.LATE: late,
@@ -138,7 +141,8 @@ def classify(counts: Counts, lost: int = 0,
         Fate.SKIPPED: counts.skipped - counts.by_misfire - counts.by_lost,
         Fate.PASSED_OVER: counts.by_misfire,
         Fate.LOST: counts.by_lost + lost, Fate.PENDING: counts.open}
-    # A number is negative if an operator requeued more claims than were dead.
+    # A negative number means that more claims left a class than entered it. An
+    # example is an operator who requeued more claims than were dead.
     too_few = -sum(number for number in found.values() if number < 0)
     classes = collections.Counter({
         **found,
@@ -153,14 +157,15 @@ def balance(ticks: Mapping[Instant, Counts],
             ) -> dict[Instant, collections.Counter[Fate]]:
     """Return the number of objects by class for each tick.
 
-    The history counts missed objects in the newest tick of a series. So this
-    count can explain objects that the earlier ticks lack. A run that an
+    If an object has missed several ticks, the history counts all of them at
+    the newest of these ticks. So the number of missed objects of a tick can
+    explain why objects are not counted at earlier ticks. A run that an
     operator triggered outside the schedule explains no other tick.
 
-    :param expected: Number of objects that were due for each tick, among those
-        whose watermark is not before the tick.
-    :param undecided: Number of objects by class, for ticks after the
-        watermark.
+    :param expected: For each tick, the number of objects that were due for it
+        and whose watermark is not before it.
+    :param undecided: For each tick, the number of objects by class, among the
+        objects whose watermark is before the tick.
     """
     fates: dict[Instant, collections.Counter[Fate]] = {}
     missed = 0
@@ -174,7 +179,7 @@ def balance(ticks: Mapping[Instant, Counts],
 
 
 class Attendance(NamedTuple):
-    """Interval in which schedulers attended a job without a gap."""
+    """Interval in which schedulers served a job without a gap."""
 
     since: Instant
     until: Instant
@@ -185,21 +190,22 @@ class Job(NamedTuple):
 
     #: The schedule in force, with the policies of the job.
     plan: Plan
-    #: True if the code of the job was read. If not, the policies of *plan*
-    #: are defaults.
+    #: True if the code of the job was loaded. False means that the policies of
+    #: *plan* are defaults.
     known: bool = False
-    #: None means that no scheduler attends the job.
+    #: None means that no scheduler serves the job.
     attended: Attendance | None = None
     #: Instant since which the job is paused. None means not paused.
     paused: Instant | None = None
-    #: Microseconds within which attending schedulers claim due objects.
+    #: Microseconds within which schedulers that serve the job must claim an
+    #: object that is due.
     patience: int = 0
 
     def plan_of(self, rule: str) -> Plan:
         """Return the plan of objects whose own schedule has the text *rule*.
 
-        :param rule: Empty means the plan of the job.
-        :raises InvalidSchedule: The text cannot be read.
+        :param rule: Text of the schedule. Empty means the plan of the job.
+        :raises InvalidSchedule: The text is invalid.
         """
         if not rule:
             return self.plan
@@ -207,11 +213,11 @@ class Job(NamedTuple):
                     self.plan.grace, immediate=self.plan.immediate)
 
     def fate(self, at: Instant, given_up: bool) -> Fate:
-        """Return the class of an undecided tick of an object without a claim.
+        """Return the class of an object that was due and is not claimed.
 
         :param at: Instant at which the object was due.
-        :param given_up: True if the misfire policy would no longer run the
-            object for the tick.
+        :param given_up: True if the misfire policy now gives up this tick of
+            the object.
         """
         if self.paused is not None and at >= self.paused:
             return Fate.PENDING
@@ -225,9 +231,8 @@ class Job(NamedTuple):
 def named(text: str) -> tuple[Schedule, bool]:
     """Return the schedule of a job from its text in the store.
 
-    :returns: The schedule, and whether the job spreads its objects over the
-        period.
-    :raises InvalidSchedule: The text cannot be read.
+    :returns: The schedule, and True if the job has ``spread``.
+    :raises InvalidSchedule: The text is invalid.
     """
     bare = text.removesuffix(' spread')
     return schedule_named(bare), bare != text
@@ -241,11 +246,11 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
 
     :param ticks: History from *since* on.
     :param alike: Rows of listed objects, each with the number of objects that
-        it represents. Instants before *since* need not be exact.
-    :param placed: Groups of listed objects whose positions on the ring matter,
-        and whose rows are otherwise equal: one row, and the positions of all
+        have this row. Instants before *since* need not be exact.
+    :param placed: Groups of listed objects whose rows differ only in their
+        positions on the ring. Each group is one row, and the positions of all
         objects of the group.
-    :param since: First tick to judge.
+    :param since: First tick to audit.
     """
     due = _Due(job, since)
     kinds = itertools.chain.from_iterable(
@@ -260,13 +265,14 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
 
 def _by_phase(job: Job, row: Row, positions: Sequence[int],
               now: Instant) -> Iterator[tuple[Row, int]]:
-    """Group objects that differ only in their positions by equal verdicts.
+    """Group objects with equal verdicts.
 
-    A verdict depends on the phase of an object only in one respect: which of a
-    few instants are after the phase. So a million objects form only a few
+    The objects differ only in their positions, and so in their phases. A few
+    instants divide the period. All objects whose phases are in the same part
+    of the period have equal verdicts. So a million objects form only a few
     groups.
 
-    :returns: One row of each group, and the number of objects in the group.
+    :returns: For each group one row, and the number of objects.
     """
     plan = job.plan
     instants = [now, max(row.since, plan.since) - 1]
@@ -299,31 +305,32 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
 
 
 class _Due:
-    """Counts of the objects that were due from an instant on, by tick."""
+    """Numbers of the objects that were due since an instant, by tick."""
 
     def __init__(self, job: Job, since: Instant):
         self._job = job
         self._since = since
         self._around = functools.lru_cache(maxsize=1024)(job.plan.around)
-        #: For each plan and instant, the change in the number of objects that
-        #: are due for the ticks after it.
+        #: For each plan and instant, the difference between the numbers of
+        #: objects that are due for ticks after and before this instant.
         self._changes: dict[Plan, collections.Counter[Instant]] = {}
         self._first: collections.Counter[Instant] = collections.Counter()
         self.undecided: dict[Instant, collections.Counter[Fate]] = (
             collections.defaultdict(collections.Counter))
 
     def expect(self, row: Row, number: int) -> None:
-        """Count the ticks up to the watermark of *row* that were due.
+        """Count the due ticks of *row* up to its watermark.
 
-        :param number: Number of objects that *row* represents.
+        :param number: Number of objects that have this row.
         """
         plan = self._job.plan_of(row.rule)
         last = row.settled
         floor = plan.floor(self._since - 1, row.since, row.position,
                            self._around if not row.rule else None)
         if plan.spread and not self._job.known:
-            # The object may have run when it was listed, instead of in its
-            # phase.
+            # The policies of the job are unknown. If the job has
+            # ``run_immediately``, the object ran when it was listed, and not
+            # in its phase.
             floor = max(floor, row.since)
         if floor < last:
             change = self._changes.setdefault(plan, collections.Counter())
@@ -333,7 +340,9 @@ class _Due:
             self._first[row.since] += number
 
     def expected(self) -> collections.Counter[Instant]:
-        """Return how many objects were due up to their watermarks, by tick."""
+        """Return the number of objects that were due for each tick, up to
+        their watermarks.
+        """
         found = self._first.copy()
         for plan, change in self._changes.items():
             turns = sorted(change)
@@ -347,9 +356,9 @@ class _Due:
 
     def wait(self, plan: Plan, verdict: Verdict, row: Row,
              number: int) -> None:
-        """Count the ticks of *row* that are due after its watermark.
+        """Count the due ticks of *row* after its watermark.
 
-        :param number: Number of objects that *row* represents.
+        :param number: Number of objects that have this row.
         """
         for tick in verdict.run:
             self._count(plan, tick, row, number, False)
@@ -365,7 +374,8 @@ class _Due:
     def _count(self, plan: Plan, tick: Instant, row: Row, number: int,
                given_up: bool) -> None:
         if not row.free:
-            # The claim of the object has not ended, so nothing was decided.
+            # An earlier claim of the object has not ended, so this tick cannot
+            # be decided yet.
             self.undecided[tick][Fate.PENDING] += number
             return
         at = tick

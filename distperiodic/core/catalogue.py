@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index of the objects of one job, by their positions on the ring.
 
-Each id is hashed once. Sorted by position, the objects of a member form a few
-slices, one per arc. So the cost of a ring change depends on the number of
-objects that the member owns, not on the number of all objects. Results keep
-the order in which the objects were given.
+Each id is hashed once, and the objects are sorted by their positions. So the
+objects on one arc are one slice of the sorted list. After a change of the
+ring, the cost depends on the number of objects that the member owns, not on
+the number of all objects. Results have the order in which the objects were
+given.
 
-The ids of the objects must not change while a catalogue holds them. A list
-with changed ids needs a new catalogue.
+The ids of the objects must not change while they are in a catalogue. If ids
+change, create a new catalogue.
 """
 
 import bisect
@@ -28,11 +29,10 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
 
-#: Maximum length of an id, set by the length of a key in MySQL. A longer id is
-#: probably a mistake (a whole record instead of its id), and would make every
-#: message and row larger.
+#: Maximum length of an id in characters. MySQL limits the length of a key. A
+#: longer id is probably a mistake, such as a whole record instead of its id.
 MAX_ID_LENGTH = 255
-# Number of ids that one pass checks.
+# Number of ids that are joined for one check.
 _CHUNK = 10_000
 
 
@@ -80,7 +80,8 @@ def ids_of(objects: Sequence[Any]) -> list[str]:
         ids = list(objects)
     else:
         try:
-            # One pass in C for the usual case: all objects with a text id.
+            # The usual case: all objects have an id that is a str. Read the
+            # ids in one pass in C.
             ids = list(map(operator.attrgetter('id'), objects))
         except AttributeError:
             return list(map(id_of, objects))
@@ -116,7 +117,7 @@ class Catalogue:
                  '_order', '_sorted', '_mine', '_phases')
 
     def __init__(self, objects: Iterable[Any]):
-        #: A copy, because the caller may change the original list.
+        #: Copy of the given list, because the caller may change that list.
         self.objects: list[Any] = list(objects)
         self.ids = ids_of(self.objects)
         if self.ids == self.objects:
@@ -127,8 +128,8 @@ class Catalogue:
             for obj in self.objects:
                 id_of(obj)
             raise
-        #: True if a duplicate id was already reported; hides
-        #: :attr:`duplicate`.
+        #: True if a duplicate id was already reported. :attr:`duplicate` is
+        #: then None.
         self.told = False
         self._distinct: int | None = None
         self._order: array[int] | None = None
@@ -143,7 +144,7 @@ class Catalogue:
     def distinct(self) -> int:
         """Number of different ids.
 
-        The first access counts them, which takes time for each id.
+        The first access counts the ids, which takes long for many ids.
         """
         if self._distinct is None:
             self._distinct = len(set(self.ids))
@@ -151,9 +152,9 @@ class Catalogue:
 
     @property
     def duplicate(self) -> str | None:
-        """An id that occurs more than once, or None if all ids are different.
+        """An id that occurs more than once.
 
-        Also None if :attr:`told` is set.
+        None means that all ids are different, or that :attr:`told` is set.
         """
         seen: set[str] = set()
         if self.told or self.distinct == len(self.ids):
@@ -167,8 +168,8 @@ class Catalogue:
     def index(self) -> None:
         """Sort the objects by position now, instead of at the first use.
 
-        The sort works in 256 parts. Otherwise a million objects would block
-        the other threads of the interpreter for a second.
+        The objects are sorted in 256 parts. A single sort of a million objects
+        would block the other threads of the interpreter for a second.
         """
         if self._order is not None:
             return
@@ -189,7 +190,7 @@ class Catalogue:
 
     def pick(self, objects: Sequence[Any], ring: Ring,
              member: str) -> list[Any]:
-        """Return the elements of *objects* at the indexes of :meth:`subset`.
+        """Return those of *objects* that *member* owns on *ring*.
 
         :param objects: Objects with the same ids as this catalogue, in the
             same order.
@@ -208,15 +209,18 @@ class Catalogue:
         return mine.objects.copy()
 
     def placed_ids(self, ring: Ring, member: str) -> list[str]:
-        """Return the ids of *member*'s objects, arc by arc of *ring*."""
+        """Return the ids of the objects that *member* owns on *ring*.
+
+        The ids are in the order of their positions.
+        """
         self.index()
         return list(map(self.ids.__getitem__, self._cut(ring.arcs(member))))
 
     def by_phase(self, period_us: int) -> 'tuple[array[int], array[int]]':
         """Return the phases of all objects in a period, in ascending order.
 
-        :returns: Phases in microseconds, and for each phase the index of its
-            object.
+        :returns: The phases in microseconds, and the index of the object for
+            each phase.
         """
         known = self._phases
         if known is None or known[0] != period_us:
@@ -283,8 +287,8 @@ class Catalogue:
         """Derive the result for *ring* from the result for the old ring.
 
         If one of many members joins or leaves, each of the other members gains
-        or loses few objects or none. The sort of all its objects would be the
-        largest cost.
+        or loses few objects. It is faster to insert and delete these objects
+        than to sort all objects of the member again.
         """
         before, after = old.ring.arcs(old.member), ring.arcs(old.member)
         lost = set(self._cut(set(before) - set(after)))
@@ -321,18 +325,18 @@ class Reading(NamedTuple):
     """Result of a catalogue method."""
 
     catalogue: Catalogue
-    #: Schedules of the objects that have their own, by id.
+    #: Schedules of the objects that have their own schedule, by id.
     schedules: Mapping[str, schedule.Schedule]
-    #: True if the result holds only the objects of the requested arcs.
+    #: True if the result contains only the objects on the requested arcs.
     partial: bool = False
 
 
 class Catalogues:
     """Cache of the catalogues of the last few lists.
 
-    A list is recognised by comparing all of its ids. The comparison takes 10
-    ms for a million ids, and is correct even for a list that was changed in
-    place.
+    To find the catalogue of a list, all ids are compared. The comparison takes
+    10 ms for a million ids. The result is correct even if the caller has
+    changed the list in place.
     """
 
     def __init__(self, keep: int = 4):
@@ -341,9 +345,9 @@ class Catalogues:
 
     def of(self, objects: Sequence[Any]) -> Catalogue:
         """Return the catalogue of *objects*, from the cache or a new one."""
-        # If the items are their own ids, compare the lists: 5 ms for a million
-        # identical items. For other objects compare the ids, because an
-        # object may have a new id.
+        # If the items are their own ids, compare the lists directly, which
+        # takes 5 ms for a million items. For other objects compare the ids,
+        # because the id of an object may have changed.
         listed = objects if isinstance(objects, list) else list(objects)
         for catalogue in self._recent:
             if len(catalogue) == len(listed) and (

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """State machine of a claim: the only definition of the allowed transitions.
 
-Each pair of a job and an object has one claim. The tick, fence and state of a
-claim change; its row remains. Each transition (:class:`Move`) has the states
-that it may leave and the state that it enters. A store applies a transition
-only if the claim is in one of those states and in the lease that the caller
-names.
+Each pair of a job and an object has one claim, which is one row of the store.
+From tick to tick, the row stays, and its tick, fence and state change. Each
+transition (:class:`Move`) has the states that it may leave and the state that
+it enters. A store makes a transition only if the claim is in one of these
+states, and in the lease that the caller names.
 
 A *lease* holds claims of one job and tick for one holder, until an instant of
 the store's clock. A claim is in one lease at a time, and each grant creates a
-new lease. So a claim that is still in a lease has not been granted to another
-holder since. This proves as much as a comparison of fences::
+new lease. So if a claim is still in the lease of a caller, the claim has not
+been granted to another holder. To check the lease is as safe as to compare
+fences::
 
     scheduler's lease          worker's lease        lease without a holder
       waiting                    running               until the retry is due
@@ -32,18 +33,18 @@ from distperiodic.core import due
 class State(enum.Enum):
     """State of a claim."""
 
-    # Each member exists only once, so its identity can serve as its hash. The
-    # hash of enum.Enum is a Python function, and would be called twice for
-    # each transition of each object.
+    # Each member of an enumeration exists once, so its identity can be its
+    # hash. The hash of enum.Enum is a slow Python function, which would be
+    # called twice for each transition of each object.
     __hash__ = object.__hash__
 
-    #: Listed by its job's catalogue, but never claimed.
+    #: Listed by the catalogue of its job, but never claimed.
     LISTED = 'listed'
     #: Claimed by a scheduler, but not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
     RUNNING = 'running'
-    #: Ended in the handler's own transaction, but not counted yet.
+    #: Ended in the handler's own transaction, but not yet in the history.
     COMMITTED = 'committed'
     #: Failed; waits for its next attempt.
     RETRY = 'retry'
@@ -59,7 +60,8 @@ class State(enum.Enum):
     CANCELLED = 'cancelled'
 
 
-#: Final states. Only a claim for a later tick or an operator can leave them.
+#: Final states. A claim leaves such a state only when its object is claimed
+#: for a later tick, or when an operator requeues the claim.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
 #: States of a claim whose run succeeded.
@@ -73,20 +75,24 @@ class Authority(enum.Enum):
 
     #: A store that all members share.
     STORE = 'store'
-    #: The ring alone. Claims are in the memory of one scheduler.
+    #: The ring alone: there is no store, and each scheduler keeps the claims
+    #: of its objects in memory.
     RING = 'ring'
 
 
 class SkippedBy(enum.Enum):
     """Reason why an object was skipped for a tick, without a claim."""
 
-    #: No process ran it in time; the ``misfire`` policy of the job skips it.
+    #: No process ran the object in time, and the ``misfire`` policy of the job
+    #: gives up such a tick.
     MISFIRE = 'misfire'
-    #: An earlier run continued; the ``overlap`` policy of the job skips it.
+    #: The run for an earlier tick had not ended, and the ``overlap`` policy of
+    #: the job skips such a tick.
     OVERLAP = 'overlap'
     #: An operator had paused the job.
     PAUSE = 'pause'
-    #: No process claimed it in time, although schedulers attended the job.
+    #: No process claimed the object in time, although schedulers served the
+    #: job.
     LOST = 'lost'
 
 
@@ -110,7 +116,7 @@ class Move(enum.Enum):
     REQUEUE = 'requeue'
 
 
-#: States of a claim whose run waits or is in progress.
+#: States of a claim whose run has not ended.
 OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
 
 #: For each transition, the states that it may leave and the state that it
@@ -119,9 +125,10 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.CLAIM: (ENDINGS | {State.LISTED}, State.CLAIMED),
     Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
-    # Made in the transaction of the handler, which may be rolled back.
+    # The handler makes this transition in its own transaction.
     Move.COMMIT: (frozenset([State.RUNNING]), State.COMMITTED),
-    # Made by the store, when it next reads the claim.
+    # The store makes this transition, when it next reads the claim, and counts
+    # the end of the run in the history.
     Move.COUNT: (frozenset([State.COMMITTED]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
     Move.BURY: (frozenset([State.CLAIMED, State.RUNNING]), State.DEAD),
@@ -134,8 +141,7 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.REQUEUE: (frozenset([State.DEAD]), State.CLAIMED),
 }
 
-#: For each final state, the transition by which the holder of a claim enters
-#: it.
+#: Transitions with which the holder of a claim ends it, by the final state.
 ENDING_MOVES = {state: move for move, (_, state) in MOVES.items()
                 if state in ENDINGS and move is not Move.COUNT}
 
@@ -146,15 +152,14 @@ def allowed(move: Move, state: State) -> bool:
 
 
 class Claim(NamedTuple):
-    """A member's copy of a claim, sufficient for the next transition."""
+    """A member's copy of a claim, with the values of the next transition."""
 
     object: str
-    #: Fencing token. It grows with every claim of the object. A new token
-    #: makes the earlier ones invalid.
+    #: Fencing token. Every claim of the object has a greater token than the
+    #: claim before. A new token makes the earlier tokens invalid.
     fence: int
-    #: Number of the attempt, from 1. The first attempt at a tick has a higher
-    #: number if the runs of an earlier tick were lost, and that tick was then
-    #: given up or was superseded by this one.
+    #: Number of the attempt, from 1. The number also counts lost attempts of
+    #: an earlier tick, if that tick was superseded or ended without success.
     attempt: int
     #: Microseconds since the epoch.
     tick: int
@@ -164,36 +169,39 @@ class Claimed(NamedTuple):
     """Result of an attempt to claim many objects for one tick."""
 
     won: list[Claim]
-    #: Objects whose earlier tick still runs or waits for a retry.
+    #: Objects whose earlier tick still runs or waits for a retry. These
+    #: objects were not claimed.
     busy: list[str]
-    #: Number of claims of earlier ticks that were not started and are now
-    #: void.
+    #: Number of claims of earlier ticks that were not started, and that this
+    #: call made void.
     superseded: int
-    #: Objects that have missed other ticks besides this one.
+    #: Rows of objects that have also missed earlier ticks. These objects were
+    #: not claimed.
     behind: list[due.Row]
-    #: Objects whose earlier tick is claimed but not started.
+    #: Objects whose earlier tick is claimed but not started. These objects
+    #: were not claimed for this tick.
     waiting: list[str]
     #: Microseconds, by the store's clock, until the tick may be claimed. If
-    #: not 0, nothing was claimed.
+    #: this is not 0, no object was claimed.
     early: int = 0
-    #: True if the caller's schedule of the job is not the one in force.
-    #: Nothing was claimed by this call.
+    #: True if the caller's schedule of the job is not the schedule in force.
+    #: In this case, the call has claimed no object.
     outdated: bool = False
-    #: True if, by the store's clock, it is too late to claim the tick. Nothing
-    #: was claimed.
+    #: True if it is too late to claim the tick, by the store's clock. In this
+    #: case, the call has claimed no object.
     over: bool = False
     #: Objects that the store does not list.
     unlisted: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):
-    """A lease that was taken over, with its claims of one job and tick."""
+    """A lease that the caller has acquired, with its claims."""
 
     id: str
     job: str
     tick: int
     claims: list[Claim]
-    #: State of the claims before the take-over.
+    #: State of the claims before the caller acquired them.
     was: State
 
 
@@ -206,33 +214,32 @@ class Failure(NamedTuple):
     traceback: str = ''
 
 
-#: Maximum microseconds, by the store's clock, by which a claim may precede its
-#: tick. A member's clock may have this error between two readings of the
-#: store's clock.
+#: Microseconds before its tick at which a claim is accepted, by the store's
+#: clock. A member may claim early, because its estimate of the store's clock
+#: has an error. The error is not larger than this.
 EARLIEST = 1_000_000
 
-#: A number of attempts that no tick reaches, for use as a limit.
+#: A number of attempts that no tick reaches. As a limit, it has no effect.
 UNBOUNDED = 2 ** 31 - 1
 
-#: Number of fences reserved for one tick. The fences of a tick 1 ms later
-#: begin after them.
+#: Number of fences that are reserved for each millisecond.
 FENCES = 1 << 8
 
 
 def first_fence(tick: int) -> int:
-    """Return the first fence for *tick* of an object without earlier claims.
+    """Return the lowest fence of a claim for *tick*.
 
     The fence is derived from the time of the tick. So the fences of an object
-    also grow from one member to another if they share no store, and from an
-    old store to a new one.
+    grow even if the object moves between members that share no store, or if a
+    new database replaces the old one.
     """
     return (tick // 1000) * FENCES
 
 
 def granted_lease(lease: str, batch: str) -> str:
-    """Return the name of the lease for the claims granted to one batch.
+    """Return the name of the lease for the runs that one batch is granted.
 
-    Scheduler and worker both compute the name before the lease exists.
+    The scheduler and the worker can both compute this name in advance.
 
     :param lease: Lease in which the claims wait.
     :param batch: Id of the batch.
@@ -241,5 +248,5 @@ def granted_lease(lease: str, batch: str) -> str:
 
 
 def names_of_leases(into: str, number: int) -> list[str]:
-    """Return the new names of leases that one call takes over."""
+    """Return the names of the *number* leases that one call creates."""
     return [f'{into}.{n}' for n in range(number)]

@@ -20,7 +20,8 @@ MAX_PROGRESS = 64 * 1024
 class Context:
     """First argument of every handler.
 
-    Each run has its own context. A handler may keep it until the run ends.
+    Each run has its own context. A handler may use the context until the run
+    ends.
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled', '_step',
@@ -34,18 +35,19 @@ class Context:
                  progress: Any = None, step: StepInput | None = None):
         #: Name of the job.
         self.job = job
-        #: Id of the object. For a job without objects: the key of its only
-        #: claim.
+        #: Id of the object. In a job without objects, this is the key of the
+        #: job's only claim.
         self.object = object_id
-        #: Fencing token. It grows with every claim of (job, object), so a
-        #: resource that compares it can reject a run that was replaced.
+        #: Fencing token. Every claim of the object has a greater token than
+        #: the claim before. So a resource that records the highest token can
+        #: reject the writes of a run that another process has taken over.
         self.fence = fence
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
-        #: True once the result of the run will not count: the run exceeded the
-        #: timeout of its job, or the process stops. In a handler process it is
-        #: also true once the lease is lost. A long handler should check this
-        #: attribute and return early.
+        #: True if the result of the run will be ignored, because the run has
+        #: exceeded the timeout of its job or because the process stops. In a
+        #: handler process, it is also true if the lease was lost. A handler
+        #: that runs for long should check this attribute, and return early.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -72,7 +74,7 @@ class Context:
 
     @property
     def tick(self) -> datetime.datetime:
-        """Tick that this run is for, in UTC: not the time at which it runs."""
+        """Tick of this run, in UTC. The run itself may start later."""
         return schedule.datetime_of(self._tick)
 
     @property
@@ -86,14 +88,14 @@ class Context:
     def progress(self) -> Any:
         """Progress of the work for this tick.
 
-        This is the last value that this run assigned. If it has assigned
-        none, it is the value that an earlier attempt saved. None means that
-        no progress is known.
+        This is the last value that this run assigned. If this run has assigned
+        no value, it is the value that an earlier attempt saved. None means
+        that no progress is known.
 
-        A handler assigns any value that JSON can represent, of at most 64 KiB
-        as JSON. An assigned value is saved within a second or two, and at once
-        if the run fails, so that the next attempt can continue from it on any
-        worker. Without a store, progress is not saved.
+        A handler may assign any value that JSON can represent, of at most
+        64 KiB as JSON. The value is saved within a second or two, and at once
+        if the run fails. So the next attempt can continue from this value, on
+        any worker. Without a store, progress is not saved.
 
         :raises InvalidProgress: The assigned value cannot be saved.
         """
@@ -120,8 +122,8 @@ class Context:
     def take_unsaved(self) -> str | None:
         """Return the progress assigned since the last call, as JSON text.
 
-        The code that saves progress calls this. None means that nothing was
-        assigned.
+        The worker calls this to save the progress. None means that no value
+        was assigned since the last call.
         """
         text, self._unsaved = self._unsaved, None
         return text
@@ -138,14 +140,17 @@ class Context:
 
         The result is true while the run is not cancelled and this process can
         trust its lease or, without a store, its membership. Call this method
-        before an effect that cannot be undone. The call sends no request. A
-        process that was suspended for a while learns here that its lease has
-        expired.
+        before an effect that cannot be undone. The call sends no request. If
+        the process was suspended and its lease has expired meanwhile, the
+        result is false.
         """
         return not self.cancelled and self._held()
 
     def still_mine(self) -> bool:
-        """Return :meth:`is_current`; deprecated, use that name instead."""
+        """Return the result of :meth:`is_current`.
+
+        This name is deprecated.
+        """
         warnings.warn(
             'context.still_mine() is deprecated; use context.is_current()',
             DeprecationWarning, stacklevel=2)
@@ -155,14 +160,14 @@ class Context:
                result: Mapping[str, Any] | None = None) -> None:
         """End this run in the transaction of *session*.
 
-        The effect of the run and its end are then committed together or not
-        at all. Make this the last call before the commit.
+        The database then commits the effects of the run and its end together
+        or not at all. Make this the last call before the commit.
 
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
-        :param result: For the command of a step, the values to merge into the
-            parameters of later steps. A value that the command returns after
-            this call is ignored.
+        :param result: Values that a command merges into the parameters of
+            later steps. A value that the command returns after this call is
+            ignored.
         :raises InvalidTask: *result* cannot be stored.
         :raises RunReplaced: Another process has taken over the run. Roll back
             the transaction.
@@ -178,11 +183,13 @@ class Context:
 
     @property
     def key(self) -> str:
-        """Idempotency key: the same for all attempts of an object and tick.
+        """Idempotency key of the run.
 
-        For a step, the key is the same for all runs of its command, and the
-        rollback of the step has another key. If an operator retries a task
-        after some of its steps were rolled back, the steps get new keys.
+        All attempts of an object and tick have the same key.
+
+        In a step of a task, the key is the same for all runs of the command.
+        The rollback of the step has another key. If an operator retries a task
+        after some of its steps were rolled back, its steps get new keys.
         """
         if self._step is not None:
             direction = 'rollback' if self._step.rollback else 'normal'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of members: commands of an operator, and the answers to them.
+"""Control of members: commands of operators, and the answers of members.
 
-With a store, each command and each answer is a row of the store. A hint on the
-bus makes the member read the command at once::
+With a store, each command and each answer is a row of the store. In addition,
+a hint on the bus makes the member read the command at once::
 
     operator ──► store: desired state, action ──► member, at its next sweep
         │──────► bus: hint ─────────────────────► member, at once
@@ -28,13 +28,16 @@ class Verb(enum.StrEnum):
     UNDRAIN = 'member undrain'
     SET = 'member set'
     UNSET = 'member unset'
-    #: Sent only over the bus. With a store, members report their state
-    #: without a command.
+    #: This command is sent only over the bus. With a store, members record
+    #: their state regularly, without a command.
     SHOW = 'member show'
 
 
 class Me(NamedTuple):
-    """Identity of a member in the store, the same after a restart."""
+    """Identity of a member in the store.
+
+    A member has the same identity after a restart.
+    """
 
     space: str
     #: Partition of a worker. Empty means a scheduler.
@@ -47,13 +50,14 @@ class Request(NamedTuple):
 
     #: Id of the record of the command.
     action: str
-    #: The text of a :class:`Verb`, or one that this release does not know.
+    #: The text of a :class:`Verb`, or of a command that this release does not
+    #: know.
     verb: str
     arguments: Mapping[str, Any]
 
 
 class Desired(NamedTuple):
-    """State that operators want a member to have."""
+    """State of a member that an operator has requested."""
 
     drained: bool = False
     #: None means that the option ``pool_size`` applies.
@@ -61,7 +65,7 @@ class Desired(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The answer of a member to one action."""
+    """The answer of a member to a :class:`Request`."""
 
     done: bool
     text: str

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of operators over the bus, the replies, and their format.
+"""Format of operators' commands and of the replies on the bus.
 
 An operator's process sends a :class:`ControlRequest` to all members of a
-group. With a store the request is a hint: each member reads its row at
-once, and obeys the row. Without a store the members obey the request, and each
-member that is named in the request sends a :class:`ControlReply`.
+group. With a store the request is a hint: each member reads its row in the
+store at once, and obeys the row. Without a store the members obey the request
+itself. Each member that is named in the request then sends a
+:class:`ControlReply`.
 
 Limits: a process keeps the ids of received requests only in memory. So a
-request can be replayed to a process that starts within :data:`MAX_AGE` after
-the request was sent. A request that is not signed may come from anyone who can
-write to the broker.
+request can be replayed to a process that starts within :data:`MAX_AGE` seconds
+after the request was sent. If requests are not signed, any program that can
+write to the broker can send a request.
 """
 
 import dataclasses
@@ -45,14 +46,14 @@ MAX_MEMBERS = 10_000
 MAX_REASON = 1_000
 #: Maximum number of characters of the state of a member, as JSON.
 MAX_STATE = 100_000
-#: Maximum age of a request in seconds. Also the maximum difference between the
-#: clocks of the operator and of a member.
+#: Maximum age of a request in seconds. The clocks of the operator and of a
+#: member may also differ by this number of seconds.
 MAX_AGE = 60
 #: Maximum number of requests that a member accepts in twice MAX_AGE.
 MAX_REQUESTS = 10_000
 
-#: Commands, besides those of :class:`~distperiodic.core.control.Verb`, that a
-#: member with a store takes as hints.
+#: Commands that are not in :class:`~distperiodic.core.control.Verb`, and that
+#: a member with a store treats as hints.
 HINTS = frozenset(('job pause', 'job resume', 'job trigger',
                    'partition promote'))
 _KNOWN = HINTS | {str(verb) for verb in Verb}
@@ -81,8 +82,8 @@ class ControlRequest:
     #: :data:`HINTS`, or a command that this release does not know.
     verb: str
     arguments: Mapping[str, Any]
-    #: Partition and name of each member. An empty partition means a scheduler.
-    #: Empty means all members.
+    #: Partition and name of each member that must obey. An empty partition
+    #: means a scheduler. An empty sequence means all members.
     members: Sequence[tuple[str, str]]
     sender: str  # user@host
     why: str
@@ -92,7 +93,7 @@ class ControlRequest:
     reply: str = ''
 
     def names(self, part: str, name: str) -> bool:
-        """Return whether the request is for this member."""
+        """Return whether the request names this member or all members."""
         return not self.members or (part, name) in self.members
 
 
@@ -106,7 +107,8 @@ class ControlReply:
     process: str
     done: bool
     outcome: str
-    #: Current state of the member, as JSON. Empty if it was not requested.
+    #: Current state of the member, as JSON. Empty means that the state was not
+    #: requested.
     state: str = ''
 
 
@@ -261,7 +263,7 @@ def _check_pattern(field: str, value: Any, pattern: re.Pattern[str]) -> None:
 
 
 class RequestFilter:
-    """Filter that rejects requests which one process must not obey.
+    """Filter that rejects invalid and repeated requests to one process.
 
     :param group: Group of the process.
     """
@@ -274,7 +276,8 @@ class RequestFilter:
     def refusal(self, request: ControlRequest, now: Instant) -> str | None:
         """Return the reason to reject *request*, or None if it is valid.
 
-        A valid request is recorded. If it arrives again, it is rejected.
+        The call records the id of a valid request, and rejects a later request
+        with the same id.
 
         :param now: Time by the clock of this process.
         """

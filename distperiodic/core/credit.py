@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credit window of a worker: how much work a scheduler may send to it.
+"""Credit window: limit on the work that a scheduler sends to one worker.
 
 If a worker holds too much work, other workers stay idle, and more work is
-delayed when the worker dies. If it holds too little, it waits for messages. So
-the window is measured in seconds of work, from the average duration of the
-runs of each job at that worker.
+delayed when the worker dies. If it holds too little work, it is idle until the
+next message arrives. So the window limits the seconds of work that the worker
+holds. The seconds of work are computed from the average duration of the runs
+of each job at that worker.
 
 If a job was not measured at that worker, the average of all workers applies.
-Runs of jobs that were not measured at any worker may fill the slots of the
-worker once, in addition to the runs of other jobs. So a long backlog of other
-jobs cannot block a new job.
+Jobs that were not measured at any worker have no cost. The worker may hold as
+many runs of such jobs as it has slots, in addition to the runs of other jobs.
+So the backlog of other jobs cannot block a new job.
 """
 
-#: Maximum seconds of work that a worker may hold. It may fill its slots in any
-#: case.
+#: Maximum seconds of work that a worker may hold. A worker may always hold as
+#: many runs as it has slots.
 HORIZON = 0.5
 
-# Minimum seconds that a run costs a worker, even if its handler does nothing:
-# the worker decodes a message, creates a context and sends a result. This
-# minimum limits the number of very short runs in the window.
+# Minimum cost of a run in seconds, even if its handler does nothing: the
+# worker decodes a message, creates a context and sends a result. This minimum
+# limits the number of very short runs in the window.
 _OVERHEAD = 2e-5
 
 
@@ -35,14 +36,17 @@ class RunTimeAverage:
         self._seconds[job] = mean if known is None else (known + mean) / 2
 
     def of(self, job: str) -> float | None:
-        """Return the average seconds of a run; None means not measured."""
+        """Return the average seconds of a run of *job*.
+
+        None means that the job was not measured yet.
+        """
         return self._seconds.get(job)
 
 
 class CreditWindow:
     """Credit window of one scheduler for one worker.
 
-    It counts the runs that were sent but not yet reported.
+    The window contains the runs that were sent and not reported yet.
 
     :param slots: Number of runs that the worker accepts at a time from this
         scheduler.
@@ -56,9 +60,9 @@ class CreditWindow:
         self.slots = max(1, slots)
         #: Number of runs that the worker holds.
         self.held = 0
-        #: Number of held runs whose job was not measured when they were sent.
+        #: Number of these runs whose job was not measured when they were sent.
         self.unmeasured = 0
-        #: Seconds of work in the other held runs.
+        #: Seconds of work in the other runs that the worker holds.
         self.seconds = 0.0
         self._here = RunTimeAverage()
         self._elsewhere = elsewhere
@@ -71,30 +75,34 @@ class CreditWindow:
     def cost(self, job: str) -> float:
         """Return the seconds that one run of *job* adds to the window.
 
-        0.0 means not measured yet.
+        0.0 means that the job was not measured yet.
         """
         seconds = self._here.of(job)
         if seconds is None:
             seconds = self._elsewhere.of(job)
             if seconds is None:
                 return 0.0
-        # A run longer than the horizon occupies its slot for the whole
-        # horizon, and leaves the other slots free.
+        # A long run occupies only one slot. So limit its cost to an equal
+        # share of the horizon, which leaves room for runs in the other slots.
         return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
-        """Record *runs* more runs at the worker, of *cost* seconds each."""
+        """Record that *runs* runs of *cost* seconds each were sent."""
         self.held += runs
         self.seconds += runs * cost
         if not cost:
             self.unmeasured += runs
 
     def settle(self, runs: int, cost: float) -> None:
-        """Record *runs* fewer runs at the worker, sent at *cost* each."""
+        """Record that *runs* runs were reported.
+
+        :param cost: Cost of each run in seconds at the time when it was sent.
+        """
         self.held -= runs
         if not cost:
             self.unmeasured -= runs
-        # Without held runs, set exactly 0.0: float sums have rounding errors.
+        # If the worker holds no runs, set exactly 0.0, because the sum has
+        # rounding errors.
         self.seconds = self.seconds - runs * cost if self.held else 0.0
 
     @property
@@ -113,7 +121,7 @@ class CreditWindow:
                 and self.seconds > HORIZON / 2)
 
     def room(self, cost: float) -> int:
-        """Return how many more runs of *cost* seconds may be sent now."""
+        """Return the number of runs of *cost* seconds that may be sent now."""
         if cost:
             room = max(self.slots - self.held,
                        int((HORIZON - self.seconds) / cost))

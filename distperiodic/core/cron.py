@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cron lines as schedules: pure arithmetic on local time.
+"""Schedules from cron lines: arithmetic on local times, without a clock.
 
-A cron line follows the local time of its time zone, called wall time here::
+A cron line follows the local time of its time zone. This local time is called
+wall time here::
 
     the clock goes forward          02:30 does not exist
     |--01:00--|--01:30--|--03:00--|--03:30--|
@@ -12,13 +13,13 @@ A cron line follows the local time of its time zone, called wall time here::
               ^                   ^ a line with 02:30
               runs here             does not run again
 
-There is one exception. A line with all 24 hours in its hour field, such as
+There is one exception. A line that matches all 24 hours of a day, such as
 ``*/5 * * * *``, also runs in the repeated hour, because its author does not
 expect an hour without runs.
 
-Limit: minutes are the finest unit.
+Limit: a cron line has no field for seconds.
 
-The file is long because it holds one algorithm.
+The file is long because all methods belong to one algorithm.
 """
 
 import bisect
@@ -46,8 +47,8 @@ from distperiodic.exceptions import InvalidSchedule
 _DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DATE = _EPOCH.toordinal()
-# A line that matches no date in this number of years counts as a line without
-# ticks.
+# A line that matches no date in this number of years is treated as a line
+# without ticks.
 _SEARCHED_YEARS = 50
 
 _ALIASES = {
@@ -75,11 +76,11 @@ _EXAMPLE = (
 class Cron:
     """Schedule of a five-field cron line in a time zone.
 
-    Day of month and weekday combine as in Debian's cron: both must match if
-    one of them begins with a star, otherwise one match is enough. The names
-    @hourly, @daily (@midnight), @weekly, @monthly and @yearly (@annually)
-    have their usual meaning. The documentation of this module describes the
-    days on which the clock changes.
+    Day of month and weekday are combined as in Debian's cron: if one of the
+    two fields begins with a star, both must match; otherwise one of them must
+    match. The names @hourly, @daily (@midnight), @weekly, @monthly and @yearly
+    (@annually) have their usual meaning. The docstring of this module
+    describes the days on which the clock changes.
 
     :param line: For example ``'0 2 * * MON-FRI'``.
     :param timezone: Name in the tz database, for example ``'Europe/Berlin'``.
@@ -103,9 +104,9 @@ class Cron:
         self.line = ' '.join(line.split())
         self.timezone = timezone
         self._zone = _zone_named(timezone)
-        # Naive local time has no gaps and no repeated hours. So cronsim only
-        # handles naive days and times of day, and this class converts them to
-        # instants of the zone.
+        # cronsim handles only days and times of day without a time zone. This
+        # class converts them to instants, and handles the skipped and repeated
+        # hours of the zone.
         self._days = '0 0 ' + ' '.join(fields[2:])
         self._times = _times_of_day(fields[0], fields[1])
         self._all_day = fields[2:] == ['*', '*', '*']
@@ -120,7 +121,7 @@ class Cron:
         wall, _ = self._wall_at(t)
         following = self._next_wall(wall)
         tick = self._instant(following)
-        while tick <= t:  # the clock went back and repeats these times
+        while tick <= t:  # the clock went back, and repeats these wall times
             following = self._next_wall(following)
             tick = self._instant(following)
         repeat = self._repeat_after(t, wall)
@@ -134,8 +135,7 @@ class Cron:
         wall, repeated = self._wall_at(t)
         latest = wall
         if repeated:
-            # All wall times up to the moment of the change have already
-            # occurred once.
+            # All wall times of the repeated hour have already occurred once.
             first, second = self._offsets(wall)
             latest += first - second
         previous = self._previous_wall(latest)
@@ -160,15 +160,15 @@ class Cron:
     def count(self, after: Instant, until: Instant) -> int:
         """Return the number of ticks in (*after*, *until*].
 
-        The cost is a few look-ups per year instead of a step per tick, because
-        a line with a tick per minute may have missed years of ticks.
+        The cost grows with the number of years, not with the number of ticks.
+        A line with a tick per minute may have missed ticks for years.
         """
         if until <= after:
             return 0
         begin, end = after // SECOND + 1, until // SECOND + 1
         found = self._changes(begin, end)
         total = 0
-        # Wall times before this one have already occurred.
+        # Wall times before this wall time have already occurred.
         shown = begin + self._offset_at(begin - 1)
         wall = shown
         for change in found:
@@ -179,7 +179,7 @@ class Cron:
                                  change.at + change.before)
             shown = max(shown, change.at + change.before)
             wall = change.at + change.after
-            # Ticks at skipped wall times count once, at the change.
+            # Ticks at skipped wall times count as one tick, at the change.
             total += (self._named(shown, wall) > 0
                       and not self._named(wall, wall + 1))
         offset = found[-1].after if found else self._offset_at(begin)
@@ -200,8 +200,9 @@ class Cron:
     def _offsets(self, wall: int) -> tuple[int, int]:
         """Return the offsets at the first and second occurrence of *wall*.
 
-        The offsets are equal except near a change of the clock. The first is
-        larger if the wall time occurs twice, and smaller if it never occurs.
+        The offsets are equal except near a change of the clock. The first
+        offset is larger if the wall time occurs twice. The first offset is
+        smaller if the wall time never occurs.
 
         :returns: Seconds east of UTC.
         """
@@ -228,15 +229,15 @@ class Cron:
     def _changes(self, begin: int, end: int) -> list[Change]:
         """Return the clock changes in [*begin*, *end*), in UTC seconds.
 
-        The result includes the changes in the two days before *begin*, because
-        the repeated hour of such a change may not have ended at *begin*.
+        The result also includes the changes in the two days before *begin*,
+        because a repeated hour after such a change may last beyond *begin*.
         """
         return offset_changes(self._zone, begin - 2 * _DAY_S, end)
 
     def _first_of(self, wall: int, shown: int) -> int:
         """Return the first wall time from *wall* on that can be a tick.
 
-        :param shown: Wall times before this one have already occurred.
+        :param shown: Wall times before *shown* have already occurred.
         """
         return wall if self._all_hours else max(wall, shown)
 
@@ -269,10 +270,11 @@ class Cron:
                            for between in range(year, last_year))
 
     def _repeat_after(self, t: Instant, wall: int) -> Instant | None:
-        """Return the next tick in a repeated hour around *t*.
+        """Return the next tick in the second occurrence of a repeated hour.
 
-        None means that there is none. Only lines that run in all hours have
-        such ticks.
+        None means that *t* is in no such hour, or that the hour has no tick
+        after *t*. Only lines that match all hours have ticks in the second
+        occurrence.
         """
         if not self._all_hours:
             return None
@@ -280,7 +282,7 @@ class Cron:
         if first <= second:
             return None
         # t is in the first or the second occurrence of the hour. The second
-        # begins at the change.
+        # occurrence begins at the change.
         change = self._change(wall - first, wall - second)
         begin = change // SECOND + second
         following = self._next_wall(max(begin - 1, t // SECOND + second))
@@ -290,7 +292,7 @@ class Cron:
     def _next_wall(self, wall: int) -> int:
         """Return the first matching wall time later than *wall*.
 
-        :raises InvalidSchedule: There is none in 50 years.
+        :raises InvalidSchedule: No wall time matches in the next 50 years.
         """
         day, time = divmod(wall, _DAY_S)
         index = bisect.bisect_right(self._times, time)
@@ -323,7 +325,7 @@ class Cron:
         """Return the first matching day from *day* on.
 
         :param backwards: True searches for the last matching day up to *day*.
-        :returns: None if there is none in 50 years.
+        :returns: The day. None means that no day matches in 50 years.
         """
         if self._all_day:
             return day
@@ -362,7 +364,7 @@ def _offset(local: datetime) -> int:
 
 
 def _year_of(day: int) -> tuple[int, int]:
-    """Return the year of a day, and its index in that year from 0.
+    """Return the year of a day, and the index of the day in its year, from 0.
 
     :param day: Days since the epoch.
     """
@@ -382,16 +384,17 @@ def _days_of_year(line: str, year: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _days_of_layout(line: str, weekday: int, leap: bool) -> tuple[int, ...]:
-    """Return the matching days of every year with this layout.
+    """Return the days that match *line*, in every year with this layout.
 
     :param weekday: Weekday of the first of January; Monday is 0.
+    :param leap: True for leap years.
     """
-    # A match depends only on month, day, weekday and length of the month. So
-    # two years with the same layout have the same matching days.
+    # A match depends only on the month, the day, the weekday and the length of
+    # the month. So years with the same layout have the same matching days.
     first = next(date(year, 1, 1) for year in range(2000, 2028)
                  if date(year, 1, 1).weekday() == weekday
                  and calendar.isleap(year) == leap)
-    # The iterator of cronsim would take 40 microseconds per day.
+    # Do not use the iterator of cronsim, which takes 40 microseconds per day.
     named = cronsim.CronSim(line, _EPOCH)
     days = (first + timedelta(days=day) for day in range(365 + leap))
     return tuple(number for number, day in enumerate(days)
@@ -414,9 +417,9 @@ def _fields_of(line: str) -> list[str]:
         )
     fields = _ALIASES.get(given.lower(), given).upper().split()
     if len(fields) != 5:
-        # cronsim reads the first of six fields as seconds, other programs read
-        # the last one as the year. A wrong guess could run a job 60 times too
-        # often, so reject the line.
+        # If a line has six fields, cronsim reads the first field as seconds,
+        # but other programs read the last field as the year. Reject the line,
+        # because a wrong guess could run a job 60 times too often.
         raise InvalidSchedule(
             f'cron line {line!r} has {len(fields)} fields, not 5; '
             f'{_EXAMPLE}; below a minute use spacing='
@@ -437,7 +440,7 @@ def _fields_of(line: str) -> list[str]:
 
 
 def _reason(error: str, fields: list[str]) -> str:
-    """Describe an error of cronsim, with the illegal value and the legal ones.
+    """Describe an error of cronsim, with the illegal and the legal values.
 
     :param error: For example 'Bad hour'.
     """
@@ -445,8 +448,8 @@ def _reason(error: str, fields: list[str]) -> str:
     if name not in _FIELDS:
         return 'it cannot be read'
     if name == 'day-of-month':
-        # Find out whether the day is illegal, or only missing in these
-        # months.
+        # Find out whether the day is illegal in every month, or does not exist
+        # in the months of this line.
         minute, hour, day, _, weekday = fields
         try:
             cronsim.CronSim(f'{minute} {hour} {day} * {weekday}', _EPOCH)
@@ -477,7 +480,7 @@ def _zone_named(name: str) -> tzinfo:
     :raises InvalidSchedule: The name is unknown. The message suggests the
         nearest known name, if there is one.
     """
-    # UTC must work where no tz database is installed.
+    # UTC must work even if no tz database is installed.
     if name == 'UTC':
         return UTC
     try:

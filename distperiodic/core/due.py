@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Due ticks of an object: those to run, those to give up, and the reason.
+"""Verdict on the due ticks of an object: which run, and which are given up.
 
-The result depends only on values in the store, the clock and the policy of the
-job, never on the memory of a process::
+The verdict depends only on the row of the object in the store, on the clock
+and on the policies of the job, never on the memory of a process::
 
     settled          since                                    now
        |--- tick ------|--- tick ------- tick ------- tick ----|
@@ -13,12 +13,11 @@ job, never on the memory of a process::
 *settled* is the watermark of the object: the newest tick that was claimed,
 skipped or given up for it. *since* is the instant from which the schedule of
 the object applies: the time at which the object was listed or at which its
-schedule changed, whichever is later. A future tick is never due and never
-given up.
+schedule changed, whichever is later. Ticks in the future are not considered.
 
-All objects of a job share the ticks. A job with ``spread`` gives each object a
-phase, which depends on its position on the ring. The object is then due at the
-tick plus its phase.
+All objects of a job have the same ticks. A job with ``spread`` also gives each
+object a phase, which depends on the position of the object on the ring. The
+object is then due at the tick plus its phase.
 """
 
 import dataclasses
@@ -43,11 +42,11 @@ ALWAYS = -2 ** 63
 UNRECORDED = '?'
 #: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
-# Maximum seconds of the default grace of ``misfire='skip'``, which is one
-# period. If the grace of a daily job were a whole day, 'skip' would run
-# everything that 'latest' runs.
+# Maximum seconds of the default grace of ``misfire='skip'``. The default is
+# one period, but a grace of a whole day, for a daily job, would make 'skip'
+# equal to 'latest'.
 _LONGEST_GRACE = 60
-# Minimum number of rows for which caching the verdicts is faster.
+# Minimum number of rows for which a cache of the verdicts saves time.
 _MANY = 4
 
 
@@ -66,35 +65,42 @@ class Row(NamedTuple):
     rule: str = ''
     #: True if the object has no open claim.
     free: bool = True
-    #: Time at which the run of its last claim succeeded, by the store's clock.
-    #: None means that it did not succeed, or that there was no claim.
+    #: Time at which the run of the last claim succeeded, by the store's clock.
+    #: None means that this run has not succeeded, or that the object was never
+    #: claimed.
     served: Instant | None = None
 
 
 class Verdict(NamedTuple):
-    """The ticks of an object to run now, and those to give up."""
+    """Decision on the due ticks of an object."""
 
     #: Ticks to run, oldest first.
     run: tuple[Instant, ...]
-    #: Number of ticks to give up. All are older than those that run.
+    #: Number of ticks to give up. These ticks are older than the ticks to run.
     given_up: int
-    #: The newest tick to give up. None means that there is none.
+    #: The newest tick to give up. None means that no tick is given up.
     until: Instant | None
     #: Reason for giving up ticks. Empty means that no tick is given up.
     reason: str
 
 
+#: The verdict on an object without a due tick.
 NOTHING = Verdict((), 0, None, '')
 
 
 class Around(NamedTuple):
-    """The ticks of a schedule for which objects may be due at an instant."""
+    """The newest two ticks of a schedule at an instant.
+
+    Depending on its phase, an object is due for *tick* or only for *before*.
+    """
 
     now: Instant
+    #: The newest tick that is not after *now*.
     tick: Instant | None
-    #: Microseconds from the tick to the next. 0 means that objects have no
+    #: Microseconds from *tick* to the next tick. 0 means that objects have no
     #: phase.
     period: int = 0
+    #: The tick before *tick*, if objects have a phase.
     before: Instant | None = None
 
     def newest(self, position: int) -> Instant | None:
@@ -114,17 +120,18 @@ class Plan:
     #: Seconds by which a tick may be late under ``misfire='skip'``. None means
     #: one period, at most a minute.
     grace: float | None = None
-    #: True if each object has its own phase in the period.
+    #: True if each object has its own phase within the period.
     spread: bool = False
-    #: True if the instant at which an object was listed is its first tick.
+    #: True if an object also has a tick at the instant at which it is listed.
     immediate: bool = False
     #: Instant since which the job has this schedule. Earlier ticks are not
     #: due.
     since: Instant = ALWAYS
 
     def phase(self, tick: Instant, position: int) -> Instant:
-        """Return how long after *tick* the object at *position* is due.
+        """Return the delay after *tick* at which an object is due.
 
+        :param position: Position of the object on the ring.
         :returns: Microseconds.
         """
         if not self.spread:
@@ -134,22 +141,24 @@ class Plan:
     def newest(self, now: Instant, position: int = 0) -> Instant | None:
         """Return the newest tick for which an object is due by *now*.
 
-        None means that there is none.
+        None means that there is no such tick.
         """
         return self.around(now).newest(position)
 
     def floor(self, settled: Instant, since: Instant, position: int = 0,
               around: Callable[[Instant], Around] | None = None) -> Instant:
-        """Return the instant after which the ticks count for an object.
+        """Return the instant after which ticks of an object can be due.
 
-        This is the object's watermark or the last tick before the object was
-        listed, whichever is later.
+        This is the watermark of the object or the last tick before its
+        schedule applies, whichever is later.
 
+        :param settled: Watermark of the object.
+        :param since: Instant from which the schedule of the object applies.
         :param around: :meth:`around`, or a cached version of it.
         """
         if self.immediate:
-            # The listing itself is a tick, so the other ticks count only after
-            # it.
+            # The object has a tick at the instant at which it is listed. The
+            # ticks of the schedule can be due only after that instant.
             settled, since = max(settled, since), self.since
         else:
             since = max(since, self.since)
@@ -161,7 +170,7 @@ class Plan:
         return settled if newest is None else max(settled, newest)
 
     def around(self, now: Instant) -> Around:
-        """Return the ticks for which objects of any phase may be due."""
+        """Return the newest ticks at *now*, for objects of any phase."""
         tick = self.schedule.at_or_before(now)
         if tick is None or not self.spread:
             return Around(now, tick)
@@ -180,9 +189,8 @@ class Plan:
     def verdict(self, row: Row, now: Instant) -> Verdict:
         """Return the ticks of *row* to run or to give up at *now*.
 
-        With a spacing, the cost does not grow with the number of missed ticks
-        beyond :data:`CATCH_UP`. With a cron line, it grows with the number of
-        missed years.
+        The cost of the call is limited, even if many ticks were missed. With a
+        cron line, the cost also grows with the number of missed years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -192,10 +200,11 @@ class Plan:
     def _decide(self, newest: Instant | None, floor: Instant,
                 first: Instant | None, position: int,
                 now: Instant) -> Verdict:
-        """Decide on the ticks in (*floor*, *newest*] and on *first*.
+        """Return the verdict on *first* and the ticks in (*floor*, *newest*].
 
-        :param first: A tick that is not in the schedule, older than the
-            others. None means that there is none.
+        :param first: The tick at which the object was listed. It is not in the
+            schedule, and is older than the other ticks. None means that there
+            is no such tick.
         """
         if newest is None or newest <= floor:
             return NOTHING if first is None else self._alone(first, now)
@@ -221,10 +230,11 @@ class Plan:
         return Verdict((first,), 0, None, '')
 
     def _first(self, row: Row, until: Instant) -> Instant | None:
-        """Return the instant at which *row* was listed, if it is a due tick.
+        """Return the tick at which *row* was listed, if this tick is due.
 
-        The listing is a tick only with :attr:`immediate`. None means that the
-        instant is no tick, is not after the watermark, or is after *until*.
+        Such a tick exists only with :attr:`immediate`. The result is None if
+        the tick does not exist, is not after the watermark, or is after
+        *until*.
         """
         if self.immediate and row.settled < row.since <= until:
             return row.since
@@ -255,8 +265,8 @@ class Plan:
     def _too_late(self, tick: Instant, late: int) -> str:
         grace = seconds_text(self.grace_us(tick) / SECOND)
         if self.spread:
-            # Objects differ in lateness. A common reason keeps them in one
-            # group.
+            # The objects are late by different times, because they have
+            # different phases. A common reason keeps them in one group.
             return f'misfire=skip and later than its grace of {grace} s'
         seconds = seconds_text(late / SECOND)
         return f'misfire=skip and {seconds} s late, grace is {grace} s'
@@ -283,13 +293,14 @@ class Plan:
 
 def listed_again(readings: Sequence[Instant],
                  delisted: Instant | None) -> Instant:
-    """Return the instant from which the ticks of a relisted object can be due.
+    """Return the instant from which the schedule of a relisted object applies.
 
-    :param readings: Instants of readings that list the object, in ascending
-        order.
-    :param delisted: Instant of a reading that did not list the object. Earlier
-        readings do not show whether the object was listed afterwards. None
-        means that all readings listed it.
+    This is the instant of the first reading after the object was delisted.
+
+    :param readings: Instants of catalogue readings that list the object, in
+        ascending order.
+    :param delisted: Instant of the reading in which the object was missing.
+        None means that the object was never missing.
     """
     if delisted is None:
         return readings[0]
@@ -300,12 +311,12 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
              now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
     """Return the verdicts on many objects, grouped by equal verdicts.
 
-    The verdict is computed once for all objects that are due for the same
-    ticks of the same schedule. So a million objects usually cost one look-up
-    each.
+    A verdict is computed once for all objects that are due for the same ticks
+    of the same schedule. For most objects, only a dictionary look-up remains.
 
-    :param plan_of: Plan of each schedule, by its text. The empty text means
-        the schedule of the job. Rows with another schedule are left out.
+    :param plan_of: Plan of each schedule, by the text of the schedule. The
+        empty text means the schedule of the job. Rows with any other schedule
+        are left out.
     :returns: Rows by the text of their schedule and their verdict. Rows
         without a due tick are left out.
     """
@@ -346,7 +357,8 @@ class _Judge:
         self._now = now
         self._present = plan.around(now)
         self._around = functools.lru_cache(maxsize=1024)(plan.around)
-        #: Verdicts by watermark and listing, for plans without phases.
+        #: Verdicts by the fields *settled* and *since* of a row, for plans
+        #: without phases.
         self._shared: dict[tuple[Instant, Instant], Verdict] = {}
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
                                 bool], Verdict] = {}
@@ -361,7 +373,7 @@ class _Judge:
         return verdict
 
     def _of_its_own(self, row: Row) -> Verdict:
-        """Return the verdict on one object, which may have a phase."""
+        """Return the verdict on an object that may have its own phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
         floor = plan.floor(row.settled, row.since, row.position,
@@ -374,7 +386,8 @@ class _Judge:
         in_time = plan.misfire is not Misfire.SKIP or newest is None or (
             plan._late(newest, row.position, self._now)
             <= plan.grace_us(newest))
-        # All floors between the same two ticks leave the same ticks due.
+        # Replace the floor by the tick before it. All floors between two ticks
+        # have the same verdict.
         begin = plan.schedule.at_or_before(floor)
         if begin is not None:
             floor = begin

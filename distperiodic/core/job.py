@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs: the validated, immutable form of decorated methods.
 
-Every error message begins with the place where the job is defined, because
-the person who reads it at startup is rarely the author of the job.
+Every error message begins with the file and line that define the job, because
+the operator who starts a service is rarely the author of its jobs.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _NAME_LENGTH = 200
 #: Prefix of the names of jobs that stand for commands. The name of a periodic
 #: job never begins with it.
 COMMAND_PREFIX = 'task:'
-#: A number of retries that no command reaches.
+#: A number of retries that no command reaches. As a limit, it has no effect.
 MAX_RETRIES = 2 ** 30
 
 
@@ -54,18 +54,19 @@ class Delivery(enum.StrEnum):
     AT_MOST_ONCE = 'at_most_once'  # it does not run again
 
 
-# Number of additional attempts of a run whose worker is lost, beyond its
-# retries. Without this limit, a run that kills its worker would eventually
-# kill all workers.
+# Number of attempts of a run, beyond its retries, if its workers are lost.
+# Without this limit, a run that kills its worker would eventually kill all
+# workers.
 _LOSSES = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One periodic job, identical on all members that load the same code.
+    """One periodic job.
 
-    The constructor accepts text for enum options (``misfire='all'``), and
-    stores enum members.
+    The job is the same on all members that load the same code. The constructor
+    accepts the text of an enum option (``misfire='all'``), and stores the
+    member of the enum.
 
     :raises InvalidJob: An option has an illegal value, or two options
         contradict each other.
@@ -155,19 +156,23 @@ class Job:
 
     @functools.cached_property
     def most_attempts(self) -> int:
-        """Number of attempts of a tick after which a lost run is dead."""
+        """Maximum number of attempts of a tick.
+
+        If the worker of the last attempt is lost, the claim becomes dead.
+        """
         if self.delivery is Delivery.AT_MOST_ONCE:
             return 1
         return self.retries + _LOSSES + 1
 
     def plan(self, since: Instant = due.ALWAYS,
              own: Schedule | None = None) -> due.Plan:
-        """Return the plan of this job, or of objects with their own schedule.
+        """Return the plan of objects that follow one schedule.
 
-        :param since: Instant since which the job has its schedule.
-        :param own: Schedule of the objects that have their own. Their rows
-            record the instant since which they follow it. Such objects have
-            no phase. None means the plan of the job.
+        :param since: Instant since which the job has its schedule. The method
+            ignores *since* if *own* is given, because the row of each such
+            object records since when the object follows its schedule.
+        :param own: The objects' own schedule. Such objects have no phase. None
+            means that the objects follow the schedule of the job.
         """
         if own is not None:
             return due.Plan(own, self.misfire, self.grace,
@@ -184,7 +189,10 @@ class Job:
                         self.run_immediately)
 
     def schedule_text(self) -> str:
-        """Return the schedule as text, with ``spread``, for the store."""
+        """Return the text by which the store identifies the schedule.
+
+        The text also states whether the job has ``spread``.
+        """
         return self._schedule_text
 
     @functools.cached_property
@@ -250,18 +258,19 @@ class _Never:
 def command_job(module: str, command: str, defined_at: str) -> Job:
     """Return the job for the claims of a command.
 
-    The task of each run sets the number of attempts and the timeout of the
-    command, so the job has no limits.
+    The job has no timeout, and no usable limit on attempts. The workflow of
+    each task sets both.
     """
     return Job(f'{COMMAND_PREFIX}{module}.{command}', _Never(), Scope.TASK,
                topic=module, retries=MAX_RETRIES, defined_at=defined_at)
 
 
 def own_schedule(obj: object) -> Schedule | None:
-    """Return the schedule that an object of a catalogue defines.
+    """Return the own schedule of an object of a catalogue.
 
-    The object has an attribute ``spacing`` (seconds), or an attribute ``cron``
-    and optionally ``timezone``. An attribute that is None counts as absent.
+    The object may have an attribute ``spacing`` (seconds), or an attribute
+    ``cron`` and optionally ``timezone``. An attribute with the value None
+    counts as missing.
 
     :returns: The schedule. None means that the schedule of the job applies.
     :raises InvalidSchedule: The attributes form no valid schedule. The message
@@ -279,14 +288,14 @@ def own_schedule(obj: object) -> Schedule | None:
 
 
 def check_ended(name: str, returned: object) -> None:
-    """Check that a handler did its work, and returned no coroutine.
+    """Check that a handler returned no coroutine.
 
     :param returned: The value that the handler returned.
     :raises InvalidJob: The value is a coroutine, so the body of the handler
-        did not run.
+        was not executed.
     """
-    # Compare the exact type: isinstance() also reads __class__, which an
-    # arbitrary object can override.
+    # Compare the exact type: isinstance() also reads the attribute __class__,
+    # which any object can override.
     if type(returned) is types.CoroutineType:
         returned.close()
         raise InvalidJob(
@@ -296,9 +305,10 @@ def check_ended(name: str, returned: object) -> None:
 
 
 def text_of(schedule: Schedule) -> str:
-    """Return *schedule* as text, for the store.
+    """Return the text by which the store identifies *schedule*.
 
-    Equal schedules have equal texts. :func:`schedule_named` is the inverse.
+    Equal schedules have equal texts. :func:`schedule_named` converts the text
+    back to the schedule.
     """
     if isinstance(schedule, Cron):
         return f'cron {schedule.timezone} {schedule.line}'
@@ -333,8 +343,9 @@ def schedule_of(
     """Return the schedule for either *spacing* or *cron*.
 
     :param timezone: Time zone of *cron*. None means UTC.
-    :raises InvalidSchedule: Both or neither are given, the schedule has no
-        ticks, or *timezone* is given without *cron*.
+    :raises InvalidSchedule: *spacing* and *cron* are both given or both
+        missing, the schedule has no ticks, or *timezone* is given without
+        *cron*.
     """
     if spacing is not None and cron is not None:
         raise InvalidSchedule(
@@ -355,25 +366,29 @@ def schedule_of(
 def _every(spacing: float | None) -> Every:
     try:
         return _shared_every(spacing)
-    except TypeError:  # unhashable, so not a number: Every raises its error
+    except TypeError:  # unhashable, so not a number: Every rejects it
         return Every(spacing)  # type: ignore[arg-type]
 
 
 def _cron(line: str, timezone: str) -> Cron:
     try:
         return _shared_cron(line, timezone)
-    except TypeError:  # unhashable, so not text: Cron raises its error
+    except TypeError:  # unhashable, so not text: Cron rejects it
         return Cron(line, timezone)
 
 
-# A catalogue of 100,000 objects has only a few different schedules. The caches
-# are typed: otherwise an illegal spacing of True would find the entry of 1.
+# The schedules are cached, because the objects of a large catalogue have only
+# a few different schedules. The caches distinguish types. Otherwise the
+# illegal spacing True would find the entry of the spacing 1.
 _shared_every = functools.lru_cache(maxsize=4096, typed=True)(Every)
 _shared_cron = functools.lru_cache(maxsize=4096, typed=True)(Cron)
 
 
 def _seconds(value: object, *, zero: bool) -> bool:
-    """Return whether *value* is a finite duration; 0 only if *zero*."""
+    """Return whether *value* is a finite number of seconds.
+
+    :param zero: True allows 0.
+    """
     number = finite_number(value)
     return number is not None and (number > 0 or (zero and number == 0))
 

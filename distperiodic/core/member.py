@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group membership: the entry of a member, and the view of all entries.
 
-An entry is a name in the coordination service. It contains everything that
-the other members need, so that one listing of the group is enough to build the
-ring::
+An entry is a name in the coordination service. The name contains everything
+that other members need to know about a member. So they can build the ring from
+one listing of the group::
 
     api-1~9f2c41d07be3a655~3~f1.t2.r40
     |     |                | |
@@ -12,11 +12,11 @@ ring::
     |     nonce: unique to this process
     identity: the name on the ring, the same after a restart
 
-A *term* is the time under one entry. For example, a process gets a new entry
-when its number of points changes. Terms without a gap between them form one
-*tenure*. A tenure ends when the session is lost. Work claimed in one tenure is
-not started in the next, because other members may have taken it over in
-between.
+A *term* is the time during which a process has one entry. The process gets a
+new entry when its number of points changes, for example. Consecutive terms
+without a gap form one *tenure*. A tenure ends when the session is lost. Work
+that was claimed in one tenure is not started in the next tenure, because other
+members may have taken the work over during the gap.
 """
 
 import dataclasses
@@ -37,19 +37,20 @@ _ENTRY = re.compile(
     r'~(?P<attributes>(?:[a-z][0-9]{1,9})(?:\.[a-z][0-9]{1,9})*)\Z')
 
 #: Maximum number of points of a member. More points would not improve the
-#: balance, and would cost CPU time in every member.
+#: balance of the ring, and would cost CPU time in every member.
 MAX_POINTS = 10000
 
 
 def check_identity(identity: str, what: str = 'member id') -> str:
     """Return *identity* if all coordination services can store it.
 
-    With ZooKeeper, a '/' would be read as a path and cause an endless loop.
-    One id that is not ASCII breaks the listing for all members of the group.
+    ZooKeeper would read a '/' as a separator of a path, which causes an
+    endless loop. An id that is not ASCII would break the listing of the group
+    for all members.
 
     :param what: Name of the value, for the error message.
-    :raises InvalidMemberId: A coordination service cannot store it. The
-        message states the rule.
+    :raises InvalidMemberId: A coordination service cannot store *identity*.
+        The message states the allowed characters.
     """
     if not isinstance(identity, str) or not _IDENTITY.match(identity):
         size = (f'{len(identity)} characters' if isinstance(identity, str)
@@ -61,26 +62,27 @@ def check_identity(identity: str, what: str = 'member id') -> str:
     return identity
 
 
-# No slots, because cached_property needs __dict__: names are computed once and
-# read with each batch.
+# The class has no slots, because cached_property needs a __dict__. The names
+# are cached because each batch reads them.
 @dataclasses.dataclass(frozen=True, order=True)
 class Member:
-    """Member of a group, as its entry describes it."""
+    """Member of a group, with the values in its entry."""
 
     identity: str
     nonce: str
     generation: int
-    #: Number of points on the ring. 0 means not on the ring (a worker).
+    #: Number of points on the ring. 0 means that the member is not on the
+    #: ring, because it is a worker.
     points: int = 0
-    #: Number of runs that the member accepts at a time. 0 means none (a
-    #: scheduler).
+    #: Number of runs that the member accepts at a time. 0 means that it
+    #: accepts none, because it is a scheduler.
     slots: int = 0
-    #: Number of the tenure. It grows with each gap in the membership of this
-    #: process.
+    #: Number of the tenure. Each gap in the membership of this process begins
+    #: a tenure with a higher number.
     tenure: int = 1
     ring_format: int = RING_FORMAT
-    #: Hash of the jobs that the member schedules; see :func:`sign_of`. 0 means
-    #: no jobs.
+    #: Hash of the names of the jobs that the member schedules; see
+    #: :func:`sign_of`. 0 means that the member schedules no jobs.
     jobs: int = 0
 
     @functools.cached_property
@@ -121,8 +123,8 @@ class Member:
         return (self.identity, self.nonce) == (other.identity, other.nonce)
 
 
-# After each change of a group all of its entries are listed again, and nearly
-# all of them are unchanged.
+# After each change of a group, all of its entries are listed and parsed again.
+# Nearly all of them are unchanged, so the results are cached.
 @functools.lru_cache(maxsize=16384)
 def parse_entry(entry: str) -> Member | None:
     """Return the member that *entry* describes.
@@ -148,14 +150,14 @@ def parse_entry(entry: str) -> Member | None:
 def sign_of(jobs: Iterable[str]) -> int:
     """Return a hash of the names of jobs, from 1 to 99,999.
 
-    Two different sets of names rarely have the same hash. The range is small,
-    because an entry must be short.
+    The range is small, because an entry must be short. Two different sets of
+    names may have the same hash, but this is rare.
     """
     return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 
 
 def identity_of(process: str) -> str:
-    """Return the identity of the member that a process is."""
+    """Return the identity in the name of a process."""
     return process.rpartition('~')[0]
 
 
@@ -178,17 +180,18 @@ class View:
     """Immutable snapshot of a group, as one process knows it."""
 
     group: str
-    #: One per identity, in order of identity.
+    #: One member for each identity, in the order of the identities.
     members: tuple[Member, ...]
     ring: Ring
-    #: Number of this view. It increases by one with each membership change.
+    #: Number of this view. Each membership change creates a view with the next
+    #: number.
     version: int
-    #: Monotonic time at which these members were first seen, in seconds.
+    #: Monotonic time at which this set of members was first read, in seconds.
     since: float
-    #: This process's own entry. None means that it is not in the group.
+    #: This process as a member. None means that it is not in the group.
     me: Member | None
     #: Monotonic time until which this view can be trusted, in seconds. Until
-    #: then no other member can take over the objects of this process.
+    #: that time no other member takes over the objects of this process.
     trusted_until: float
 
     def trusted(self, now: float) -> bool:
@@ -205,15 +208,16 @@ class View:
 def resolve_entries(
         entries: Iterable[str], me: Member | None = None
 ) -> tuple[tuple[Member, ...], list[str]]:
-    """Select one member per identity from all entries of a group.
+    """Select one member for each identity from all entries of a group.
 
     If a process has several entries, the entry of the latest term is selected.
-    If two processes have the same identity, *me* is selected; the other
-    process will be rejected soon. If neither is *me*, the process with the
-    lower nonce is selected, so that all readers agree.
+    If two processes have the same identity, and one of them is *me*, then *me*
+    is selected; the other process will be rejected soon. If neither of them is
+    *me*, the process with the lower nonce is selected, so that all members
+    select the same one.
 
-    :returns: Members in order of identity, and the entries that were left out
-        because they are not in the format of this library.
+    :returns: Members in the order of their identities, and the entries that
+        were left out because they are not in the format of this library.
     """
     best: dict[str, Member] = {}
     unknown_entries = []
@@ -226,8 +230,9 @@ def resolve_entries(
         if other is None:
             best[member.identity] = member
         elif other.nonce == member.nonce:
-            # One process never has two entries of one generation. If one is
-            # forged, all readers still select the same one.
+            # A process never has two entries of one generation, unless one of
+            # them is forged. In that case, all members must still select the
+            # same entry, so compare the entries, too.
             if (member.generation, member.entry) > (
                     other.generation, other.entry):
                 best[member.identity] = member

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between members, and their format on the wire.
 
-There are five kinds of message. A scheduler sends a :class:`Batch`, objects
-of one job and tick, to one worker. A worker sends :class:`Reports`, the
-outcomes of batches, to one scheduler. A process that submits tasks sends a
-:class:`Notice` to all schedulers::
+There are five kinds of message. A scheduler sends a :class:`Batch` to a
+worker: objects of one job and tick, to run. A worker sends :class:`Reports` to
+a scheduler: the outcomes of batches. A process that submits or changes tasks
+sends a :class:`Notice` to all schedulers::
 
     scheduler                                     worker
         |--- run    {lease, job, tick, objects} --->|
@@ -15,21 +15,24 @@ outcomes of batches, to one scheduler. A process that submits tasks sends a
 
 The last two kinds are in :mod:`distperiodic.core.control_message`.
 
-A message is a hint and carries no authority. The claim decides what may run,
-and the jobs registered at the worker decide what code runs. A message that
-deviates from this format is rejected as a whole.
+A message alone does not permit a run. A worker runs an object only if the
+store grants the claim of the object, and only with the code of a job that is
+registered in the worker. A message that deviates from this format is rejected
+as a whole.
 
-On the wire a message is a flat JSON object with lists. ``v`` is the version of
-the format, and ``kind`` is the kind of the message. If others can write to the
-broker, messages should be signed: ``mac`` is then the HMAC-SHA256 of the rest,
-as JSON with sorted keys and without whitespace.
+On the wire a message is a flat JSON object with lists. The field ``v`` is the
+version of the format, and ``kind`` is the kind of the message. Messages should
+be signed if other programs can write to the broker. The field ``mac`` is then
+the HMAC-SHA256 of the other fields, as JSON with sorted keys and without
+whitespace.
 
-Limit: a signature does not prevent a replay. Most replays fail because the
-address of a message names one term of one process. A replayed batch that does
-arrive starts no run, because of the fences.
+Limit: a signature does not prevent a replay. Most replayed messages are
+rejected, because the address of a message names one term of one process. A
+replayed batch that is accepted starts no run, because its claims were already
+granted.
 
-The file is long because it holds the writer and the reader of each format side
-by side.
+The file is long because it contains both the writer and the reader of each
+format.
 """
 
 import dataclasses
@@ -65,13 +68,14 @@ from distperiodic.core.wire import sign
 from distperiodic.core.wire import verify
 from distperiodic.core.workflow import StepInput
 
-#: Maximum number of objects in a batch. It bounds the work of the reader, and
-#: is larger than any pool.
+#: Maximum number of objects in a batch. This limits the work of the reader of
+#: the message. No worker has more threads.
 MAX_OBJECTS = 10_000
-#: Maximum number of characters of an error. Longer errors are cut when sent.
+#: Maximum number of characters of an error. Longer errors are cut when they
+#: are sent.
 MAX_REASON = 1_000
-#: Maximum number of characters of all errors in one message. If the errors are
-#: longer, each of them is cut.
+#: Maximum number of characters of all errors in one message. The limit of each
+#: error is lower if a message has many errors.
 MAX_REASONS = 1_000_000
 
 _TOKEN_LENGTH = 45
@@ -105,14 +109,16 @@ class Batch:
     partition: str = 'default'  # the partition of the worker
     priority: int = 0  # higher first
     expires: Instant | None = None  # None means never too late
-    #: Progress of earlier attempts, as JSON by object. Never sent: the process
-    #: that runs the batch reads it from the store. None means no progress.
+    #: Progress of earlier attempts, as JSON by object. None means no progress.
+    #: The progress is not part of the message: the worker reads it from the
+    #: store.
     progress: dict[str, str] | None = None
-    #: Inputs of the runs of a command, by task. Never sent, as with
-    #: *progress*. None means that the job is not a command.
+    #: Inputs of the runs of a command, by task. None means that the job is not
+    #: a command. The inputs are not part of the message: the worker reads them
+    #: from the store.
     steps: Mapping[str, StepInput] | None = None
-    #: Authority that grants the runs. Never sent: a worker uses its store, if
-    #: it has one.
+    #: Authority that grants the runs. The authority is not part of the
+    #: message: a worker that shares a store always uses this store.
     authority: Authority = Authority.STORE
 
 
@@ -120,28 +126,31 @@ class Batch:
 class Report:
     """Outcome of a batch, or of a part of it.
 
-    A report refers to objects by their index in the batch, to each object at
-    most once.
+    A report names an object by its index in the batch. A report names each
+    object at most once.
     """
 
     batch: str
     worker: str  # the worker's membership entry
     done: list[int] = dataclasses.field(default_factory=list)
     failed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Failed; they wait for their next attempt.
+    #: Objects whose run failed and waits for a retry.
     retried: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Not started.
+    #: Objects whose run was not started.
     refused: list[tuple[int, Refusal]] = dataclasses.field(
         default_factory=list)
-    #: Not granted: their claims have changed or have another holder.
+    #: Objects that were not granted, because their claims have changed or have
+    #: another holder.
     lost: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # total time in the handlers
-    #: Progress of runs, as JSON. Never sent: the reporting process writes it
-    #: to its store.
+    #: Progress of runs, as JSON. The progress is not part of the message: the
+    #: worker writes it to the store.
     progress: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Tracebacks of failed runs. Never sent, as with *progress*.
+    #: Tracebacks of failed runs. The tracebacks are not part of the message:
+    #: the worker writes them to the store.
     tracebacks: dict[int, str] = dataclasses.field(default_factory=dict)
-    #: Return values of commands, as JSON. Never sent, as with *progress*.
+    #: Return values of commands, as JSON. The values are not part of the
+    #: message: the worker writes them to the store.
     results: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -163,7 +172,8 @@ class Reports:
 class Notice:
     """Ids of tasks that were submitted or changed.
 
-    Schedulers check these tasks at once, and not only at their next sweep.
+    A scheduler that receives a notice checks these tasks at once, and does not
+    wait for its next sweep.
     """
 
     tasks: list[str]
@@ -208,12 +218,13 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
 
 def encode_reports(reports: Sequence[Report], *, to: str,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
-    """Return *reports* to the scheduler *to* as a JSON object.
+    """Return *reports* as a JSON object.
 
-    Errors are cut to :data:`MAX_REASON` characters, or fewer if there are many
-    errors. Invalid characters in them are escaped, so that a malformed error
-    of a handler cannot prevent its report.
+    Each error is cut to :data:`MAX_REASON` characters, or to fewer if there
+    are many errors. Invalid characters in an error are escaped. Otherwise an
+    exception whose text is malformed could not be reported.
 
+    :param to: Membership entry of the scheduler that receives the reports.
     :param keys: If not empty, the first key signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
@@ -281,8 +292,9 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
             control_message.check_reply(message)
         case unknown:
             raise _Invalid(f'unknown kind {shown(unknown)}')
-    # Check the shape before the signature. A valid message is flat and has
-    # only finite numbers, so writing it as JSON for the signature cannot fail.
+    # Check the format before the signature. The signature is computed from the
+    # message as JSON. A message in the correct format can always be written as
+    # JSON, because the message is flat and has only finite numbers.
     if keys:
         verify(message, mac, keys)
     if message['kind'] == 'notice':
@@ -313,7 +325,7 @@ def _check_batch(message: Mapping[str, Any]) -> None:
     for field in ('job', 'sender', 'worker', 'partition'):
         check_name(field, message[field])
     for field in ('id', 'lease'):
-        # Both become part of the name of a lease in the store.
+        # The id and the lease become part of the name of a lease in the store.
         check_name(field, message[field])
         if not _TOKEN.fullmatch(message[field]):
             raise _Invalid(f'{field} is not 1 to {_TOKEN_LENGTH} of A-Z a-z '

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of the clock in a time zone.
 
-zoneinfo returns the offset of one instant only. So this module scans each year
-once, day by day, and caches the changes. Times are seconds since 1970-01-01
-00:00 UTC.
+zoneinfo returns the offset of one instant, but does not list the changes. So
+this module scans each year once, day by day, and caches the changes. Times are
+seconds since 1970-01-01 00:00 UTC.
 """
 
 import bisect
@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 _DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The last day that is within the range of datetime in every zone.
+# The last day that a datetime can represent in every time zone.
 _LAST_S = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 class Change(NamedTuple):
-    """Change of the offset of a zone, in seconds east of UTC."""
+    """Change of the offset of a zone, which is in seconds east of UTC."""
 
     at: int
     before: int
@@ -36,9 +36,10 @@ def seconds_east(zone: tzinfo, second: int) -> int:
 
 
 def change_after(zone: tzinfo, low: int, high: int) -> int:
-    """Return the first second in (*low*, *high*] with a different offset.
+    """Return the first second in (*low*, *high*] with another offset than
+    *low*.
 
-    The offset at *high* must differ from the one at *low*.
+    The offset at *high* must differ from the offset at *low*.
     """
     before = seconds_east(zone, low)
     return low + bisect.bisect_left(

@@ -13,7 +13,10 @@ from distperiodic.core.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition, identical on all members that read the same options."""
+    """Configuration of one partition.
+
+    All members that read the same configuration file have the same partitions.
+    """
 
     name: str
     max_in_flight: int | None = None  # None means no limit
@@ -28,35 +31,35 @@ class Partition:
 
     @property
     def standby(self) -> bool:
-        """True if at most one worker is active."""
+        """True if at most one worker may be active."""
         return self.mode == 'standby'
 
 
 #: Partitions by topic.
 Partitions = Mapping[str, Partition]
-#: No configured partitions.
+#: Value that means that no partition is configured.
 NONE: Partitions = types.MappingProxyType({})
 
 
 class Limit(NamedTuple):
-    """Limit on the number of concurrent runs of a set of jobs.
+    """Limit on the number of concurrent runs of some jobs.
 
-    It applies across the whole group.
+    The runs of all members of the group count.
     """
 
     #: Maximum number of concurrent runs of all *jobs* together.
     most: int
     jobs: tuple[str, ...]
-    #: Code of the refusal of a run beyond the limit.
+    #: Code with which a worker refuses a run beyond the limit.
     refusal: Refusal
 
 
 def limits_of(jobs: Mapping[str, Job],
               partitions: Partitions) -> dict[str, tuple[Limit, ...]]:
-    """Return the limits of each job: its own and its partition's.
+    """Return the limits of each job: its own and that of its partition.
 
-    Jobs with scope ``'member'`` run in each member itself, so the limit of a
-    partition does not apply to them.
+    The limit of a partition does not apply to jobs with scope ``'member'``,
+    because workers do not run these jobs.
     """
     of_partition = {}
     for name, partition in partitions.items():

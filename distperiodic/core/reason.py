@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons why an object did not run for its last due tick.
 
-The reasons are a closed list. For every state of the store, the tasks and the
-members, one of them applies. The reference documents each of them.
+The list of reasons is closed: in every state of the store, the tasks and the
+members, one of the reasons applies. The reference manual documents each
+reason.
 """
 
 import dataclasses
@@ -49,14 +50,14 @@ class Reason(enum.StrEnum):
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'
     LEFT_BEHIND = 'left behind'
-    # These occur only for an earlier tick.
+    # These reasons occur only for ticks before the last due tick.
     SUPERSEDED = 'superseded'
     OTHER_SCHEDULE = 'other schedule'
     ONE_OF_SEVERAL = 'one of several'
     PRUNED = 'history pruned'
 
 
-#: The object ran or will run as planned. No action is needed.
+#: Reasons that need no action: the object ran, or will run as planned.
 FINE = frozenset({
     Reason.RAN, Reason.MEMBER_JOB, Reason.NOT_DUE_YET, Reason.NOT_LATE_YET,
     Reason.RUNNING, Reason.WAITS_FOR_WORKER, Reason.WAITS_FOR_SWEEP,
@@ -74,10 +75,10 @@ class Standing:
     """State of the claim of an object."""
 
     tick: Instant
-    #: Watermark: the newest tick that can no longer be claimed. If it is
-    #: before *tick*, an operator triggered *tick* outside the schedule.
+    #: Watermark of the object. If it is before *tick*, an operator triggered
+    #: *tick* outside the schedule.
     settled: Instant
-    #: Reason for the last skip. None means never skipped.
+    #: Reason for the last skip. None means that no tick was skipped.
     skipped_by: SkippedBy | None
     state: State
     #: Holder of the lease. Empty means that the lease has no holder, or that
@@ -106,13 +107,16 @@ class Standing:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """Known facts about a job and an object. None means unknown."""
+    """Known facts about a job and an object.
+
+    None means that a fact is unknown.
+    """
 
     #: Time of the store's clock.
     now: Instant
     #: True if the store has a row for the job.
     stored: bool
-    #: True if the tasks define the job.
+    #: True if the code of the service defines the job.
     defined: bool | None = None
     enabled: bool = True
     #: True if the job runs on every member, without claims in the store.
@@ -127,8 +131,8 @@ class Facts:
     undecided: Instant | None = None
     #: The newest tick for which any object of the job was claimed or skipped.
     newest: Instant | None = None
-    #: Microseconds after a tick from which members other than the owner claim
-    #: it.
+    #: Microseconds after the due time of an object, after which members other
+    #: than its owner may claim it.
     late_after: int = 0
     #: Holder names of the live processes.
     alive: frozenset[str] | None = None
@@ -137,7 +141,10 @@ class Facts:
 
 
 def reason_of(facts: Facts) -> Reason:
-    """Return why the object did not run for its last tick, or RAN."""
+    """Return the reason why the object did not run for its last due tick.
+
+    The result is RAN if the object ran.
+    """
     if not facts.stored and not facts.defined:
         return Reason.JOB_UNKNOWN
     if facts.of_members:
@@ -147,7 +154,8 @@ def reason_of(facts: Facts) -> Reason:
         return _unclaimed(facts)
     due, settled = facts.due, claim.settled
     if due is None:
-        # The schedule is unknown, so use the newest recorded tick.
+        # The schedule of the object is unknown. The newest recorded tick of
+        # the job takes the place of the last due tick.
         settled = max(settled, claim.tick)
         due = max(settled, facts.newest or settled)
     if claim.skipped and settled >= due and claim.skipped_by:
@@ -166,9 +174,9 @@ def reason_of(facts: Facts) -> Reason:
 
 
 def _kept_from_it(facts: Facts) -> Reason | None:
-    """Return the reason that prevents a claim of a due object.
+    """Return a reason that prevents every claim of the object.
 
-    None means that there is none.
+    None means that there is no such reason.
     """
     if facts.listed is False:
         return Reason.NOT_LISTED
@@ -186,8 +194,8 @@ def _unclaimed(facts: Facts) -> Reason:
         return kept
     if not facts.stored:
         return Reason.NEVER_SCHEDULED
-    # The store adds the row of an object at the first tick for which the
-    # catalogue lists the object.
+    # The store has no row of the object. The row is added when a scheduler
+    # first reads a catalogue that lists the object.
     return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
 
 
@@ -234,8 +242,8 @@ class Past:
 
     tick: Instant
     claim: Standing
-    #: The tick of the claim before the current one. None means that there is
-    #: none.
+    #: The tick of the claim before the current claim. None means that there
+    #: was only one claim.
     previous: Instant | None
     #: Time at which a run of the object last succeeded. None means never.
     served: Instant | None
@@ -256,9 +264,10 @@ _CLAIMED = frozenset({Reason.RAN, Reason.SUPERSEDED, Reason.CANCELLED,
 def reasons_of(past: Past) -> tuple[Reason, ...]:
     """Return the possible outcomes of an object for an earlier tick.
 
-    The most frequent outcome comes first. A single outcome is certain, except
-    RAN: for ticks before the last two claimed ones, the history does not show
-    whether this object was claimed.
+    The outcome that is most frequent among the objects of the tick comes
+    first. If the result has only one outcome, this outcome is certain. RAN is
+    an exception: for ticks before the last two claimed ticks of the object,
+    the history does not show whether this object was claimed.
     """
     tick, claim = past.tick, past.claim
     if past.failed:
@@ -273,8 +282,8 @@ def reasons_of(past: Past) -> tuple[Reason, ...]:
     if tick in (claim.tick, past.previous):
         possible &= _CLAIMED
     elif past.previous is None or tick > past.previous:
-        # The object was not claimed for any tick between the last two claimed
-        # ones.
+        # The tick is between the last two claimed ticks of the object or after
+        # them, so the object was not claimed for it.
         possible -= _CLAIMED
     if past.served is None or past.served < tick:
         possible.discard(Reason.RAN)

@@ -14,5 +14,5 @@ def redact(url: str) -> str:
     user, at, place = url[len(scheme):].rpartition('@')
     if at and ':' in user:
         user = user.partition(':')[0] + ':***'
-    # Drivers also accept a password in the query string.
+    # Database drivers also accept a password in the query string.
     return scheme + user + at + _OPTION.sub(r'\1***', place)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codes with which a worker refuses to start a run.
 
-The codes are a closed list and part of the message format: schedulers act on
-them, so their values never change. The sentence of a code is for people and
-may be reworded at any time.
+The list of codes is closed, and is part of the format of messages. Schedulers
+act on the codes, so their values never change. Each code has a sentence for
+people, which may change at any time.
 """
 
 import enum
@@ -12,7 +12,8 @@ import enum
 class Refusal(enum.StrEnum):
     """Code of a refusal."""
 
-    #: The worker has no handler for the job, and will not get one.
+    #: The worker has no handler for the job. Another attempt at this worker
+    #: would fail, too.
     UNKNOWN_JOB = 'unknown_job'
     #: The worker is stopping.
     DRAINING = 'draining'
@@ -24,7 +25,7 @@ class Refusal(enum.StrEnum):
     JOB_LIMIT = 'job_limit'
     #: The run would exceed ``max_in_flight`` of the partition.
     PARTITION_LIMIT = 'partition_limit'
-    #: The worker is not the active one of its partition.
+    #: The worker is not the active worker of its partition.
     NOT_ACTIVE = 'not_active'
 
     @property
@@ -58,7 +59,7 @@ _BY_TEXT = _BEFORE | {code.value: code for code in Refusal}
 def parse_refusal(text: str) -> Refusal | None:
     """Return the code for *text* in a message.
 
-    Texts of the previous release are accepted. None means that *text* is
-    unknown.
+    The texts that the previous release sends are accepted, too. None means
+    that *text* is unknown.
     """
     return _BY_TEXT.get(text)

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consistent-hash ring: the owner of each object, computed from names alone.
+"""Consistent-hash ring: it computes the owner of each object from names.
 
 Point *r* of member *m* is ``md5("m:r")``. The position of an object is
 ``md5(str(id))``. The owner of the object is the member with the next point
-after that position, with wrap-around (Karger et al., "Consistent Hashing and
-Random Trees", 1997, with many points per member). This placement is identical
-to that of the program from which this project grew.
+after that position. After the last point, the ring continues at the first
+point. (Karger et al., "Consistent Hashing and Random Trees", 1997; here each
+member has many points.) The predecessor of this project placed objects in the
+same way.
 
-Only the first 8 bytes of a digest are compared, as a *signed* integer, so that
-a position fits a BIGINT column. The signed comparison rotates the ring by half
-a turn. It does not change the order of neighbours, so it changes no owner.
+Only the first 8 bytes of a digest are used, as a *signed* integer, so that a
+position fits into a BIGINT column. With unsigned integers, only the place of
+the lowest position on the ring would be different. Each position would have
+the same neighbours, and so the same owner.
 
 The module uses no clock, no network and no configuration. A ring is
 immutable. A membership change creates a new ring, which shares no mutable
-data with the old one.
+data with the old ring.
 """
 
 import bisect
@@ -28,9 +30,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 try:
-    # For ids of a few bytes, the interpreter's own md5 costs half as much as a
-    # call through OpenSSL. It is also available if OpenSSL runs in FIPS mode.
-    # The hash only distributes load here. It has no security function.
+    # For short ids, the interpreter's own md5 is twice as fast as that of
+    # OpenSSL. The interpreter's md5 is also available if OpenSSL runs in FIPS
+    # mode. The hash only distributes load, and has no security function.
     from _md5 import md5
 except ImportError:
     import hashlib
@@ -40,15 +42,17 @@ except ImportError:
 MIN_POSITION = -(1 << 63)
 MAX_POSITION = (1 << 63) - 1
 
-#: Version number of the placement described above. A new placement gets the
-#: next number. A group uses the lowest number of all its members.
+#: Version number of the placement of points and objects. A release with
+#: another placement has the next number. A group uses the lowest number of all
+#: its members.
 RING_FORMAT = 1
 
 # Number of ids hashed at a time. Each digest has an object header of 33 bytes,
 # so hashing a million in one step would need 50 MB.
 _CHUNK = 65536
 
-# Table entry of a stretch of the ring that a member owns only in part.
+# Entry of the table in Ring.owned() for a stretch of the ring of which a
+# member owns only a part.
 _CUT = 2
 
 
@@ -68,8 +72,8 @@ def position_of(object_id: str) -> int:
 def positions_of(ids: Sequence[str]) -> 'array[int]':
     """Return the positions of many ids, in their order, as ``array('q')``.
 
-    This is four times as fast as one call per id, because the digests are
-    joined and converted to numbers together.
+    This is four times as fast as :func:`position_of` for each id, because all
+    digests are converted to numbers in one call.
     """
     positions = array('q')
     for start in range(0, len(ids), _CHUNK):
@@ -79,9 +83,9 @@ def positions_of(ids: Sequence[str]) -> 'array[int]':
 
 
 def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
-    """Return the parts of *arcs* that are on none of *others*, in order.
+    """Return the parts of *arcs* that do not overlap with *others*, in order.
 
-    The arcs of each sequence must be disjoint and in order.
+    The arcs of each argument must be disjoint and in order.
     """
     found, at = [], 0
     for low, high in arcs:
@@ -122,15 +126,15 @@ def _read(digests: list[bytes]) -> 'array[int]':
     return halves[::2]
 
 
-#: Points in order, and the owner of each.
+#: Points in ascending order, and the owner of each point.
 _Placed = tuple[list[int], list[str]]
 
 
 class Ring:
     """Ring of points in ascending order, each with its owner.
 
-    The points are computed at first use. So if members change many times in a
-    row, only the rings that are used are built.
+    The points are computed when the ring is first used. So a series of
+    membership changes does not compute the points of rings that nobody uses.
 
     :param members: Number of points by member identity. A member with twice
         the points owns about twice the objects.
@@ -145,16 +149,16 @@ class Ring:
         #: The computed points. None means not computed yet. Several threads
         #: may compute them at the same time, with the same result.
         self._known: _Placed | None = None
-        #: A ring from which the points of this ring are derived. None means
-        #: that there is no such ring.
+        #: The ring from which the points of this ring are derived. None means
+        #: that the points are computed from the names of the members.
         self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':
-        """Return the ring of *members*, built from this one.
+        """Return the ring of *members*, derived from this ring.
 
-        The new ring copies the points of this one, and hashes only the points
-        of members that joined or left. ``Ring(members)`` would hash and sort
-        all points.
+        The new ring copies the points of this ring, and hashes only the points
+        of members that joined or left. This is faster than ``Ring(members)``,
+        which hashes and sorts all points.
         """
         if self.members == members:
             return self
@@ -177,7 +181,7 @@ class Ring:
         return sum(self.members.values())
 
     def owner_at(self, position: int) -> str:
-        """Return the member whose point is the next after *position*.
+        """Return the owner of *position*: the member with the next point.
 
         :raises LookupError: The ring has no members.
         """
@@ -192,12 +196,14 @@ class Ring:
         return self.owner_at(position_of(object_id))
 
     def owned(self, member: str, positions: 'array[int]') -> bytearray:
-        """Return one byte per position: 1 if *member* owns it, otherwise 0.
+        """Return one byte per position: 1 if *member* owns the position,
+        otherwise 0.
 
         The 16 highest bits of a position divide the ring into 65,536
-        stretches. A table records whether *member* owns all of a stretch, none
-        of it or a part of it. Only positions in stretches that are owned in
-        part, about two in a thousand, are looked up on the ring.
+        stretches. A table records whether *member* owns all of a stretch, no
+        part of it or only a part of it. A position is looked up on the ring
+        only if the member owns a part of its stretch. About two in a thousand
+        positions need such a look-up.
         """
         table = self._tables.get(member)
         if table is None:
@@ -222,7 +228,9 @@ class Ring:
         return bytes(table)
 
     def succession(self, position: int) -> Iterator[tuple[int, str]]:
-        """Yield the owner of *position*, then its successors in order.
+        """Yield the owner of *position*, and then the members that follow.
+
+        The order is that of their next points after *position*.
 
         :returns: Pairs of a point and a member, one pair per member.
         """
@@ -276,7 +284,7 @@ class Ring:
 def _place(members: Mapping[str, int]) -> _Placed:
     digests: list[bytes] = []
     owners: list[str] = []
-    # If two members share a point, the lower name comes first.
+    # If two members have an equal point, the lower name comes first.
     for name, count in sorted(members.items()):
         digests += _digests(name, count)
         owners += itertools.repeat(name, count)
@@ -288,7 +296,7 @@ def _place(members: Mapping[str, int]) -> _Placed:
 
 def _place_from(placed: _Placed, before: Mapping[str, int],
                 after: Mapping[str, int]) -> _Placed:
-    """Return the same as _place(*after*), derived from *placed*.
+    """Return the result of _place(*after*), derived from *placed*.
 
     :param placed: Result of _place(*before*).
     """

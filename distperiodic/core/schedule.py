@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: pure arithmetic on time, without a clock.
+"""Schedules: arithmetic on instants, without a clock.
 
 An *instant* is a number of microseconds since 1970-01-01 00:00 UTC. A *tick*
 is an instant at which a schedule is due. Every member computes the same ticks
-from the schedule alone. Ticks cannot drift, because they depend neither on
-the start of a process nor on the duration of a run.
+from the schedule alone. The ticks depend neither on the start of a process nor
+on the duration of a run. So they cannot drift.
 """
 
 import bisect
@@ -24,8 +24,9 @@ SECOND = 1_000_000
 LAST_INSTANT = 253_402_300_799_999_999
 _DAY_S = 86_400
 
-# A longer spacing is probably in microseconds instead of seconds, or it
-# reaches past the year 9999.
+# Maximum spacing in seconds. The author of a longer spacing probably gave
+# microseconds. Besides, the next tick of a long spacing could be after the
+# year 9999, and a datetime could not represent this tick.
 _LONGEST_S = 100 * 366 * _DAY_S
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,7 +90,10 @@ class Every:
         return t - (t - self.offset_us) % self.spacing_us + self.spacing_us
 
     def at_or_before(self, t: Instant) -> Instant | None:
-        """Return the newest tick that is not later than *t*; never None."""
+        """Return the newest tick that is not later than *t*.
+
+        Such a tick always exists, so the result is never None.
+        """
         return t - (t - self.offset_us) % self.spacing_us
 
     def period_us(self, tick: Instant) -> int:
@@ -144,7 +148,7 @@ class Schedule(Protocol):
 
 
 class Remembered:
-    """Schedule that caches its periods and counts.
+    """Schedule that caches the results of another schedule.
 
     The cache never shrinks, so create a new instance for each calculation.
     """
@@ -153,9 +157,10 @@ class Remembered:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        #: Start instants of the cached periods, in order.
+        #: First instants of the cached periods, in order. A period is the time
+        #: from one tick to the next.
         self._begins: list[Instant] = []
-        #: End of each cached period, by its start.
+        #: End of each cached period, by its first instant.
         self._periods: dict[Instant, Instant] = {}
         self._counts: dict[tuple[Instant, Instant], int] = {}
 
@@ -230,17 +235,17 @@ def scattered(position: int) -> int:
 
     Neighbouring positions have unrelated hashes.
     """
-    # A member owns arcs, so its objects are neighbours on the ring. The odd
-    # constant (2 ** 64 / golden ratio) spreads neighbours over the whole
-    # period. A phase from the position alone would start them at nearly the
-    # same time.
+    # The objects of a member are neighbours on the ring. The odd constant
+    # (2 ** 64 / golden ratio) spreads neighbours over the whole period. If the
+    # phase were proportional to the position, a member would start its objects
+    # at nearly the same time.
     return position * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
 
 
 def last_scattered(delay_us: int, period_us: int) -> int:
-    """Return the greatest :func:`scattered` hash for a delay.
+    """Return the greatest hash of an object whose phase is at most *delay_us*.
 
-    This is the inverse of :func:`phase_us`: objects with a greater hash have a
-    phase of more than *delay_us*.
+    The hash is that of :func:`scattered`. Objects with a greater hash have a
+    longer phase.
     """
     return ((delay_us + 1 << 64) - 1) // period_us

@@ -2,13 +2,14 @@
 """Election of the active worker of a partition with ``mode = standby``.
 
 A partition has at most one active worker. One row of the store records this
-worker, a fence that grows with each take-over, and a lease by the store's
-clock. The active worker renews the lease; this is its heartbeat. The others
-stand by. One of them takes over only if the active worker is no longer in its
-group and its lease has expired. If the active worker has released the
-partition, the row names no worker, and the others need not wait.
+worker, a fence that grows with each take-over, and the end of the worker's
+lease by the store's clock. The heartbeats of the active worker renew the
+lease. The other workers stand by. A standby worker takes over if the active
+worker is no longer in its group and its lease has expired. If the active
+worker has released the partition, the row names no worker, and a standby
+worker can take over at once.
 
-This module computes when a worker sends which request. The store alone decides
+This module decides when a worker sends which request. The store decides
 whether the request succeeds.
 """
 
@@ -18,13 +19,15 @@ from typing import NamedTuple
 
 from distperiodic.core.member import Member
 
-#: Seconds that a worker waits, so that a better candidate can take over first.
+#: Seconds for which a worker waits before it takes over, so that a preferred
+#: candidate can take over first.
 HEAD_START = 0.3
 #: Longest interval between two heartbeats, in seconds.
 _INTERVAL = 1.0
 #: Minimum number of heartbeats per lease.
 _PER_LEASE = 5
-# Fraction of a lease, at its end, during which the holder does not trust it.
+# The last part of a lease, as a fraction of its duration. In this part, the
+# holder no longer trusts the lease.
 _MARGIN = 0.1
 
 
@@ -35,20 +38,26 @@ class Role(enum.StrEnum):
     STARTING = 'starting'
     STANDBY = 'standby'
     ACTIVE = 'active'
-    #: Starts no new runs. An active worker releases the partition after its
-    #: last run.
+    #: The worker starts no new runs. An active worker releases the partition
+    #: after its last run.
     STOPPING = 'stopping'
-    #: It has no ``mode = standby``: it runs jobs, and no worker is active.
+    #: The worker is configured without ``mode = standby``. This worker runs
+    #: jobs while no worker is active.
     SHARED = 'shared'
-    #: It has stopped after its last run. It may still be in its group.
+    #: The worker has stopped after its last run. The entry of the worker may
+    #: still be in the group.
     GONE = 'gone'
 
 
 class Active(NamedTuple):
-    """The active worker of a partition, as presented when runs start."""
+    """The active worker of a partition.
+
+    A worker passes this to the store when it starts runs. The store starts
+    them only if the worker is still active with this fence.
+    """
 
     partition: str
-    #: Name of its process; see :attr:`distperiodic.core.member.Member.process`
+    #: Name of the process; see :attr:`distperiodic.core.member.Member.process`
     worker: str
     fence: int
 
@@ -56,7 +65,7 @@ class Active(NamedTuple):
 class Standing(NamedTuple):
     """The row of a partition at one moment."""
 
-    #: The process that is active. Empty means none.
+    #: Name of the active process. Empty means that no worker is active.
     worker: str
     #: Number of take-overs so far.
     fence: int
@@ -64,10 +73,10 @@ class Standing(NamedTuple):
     #: expires. 0 or less means that it has expired.
     left: float
     #: Member that an operator has chosen as the next active worker. Empty
-    #: means none.
+    #: means that no member is chosen.
     promoted: str
-    #: Processes that may run jobs without ``mode = standby``. Because of them
-    #: the partition was not acquired.
+    #: Processes that may run jobs without ``mode = standby``. If there are
+    #: any, the partition was not acquired.
     shared: tuple[str, ...] = ()
 
 
@@ -89,15 +98,16 @@ def is_preferred(identity: str, preferred: str) -> bool:
 
 
 class Election:
-    """The election from the view of one worker.
+    """The part that one worker takes in the election.
 
-    The caller sends each request that :meth:`next` returns, one at a time, and
-    passes the answer to :meth:`answered`. All times are monotonic seconds.
+    The caller gets a request from :meth:`next`, sends the request to the
+    store, and passes the answer to :meth:`answered`. It sends one request at a
+    time. All times are seconds of the monotonic clock.
 
     :param me: This worker.
     :param lease: Seconds until the lease of the active worker expires.
     :param preferred: Host or member that takes over first if several workers
-        may take over. Empty means none.
+        may take over. Empty means that no worker is preferred.
     """
 
     def __init__(self, me: Member, *, lease: float, preferred: str = ''):
@@ -107,18 +117,17 @@ class Election:
         self.interval = min(_INTERVAL, lease / _PER_LEASE)
         self.role = Role.STARTING
         self.standing: Standing | None = None
-        #: Time at which *standing* was requested from the store.
+        #: Time at which the request was sent whose answer is *standing*.
         self._read_at = 0.0
         self._next_beat = 0.0
         self._pending = False
-        #: True if the store may have released the partition after its last
-        #: answer.
+        #: True if a request for release was sent after the last answer. The
+        #: store may then have released the partition.
         self._releasing = False
         #: Time since which this worker could take over. None means that it
         #: cannot take over now.
         self._open_since: float | None = None
-        #: Monotonic time before which this worker does not take over, in
-        #: seconds.
+        #: Time before which this worker does not take over.
         self._postponed_until = 0.0
         self._leaving = False
 
@@ -134,8 +143,8 @@ class Election:
 
     def trusted(self, now: float) -> bool:
         """Return whether this worker is certainly the active one."""
-        # The role proves nothing: a worker that leaves is STOPPING, even if it
-        # was never active.
+        # Do not use the role: a worker that leaves is STOPPING, even if it was
+        # never active.
         return (self.holds and not self._releasing
                 and now < self._read_at + self._lease * (1.0 - _MARGIN))
 
@@ -153,7 +162,9 @@ class Election:
         self._leaving = False
 
     def hurry(self) -> None:
-        """Make the next heartbeat due now; the answer may have changed."""
+        """Make the next heartbeat due now, because the row of the partition
+        may have changed.
+        """
         self._next_beat = 0.0
 
     def next(self, now: float, members: Mapping[str, str] | None,
@@ -161,7 +172,7 @@ class Election:
         """Return the request to send now. None means no request.
 
         :param members: Identities of the workers in the group, by process.
-            None means that they are not known for certain.
+            None means that the workers are not known for certain.
         :param busy: True if runs of this worker have not ended.
         """
         if self._pending:
@@ -180,8 +191,8 @@ class Election:
     def requested(self, request: Request, now: float) -> None:
         """Record that the *request* of :meth:`next` was sent."""
         self._pending = True
-        # After a release, another worker may become active before the answer
-        # arrives. A request that failed may have taken effect, too.
+        # From now on another worker may become active, before the answer
+        # arrives. Even a request without an answer may have succeeded.
         self._releasing |= request is Request.RELEASE
         self._next_beat = now + self.interval
 
@@ -210,11 +221,12 @@ class Election:
 
     def _hands_over(self, standing: Standing | None,
                     members: Mapping[str, str] | None) -> bool:
-        """Return whether an operator has chosen another member.
+        """Return whether an operator has chosen another member as the active
+        worker.
 
-        If the members are not known for certain, the choice is still valid:
-        the store returns it only while the chosen member sends heartbeats, and
-        that member may acquire a released partition without knowing the
+        The choice is valid even if the members are not known for certain. The
+        store returns the choice only while the chosen member sends heartbeats.
+        The chosen member can acquire a released partition without knowing the
         members.
         """
         return (standing is not None
@@ -233,14 +245,15 @@ class Election:
                 and now - self._open_since >= self._patience(members))
 
     def _is_open(self, now: float, members: Mapping[str, str] | None) -> bool:
-        """Return whether this worker could take over, as far as it knows.
+        """Return whether a take-over would be allowed, as far as this worker
+        knows.
         """
         standing, me = self.standing, self._me
         if (standing is not None and not standing.worker
                 and standing.promoted == me.identity and members is None):
-            # The active worker has released the partition after its last run.
-            # Members are needed only to decide whether an active worker is
-            # gone.
+            # The previous active worker has released the partition after its
+            # last run. The members are needed only to decide whether an active
+            # worker has left the group, and there is no active worker.
             return True
         if standing is None or members is None or (
                 self._me.process not in members):
@@ -249,13 +262,15 @@ class Election:
             return True
         if now < self._read_at + standing.left:
             return False
-        # An operator may choose a successor for a worker that is still in its
-        # group but has sent no heartbeat for the whole lease.
+        # The lease has expired. The worker must also have left the group,
+        # unless an operator has chosen this worker as its successor.
         return (standing.worker not in members
                 or standing.promoted == self._me.identity)
 
     def _patience(self, members: Mapping[str, str] | None) -> float:
-        """Return the seconds that this worker waits for better candidates."""
+        """Return the seconds for which this worker waits, so that a preferred
+        candidate can take over first.
+        """
         standing, mine = self.standing, self._me.identity
         assert standing is not None
         if standing.promoted:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggestion of a similar name, for error messages about unknown names."""
+"""Suggestions of similar names, for error messages about unknown names."""
 
 import difflib
 from collections.abc import Iterable

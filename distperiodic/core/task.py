@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks, as the library returns them to programs."""
+"""Classes of the tasks and queues that the library returns to programs."""
 
 import dataclasses
 import datetime
@@ -13,20 +13,21 @@ from distperiodic.core import schedule
 from distperiodic.core import workflow
 from distperiodic.core.workflow import Status
 
-# Number of hexadecimal digits at the end of an id that give its position on
-# the ring.
+# Number of hexadecimal digits at the end of a task's id. These digits
+# determine the position of the task on the ring.
 _RING_DIGITS = 8
 
 
 def new_id(now: int, queue: str | None) -> str:
     """Return a new id of a task: 32 hexadecimal digits.
 
-    Ids grow with time, so that indexes stay compact. The last digits depend
-    only on the task's ordered queue, so that one member owns all tasks of the
-    queue.
+    Ids grow with time, so that the indexes of the database stay compact. In an
+    ordered queue, the last digits depend only on the name of the queue, so
+    that one member owns all tasks of the queue.
 
     :param now: Microseconds since the epoch.
-    :param queue: Name of the ordered queue. None means that there is none.
+    :param queue: Name of the ordered queue. None means that the task is in no
+        queue.
     """
     found = f'{now // 1000:012x}{uuid.uuid4().hex[:20]}'
     if queue is None:
@@ -35,14 +36,14 @@ def new_id(now: int, queue: str | None) -> str:
 
 
 def ring_key(task: str) -> str:
-    """Return the key that gives the position of a task on the ring."""
+    """Return the key from which the position of a task on the ring is
+    computed.
+    """
     return task[-_RING_DIGITS:]
 
 
 def queue_ring_key(queue: str) -> str:
-    """Return the key that the ring assigns to a member, for the tasks of an
-    ordered queue.
-    """
+    """Return the :func:`ring_key` of all tasks of an ordered queue."""
     return hashlib.sha256(queue.encode()).hexdigest()[:_RING_DIGITS]
 
 
@@ -51,7 +52,7 @@ class Command:
     """A command of a step, and its progress.
 
     ``code`` is 0 for done, 1 for waiting, 2 for running and 4 for failed. None
-    means that the command is not needed so far, as is usual for a rollback.
+    means that the command is not due to run. This is usual for a rollback.
     """
 
     #: Name of the module.
@@ -99,7 +100,7 @@ class Task:
     id: str
     #: Type of its workflow, or ``module.command``.
     type: str
-    #: Name that the submitter gave to the task. None means that there is none.
+    #: Name that the submitter gave to the task. None means no name.
     key: str | None
     #: Status of the task.
     status: Status
@@ -141,15 +142,15 @@ class Queue:
 
     #: Name of the queue.
     name: str
-    #: Id of the task that is running or is next. None means that there is
-    #: none.
+    #: Id of the task that is running or is next. None means that the queue is
+    #: empty or has not chosen its next task.
     head: str | None
     #: Status of the task *head*.
     head_status: Status | None
     #: Number of tasks that have not started.
     waiting: int
-    #: True if the queue continues after a failed task. False means that it
-    #: halts.
+    #: True if the queue continues after a failed task. False means that a
+    #: failed task halts the queue.
     goes_on: bool
     #: Time at which the queue was halted. None means that it is not halted.
     halted_at: datetime.datetime | None
@@ -162,12 +163,12 @@ class Queue:
 
 def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
                waits: bool) -> Command:
-    """Return a command from its definition and its record.
+    """Return a command from its definition and its record in the store.
 
-    :param record: Keys ``code``, ``message``, ``attempts``, ``started``,
-        ``ended`` and ``worker``, all optional. None means that nothing is
-        recorded.
-    :param waits: True if the command has yet to run.
+    :param record: Mapping with the keys ``code``, ``message``, ``attempts``,
+        ``started``, ``ended`` and ``worker``, all optional. None means that
+        there is no record.
+    :param waits: True if the command is due to run later.
     """
     found = record or {}
     return Command(

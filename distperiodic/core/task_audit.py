@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit of tasks, in the classes of :mod:`distperiodic.core.audit`.
+"""Audit of tasks, with the classes of :mod:`distperiodic.core.audit`.
 
-A task that has not ended is always in one of a few conditions: it waits in its
-queue, its next step is ready, or its next step is claimed. A task in none of
-these conditions is lost, because no process looks for it.
+A task that has not ended waits in its queue, or its next step is ready, or its
+next step is claimed. If none of these is true, the task is lost, because no
+process finds it.
 """
 
 import collections
@@ -14,24 +14,26 @@ from distperiodic.core.audit import Fate
 from distperiodic.core.waiting import Wait
 from distperiodic.core.workflow import Status
 
-#: Condition of a task: it has ended, is stuck or runs (a status), it waits (a
-#: reason), or it is lost or unexplained (a class).
+#: Condition of a task. The condition of a task that has ended, is stuck or
+#: runs is its status. The condition of a task that waits is the reason. A task
+#: that is lost or unexplained has a class of the audit as its condition.
 Condition = Status | Wait | Fate
 
 _FATES: dict[Condition, Fate] = {
     Status.SUCCEEDED: Fate.ON_TIME,
-    # Both need an operator.
+    # Failed and stuck tasks need an operator.
     Status.FAILED: Fate.DEAD, Status.STUCK: Fate.DEAD,
     Status.CANCELLED: Fate.CANCELLED,
     Fate.LOST: Fate.LOST, Fate.UNEXPLAINED: Fate.UNEXPLAINED}
 
 
 class Alike(NamedTuple):
-    """Tasks of one type in one condition."""
+    """Number of tasks of one type that are in one condition."""
 
     type: str
     condition: Condition
-    #: Module of their next command. Empty means that the module is irrelevant.
+    #: Module of the next command of these tasks. Empty means that the module
+    #: is irrelevant.
     module: str
     number: int
 
@@ -51,7 +53,7 @@ def by_type(tasks: Iterable[Alike]) -> dict[str, collections.Counter[Fate]]:
 
 
 def phrase(tasks: Iterable[Alike]) -> str:
-    """Return the number of tasks for each condition and module, as text."""
+    """Return the numbers of tasks by condition and module, as text."""
     numbers: collections.Counter[tuple[int, str, str]] = collections.Counter()
     for alike in tasks:
         numbers[_ORDER[alike.condition], alike.condition.replace('_', ' '),
@@ -61,8 +63,9 @@ def phrase(tasks: Iterable[Alike]) -> str:
         for (_, text, module), number in sorted(numbers.items()))
 
 
-# Members of different enumerations with the same text are equal. The first of
-# them sets the order.
+# Order of the conditions in the result of phrase(). Members of different
+# enumerations are equal if they have the same text; the first of them
+# determines the order.
 _ORDER: dict[Condition, int] = {}
 for _condition in (
         Status.SUCCEEDED, Status.FAILED, Status.STUCK, Status.CANCELLED,

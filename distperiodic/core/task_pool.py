@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of a pool: their keys in the store, their order, and legal arguments.
+"""Tasks of a task dispenser: their keys, their order, and their checks.
 
-A task is a str or an int, and both are stored as text. The text begins with a
-letter for the type, so 1 and '1' remain different tasks. The texts sort like
-the tasks: first all ints by value, then all strs by code point.
+A task is a str or an int. The store identifies a task by a text, its key. The
+key begins with a letter for the type, so 1 and '1' are different tasks. The
+order of the keys is the order of the tasks: first all ints by value, then all
+strs by code point.
 """
 
 import dataclasses
@@ -27,11 +28,12 @@ LONGEST_TASK, LONGEST_WORKER, LONGEST_POOL = 255, 255, 200
 _DIGITS = 250
 #: Maximum length of the key of a task.
 LONGEST_KEY = 256
-#: Maximum number of tasks in a bucket. A greater limit has the same effect.
+#: Maximum number of tasks in a bucket. A larger argument *limit* has the same
+#: effect.
 MOST = 2 ** 31 - 1
 
 _TEXT, _NUMBER = 's', 'i'
-# The sign of a number as text. The minus sorts first.
+# Characters for the sign of a number. Negative numbers sort first.
 _MINUS, _PLUS = '0', '1'
 _COMPLEMENT = str.maketrans('0123456789', '9876543210')
 
@@ -39,25 +41,26 @@ _COMPLEMENT = str.maketrans('0123456789', '9876543210')
 class Recreated(NamedTuple):
     """Result of recreating a pool: the number of tasks by outcome."""
 
-    #: Tasks that were put into the pool and were not in it before.
+    #: Tasks of the call that were not in the pool before, and now are.
     added: int
-    #: Tasks that were in the pool before and are still in it.
+    #: Tasks of the call that were already in the pool.
     kept: int
-    #: Tasks that were removed from the pool, because the call did not name
-    #: them.
+    #: Tasks that were removed from the pool, because they are not tasks of the
+    #: call.
     removed: int
-    #: Named tasks that were not put into the pool, because they are in a
+    #: Tasks of the call that were not put into the pool, because they are in a
     #: bucket.
     assigned: int
-    #: Named tasks that were not put into the pool, because they are done.
+    #: Tasks of the call that were not put into the pool, because they are
+    #: done.
     done: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
-    """The content of a pool at one moment, as numbers of tasks."""
+    """Numbers of the tasks of a pool at one moment."""
 
-    #: Tasks in the pool, which can be assigned.
+    #: Tasks in the pool, which can be assigned to workers.
     free: int
     #: Tasks in buckets.
     assigned: int
@@ -77,7 +80,8 @@ def key_of(task: Task) -> str:
         _check_text('task', task, LONGEST_TASK, empty=True)
         return _TEXT + task
     if isinstance(task, int) and not isinstance(task, bool):
-        # str() raises ValueError for an int of several thousand digits.
+        # Check the size first: str() raises ValueError for an int of several
+        # thousand digits.
         digits = str(abs(task)) if abs(task) < 10 ** _DIGITS else ''
         if not digits:
             raise exceptions.InvalidPoolRequest(
@@ -123,7 +127,8 @@ def keys_of(tasks: Iterable[Task]) -> list[str]:
 def places_of(scores: Scores) -> dict[str, float]:
     """Return the place of each task in its pool, by key.
 
-    The place is the negative score: the lowest place is assigned first.
+    The place is the negative score. Tasks with a lower place are assigned
+    first.
 
     :param scores: Score of each task.
     :raises InvalidPoolRequest: *scores* is not a mapping, a task is neither a
@@ -151,7 +156,7 @@ def _place_of(task: Task, score: float) -> float:
         raise exceptions.InvalidPoolRequest(
             f'the score of task {task!r} is {number}, which has no place in '
             'an order; give a finite number')
-    # Unlike -number, the difference is never -0.0.
+    # Do not use -number, which would be -0.0 for a score of 0.
     return 0.0 - number
 
 
@@ -161,7 +166,7 @@ def score_of(place: float) -> float:
 
 
 def check_limit(limit: int) -> int:
-    """Return the number of tasks that a bucket may hold.
+    """Check *limit*, and return the number of tasks that a bucket may hold.
 
     :raises InvalidPoolRequest: *limit* is not a whole number above 0.
     """
@@ -173,7 +178,7 @@ def check_limit(limit: int) -> int:
 
 
 def check_worker(worker: str) -> str:
-    """Return the name of a worker.
+    """Check the name of a worker, and return it.
 
     :raises InvalidPoolRequest: The name is empty, not a str, or too long.
     """
@@ -181,7 +186,7 @@ def check_worker(worker: str) -> str:
 
 
 def check_pool(pool: str) -> str:
-    """Return the name of a pool.
+    """Check the name of a pool, and return it.
 
     :raises InvalidPoolRequest: The name is empty, not a str, or too long.
     """

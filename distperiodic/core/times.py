@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a service that limit each other, all in seconds.
+"""Relations between the time options of a service, all in seconds.
 
-Defaults adapt to the times that the operator sets, so that each time can be
-set alone. Contradictions between times that the operator sets are errors, and
-are all reported together.
+The defaults adapt to the times that the operator sets. So the operator can set
+one time without setting the others. If the times that the operator sets
+contradict each other, one error reports all contradictions.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from distperiodic import exceptions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
-    """Upper limit of one time by another one."""
+    """Upper limit of a time: *greater* limits *lesser*."""
 
     lesser: str
     greater: str
@@ -51,12 +51,13 @@ def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         store: bool) -> dict[str, float]:
     """Return the values of all time options.
 
-    An option that is not *given* gets a default that fits the given ones.
+    An option that the operator has not set gets a default that fits the times
+    that the operator has set.
 
     :param usual: Defaults of all times.
     :param given: Times that the operator has set.
-    :param store: True if there is a store. Without one, most of the relations
-        do not apply.
+    :param store: True if there is a store. Without a store, most of the
+        relations do not apply.
     """
     session = usual['session_timeout']
     if store:
@@ -65,8 +66,8 @@ def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         session = min(session, given.get('lease', session))
     session = given.get('session_timeout', session)
     within = min(session, given.get('lease', session))
-    # A shorter session shortens these times in proportion. A longer session
-    # does not change them, so that retries do not start later.
+    # A short session timeout shortens these times. A long session timeout does
+    # not lengthen them, so that late claims and retries start no later.
     found = {
         **usual,
         'session_timeout': session,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons why a task that has not ended does not run now.
 
-The reasons are a closed list, and the store decides which of them applies. The
-store has no list of the processes. So :func:`with_processes` checks whether a
-process is missing.
+The list of reasons is closed. The adapter of the store determines which reason
+applies to a task. The store does not record which processes exist, so
+:func:`with_processes` then checks whether a required process is missing.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ class Wait(enum.StrEnum):
     #: The queue of the task is halted, by an operator or by a task that
     #: failed.
     QUEUE_HALTED = 'queue halted'
-    #: Another task of the same queue runs or comes first.
+    #: An earlier task of the same queue has not ended.
     BEHIND = 'behind another task'
-    #: The task is the next one of its queue, and starts at the next sweep.
+    #: The task is the next task of its queue, and starts at the next sweep.
     NEXT_IN_QUEUE = 'next in its queue'
     #: The earliest start of the task is in the future.
     DELAYED = 'delayed'
     #: The step of the task is ready, but no scheduler has claimed it.
     READY = 'not claimed yet'
-    #: A scheduler has claimed the step, but no worker has begun it.
+    #: A scheduler has claimed the step, but no worker has started it.
     CLAIMED = 'waits for a worker'
-    #: The last run of the step failed, and the next one is due later.
+    #: The last run of the step failed, and the next run is due later.
     RETRY = 'waits for a retry'
     #: The lease of the run of the step has expired.
     LEASE_ENDED = 'lease ended'
@@ -49,30 +49,34 @@ class Waiting:
     #: Module and name of the next command of the task.
     module: str
     command: str
-    #: Time at which the task or its next attempt is due, or its lease expires.
-    #: None means that none of these times is known in advance.
+    #: Time at which the wait ends: the task or its next attempt is due, or its
+    #: lease expires. None means that the time is unknown.
     until: Instant | None = None
-    #: Scheduler or worker that holds the step. Empty means none.
+    #: Scheduler or worker that holds the claim of the step. Empty means that
+    #: no process holds it.
     holder: str = ''
-    #: Task before this one in the queue. None means that there is none.
+    #: Id of the task for which this task waits in its queue. None means that
+    #: there is no such task.
     ahead: str | None = None
     ahead_status: Status | None = None
-    #: Number of tasks before this one in the queue.
+    #: Number of tasks of the queue that come before this task.
     number_ahead: int = 0
     #: Time at which the queue was halted. None means that it is not halted.
     halted: Instant | None = None
     halted_why: str = ''
-    #: Task that failed. None means that an operator halted the queue.
+    #: Id of the failed task that halted the queue. None means that an operator
+    #: halted the queue.
     halted_by: str | None = None
 
 
 def with_processes(waiting: Waiting, schedulers: int,
                    workers: int | None) -> Waiting:
-    """Return *waiting*, with another reason if a required process is missing.
+    """Replace the reason in *waiting* if a required process is missing.
 
     :param schedulers: Number of schedulers in the group.
     :param workers: Number of workers for the module of the next command. None
-        means that schedulers run the commands.
+        means that the schedulers run the commands.
+    :returns: A changed copy, or *waiting* itself.
     """
     if waiting.wait in (Wait.QUEUE_HALTED, Wait.BEHIND, Wait.STUCK):
         return waiting

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and signatures that all kinds of messages share.
 
-A message is a flat JSON object with lists. Each check raises InvalidMessage.
-The error states the kind of an invalid value, and never contains the value.
+A message is a flat JSON object with lists. If a check fails, it raises
+InvalidMessage. Values may be secret, so the error states only the kind of an
+invalid value. Only unknown words, such as the names of unknown fields, are
+quoted in part.
 """
 
 import hashlib
@@ -47,8 +49,8 @@ def check_list(field: str, values: Any, kind: type) -> None:
     """Check that *values* is a list of this kind."""
     if type(values) is not list:
         raise InvalidMessage(f'{field} is {kind_of(values)}, not a list')
-    # This comparison runs in C, and is exact: isinstance() accepts True as an
-    # int.
+    # Compare the exact types, because isinstance() accepts True as an int. The
+    # comparison of sets is fast, because it runs in C.
     if values and set(map(type, values)) != {kind}:
         strange = next(v for v in values if type(v) is not kind)
         raise InvalidMessage(
@@ -76,8 +78,8 @@ def check_name(field: str, value: Any) -> None:
 
 def check_text(field: str, text: str) -> None:
     """Check that *text* is valid Unicode."""
-    # JSON can encode half of a surrogate pair, but neither the log nor the
-    # store can write it.
+    # JSON can contain half of a surrogate pair. Neither a log nor a database
+    # can store such a character.
     if not text.isascii():
         try:
             text.encode()
@@ -87,7 +89,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def clean(reason: str, room: int) -> str:
-    """Cut *reason* to *room* characters, and escape invalid ones."""
+    """Cut *reason* to *room* characters, and escape invalid characters."""
     text = str(reason)[:room]
     try:
         text.encode()
@@ -101,7 +103,8 @@ _KINDS = {str: 'text', int: 'an integer', list: 'a list', dict: 'an object',
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of *value*, and never its content, which may be secret.
+    """Return the kind of *value*. The result does not contain the value, which
+    may be secret.
     """
     if type(value) is float and not math.isfinite(value):
         return str(value)
@@ -109,7 +112,8 @@ def kind_of(value: Any) -> str:
 
 
 def shown(word: Any) -> str:
-    """Return the start of a text, or the kind of any other value."""
+    """Return the first characters of a text, or the kind of any other value.
+    """
     return f'{word!r:.40}' if type(word) is str else kind_of(word)
 
 
@@ -121,7 +125,10 @@ def _mac(message: Mapping[str, Any], key: Key) -> str:
 
 
 def sign(message: dict[str, Any], keys: Sequence[Key]) -> dict[str, Any]:
-    """Sign *message* with the first key, if there are keys, and return it."""
+    """Sign *message* with the first key, and return the message.
+
+    Without keys, the message is returned unsigned.
+    """
     if keys:
         message['mac'] = _mac(message, keys[0])
     return message
@@ -140,7 +147,7 @@ def verify(message: Mapping[str, Any], mac: Any,
             'configure them on both sides')
     if type(mac) is not str or not _MAC.match(mac):
         raise InvalidMessage('mac is not a signature')
-    # Try every key, so that the duration does not reveal which key matches.
+    # Compare all keys, so that the duration does not reveal which key matches.
     matches = [hmac.compare_digest(_mac(message, key), mac) for key in keys]
     if not any(matches):
         raise InvalidMessage('wrong signature: no configured key matches')

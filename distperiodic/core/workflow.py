@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State machine of a task: the only place that decides what runs next.
+"""State machine of a task: it decides which command of a task runs next.
 
 A task executes the steps of its workflow in order. Each step has a normal
-command and may have a rollback command. A step that fails for the last time
-is rolled back, and then all steps before it, in reverse order::
+command and may have a rollback command. When a step has failed and has no
+retry left, the task rolls back this step and then all steps before it, in
+reverse order::
 
     waiting ── claimed ──► running ── last step done ─────────► succeeded
        │                    │  ▲
@@ -14,8 +15,8 @@ is rolled back, and then all steps before it, in reverse order::
                             ▼ first step rolled back
                          failed, or cancelled on request
 
-The claim of a step decides whose result counts. So this module has no notion
-of time, workers or leases.
+This module has no notion of time, workers or leases. The claim of a step
+decides from which worker a result is accepted.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ from distperiodic.exceptions import InvalidWorkflow
 
 #: Default timeout of a command, in seconds.
 DEFAULT_TIMEOUT = 300.0
-#: Maximum number of steps of a workflow. It bounds the size of a task.
+#: Maximum number of steps of a workflow. This limits the size of a task.
 MAX_STEPS = 1000
 #: Maximum number of characters of a module, a command or a type.
 MAX_NAME = 90
@@ -57,9 +58,11 @@ class Status(enum.StrEnum):
     SUCCEEDED = 'succeeded'
     #: A step failed, and all steps were rolled back.
     FAILED = 'failed'
-    #: The task needs an operator.
+    #: The task needs an operator: its rollback failed, or a command was lost
+    #: with its workers too often.
     STUCK = 'stuck'
-    #: Cancelled on request, and all steps that had run were rolled back.
+    #: An operator cancelled the task, and all steps that had run were rolled
+    #: back.
     CANCELLED = 'cancelled'
 
 
@@ -69,7 +72,7 @@ CODES = {
     Status.ROLLING_BACK: 3, Status.FAILED: 4, Status.STUCK: 5,
     Status.CANCELLED: 6,
 }
-#: Statuses that a task leaves only if an operator retries it.
+#: Statuses of a task that has ended. Only a retry by an operator changes them.
 ENDED = frozenset([Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])
 
 
@@ -77,9 +80,10 @@ class Outcome(enum.Enum):
     """Outcome of the last run of a command."""
 
     DONE = 'done'
-    #: Failed, with no retry left.
+    #: The command failed, and has no retry left.
     FAILED = 'failed'
-    #: Lost with its workers too often to run again.
+    #: The runs of the command were lost with their workers. The maximum number
+    #: of attempts is reached.
     LOST = 'lost'
 
 
@@ -118,12 +122,12 @@ class StepInput(NamedTuple):
     task: str
     #: Index of the step.
     step: int
-    #: True if the rollback of the step runs.
+    #: True if the run executes the rollback of the step.
     rollback: bool
     #: Seconds after which the run is cancelled and counts as failed.
     timeout: float
     parameters: dict[str, Any]
-    #: Number of times that an operator has retried the task after steps of it
+    #: Number of retries of the task by an operator, after some of its steps
     #: were rolled back.
     restarts: int = 0
 
@@ -136,7 +140,7 @@ class Position(NamedTuple):
     cursor: int = 0
     #: Index of the step that is running or is next, in either direction.
     step: int = 0
-    #: True if the rollback of this step is running or is next.
+    #: True if the rollback of *step* is running or is next.
     back: bool = False
 
     @property
@@ -181,9 +185,10 @@ def advance(definition: Definition, position: Position, outcome: Outcome,
 
 def roll_back(definition: Definition, position: Position, last: int,
               cancelling: bool) -> Position:
-    """Return the position from which the steps up to *last* are rolled back.
+    """Return the position at which the rollback of the steps up to *last*
+    begins.
 
-    Steps without a rollback are skipped.
+    Steps without a rollback are skipped. If no step has one, the task ends.
     """
     for step in range(last, -1, -1):
         if definition[step].rollback is not None:
@@ -197,8 +202,8 @@ def cancel(definition: Definition, position: Position,
     """Return the position after a request to cancel the task.
 
     :param started: True if the command at *position* was claimed.
-    :returns: None means that the command must end first. The rollback begins
-        after its end.
+    :returns: The new position. None means that the command must end first; the
+        rollback begins after its end.
     """
     if position.status is Status.STUCK:
         # The stuck rollback is given up. The steps before it are still rolled
@@ -223,7 +228,7 @@ def retry(definition: Definition, position: Position,
     :param back: True rolls back the stuck step and the steps before it. False
         runs the normal command of the stuck step, and then the steps after it.
         None keeps the direction in which the task is stuck.
-    :returns: None means that the task cannot be retried.
+    :returns: The new position. None means that the task cannot be retried.
     """
     if position.status in (Status.FAILED, Status.CANCELLED) and not back:
         return START
@@ -239,9 +244,11 @@ def retry(definition: Definition, position: Position,
 _ACTION_KEYS = ('module', 'command', 'timeout', 'retry', 'delivery')
 _STEP_KEYS = ('normal', 'rollback')
 _MODULE = re.compile('[A-Za-z0-9_-]+')
-#: Path to a value in the definitions: keys of dictionaries, indexes of lists.
+#: Path to a value in a definition, as keys of dictionaries and indexes of
+#: lists.
 Path = tuple[str | int, ...]
-#: Function that returns ``':LINE:COLUMN'`` of the value at a path in a file.
+#: Function that returns the place in a file of the value at a path, as
+#: ``':LINE:COLUMN'``.
 Locate = Callable[[Path], str]
 
 
@@ -258,13 +265,15 @@ def parse_workflows(source: object, where: str = 'workflows',
                     ) -> dict[str, Definition]:
     """Return the workflows by type.
 
-    :param source: For each type a list of steps, each a dictionary with
-        ``normal`` and, if the step can be undone, ``rollback``. Both are
-        dictionaries with ``module``, ``command``, and optionally ``timeout``
-        (seconds), ``retry`` (number of additional runs after a failure) and
-        ``delivery`` (``'at_least_once'`` or ``'at_most_once'``).
-    :param where: Name of the source, for errors.
-    :param locate: Returns the place of a value in the source, for errors.
+    :param source: Dictionary with a list of steps for each type. A step is a
+        dictionary with the keys ``normal`` and optionally ``rollback``. Both
+        values are dictionaries with the keys ``module`` and ``command``, and
+        optionally ``timeout`` (seconds), ``retry`` (number of additional runs
+        after a failure) and ``delivery`` (``'at_least_once'`` or
+        ``'at_most_once'``).
+    :param where: Name of the source, for error messages.
+    :param locate: Returns the place of a value in the source, for error
+        messages.
     :raises InvalidWorkflow: A definition is invalid. The message names the
         place, the value and the remedy.
     """
@@ -282,10 +291,10 @@ def parse_workflows(source: object, where: str = 'workflows',
 
 
 def parse_definition(steps: object) -> Definition:
-    """Return the workflow whose steps the store has recorded.
+    """Return the workflow of a task from its record in the store.
 
-    :raises InvalidWorkflow: Another release wrote the steps in a form that
-        this release cannot read.
+    :raises InvalidWorkflow: This release cannot read the record, which another
+        release has written.
     """
     with _refused('workflow of a task', lambda path: ''):
         return _definition(('recorded',), steps)
@@ -293,7 +302,10 @@ def parse_definition(steps: object) -> Definition:
 
 @contextlib.contextmanager
 def _refused(where: str, locate: Locate) -> Iterator[None]:
-    """Raise :class:`InvalidWorkflow` with the place of what is invalid."""
+    """Convert :class:`_Invalid` to :class:`InvalidWorkflow`.
+
+    The message of the new error names the place of the invalid value.
+    """
     try:
         yield
     except _Invalid as exc:
@@ -308,8 +320,8 @@ def _refused(where: str, locate: Locate) -> Iterator[None]:
 def single(name: str) -> Definition | None:
     """Return the workflow of one step that runs the command *name*.
 
-    :param name: ``module.command``. The module has no full stop.
-    :returns: None means that *name* is not of that form.
+    :param name: ``module.command``. The module contains no full stop.
+    :returns: The workflow. None means that *name* does not have this format.
     """
     module, found, command = name.partition('.')
     if not (found and module and command):
@@ -323,7 +335,8 @@ def single(name: str) -> Definition | None:
 
 def types_by_command(workflows: Mapping[str, Definition]
                      ) -> dict[str, list[str]]:
-    """Return the types of task that need each command, by name of the command.
+    """Return the types of task that use each command, by the name of the
+    command.
     """
     found: dict[str, list[str]] = {}
     for type_, definition in workflows.items():
@@ -389,10 +402,11 @@ def _action(path: Path, source: object) -> Action:
 
 
 def _check_retries(path: Path, definition: Definition) -> None:
-    """Check that no command has retries that it can never use.
+    """Check that no command with delivery ``'at_most_once'`` has retries.
 
-    Recorded workflows are not checked: an earlier release accepted them, and
-    their tasks go on.
+    Such a command never runs a second time. Workflows that are recorded in the
+    store are not checked: an earlier release accepted them, and their tasks
+    must continue.
     """
     for at, step in enumerate(definition):
         for key, action in zip(_STEP_KEYS, step, strict=True):
@@ -420,8 +434,9 @@ def _mapping(path: Path, source: object,
 def name_problem(value: object, module: bool = False) -> str:
     """Return the reason why *value* cannot name a type, a command or a module.
 
-    :param module: True if *value* names a module. A module is part of the name
-        of a queue and of a section of the configuration.
+    :param module: True if *value* names a module. Fewer characters are then
+        allowed, because the name of a module is part of the name of a queue
+        and of a section of the configuration.
     :returns: The value and the remedy. Empty means that *value* is valid.
     """
     legal = (isinstance(value, str) and 0 < len(value) <= MAX_NAME
@@ -435,9 +450,10 @@ def name_problem(value: object, module: bool = False) -> str:
 
 
 def parameters_problem(parameters: Mapping[Any, Any]) -> str:
-    """Return the reason why *parameters* cannot be those of a task.
+    """Return the reason why a task cannot have these *parameters*.
 
-    :returns: The problem and the remedy. Empty means that they are valid.
+    :returns: The problem and the remedy. Empty means that the parameters are
+        valid.
     """
     for key in parameters:
         if not isinstance(key, str):
@@ -459,7 +475,9 @@ def parameters_problem(parameters: Mapping[Any, Any]) -> str:
 
 
 def result_text(result: object) -> str | None:
-    """Return the result of a command as JSON text, or None without a result.
+    """Return the result of a command as JSON text.
+
+    The result is None if the command returned None.
 
     :raises InvalidTask: The result cannot be merged into the parameters of a
         task.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events, which are put into the one inbox of a process.
+"""Events for the inbox of a process.
 
-Every component that reports events receives the ``put`` of the inbox in its
-constructor. The thread of the flow handles one event at a time::
+A process has one inbox. The constructor of each component that reports events
+receives a function ``put``, which puts an event into the inbox. The thread of
+the flow handles one event at a time::
 
     bus, pool, store, group, catalogues ─┐
                                          ├─► inbox ─► the flow's thread
@@ -26,39 +27,44 @@ class Viewed(NamedTuple):
 
 
 class CatalogueRead(NamedTuple):
-    """The answer to a read of a job's catalogue."""
+    """The result of a read of a job's catalogue."""
 
     job: str
-    #: Identifies the read that is answered.
+    #: Number that identifies the read; see
+    #: :meth:`distperiodic.ports.CatalogueReader.read`.
     ticket: int
     reading: catalogue.Reading | Exception
 
 
 class Called(NamedTuple):
-    """A callback for the thread of the flow, such as an answer of the store.
+    """A function that the thread of the flow calls.
+
+    For example, it handles an answer of the store.
     """
 
     call: Callable[[], None]
 
 
 class Accepted(NamedTuple):
-    """A batch that arrived at a worker."""
+    """A batch that this worker has received."""
 
     batch: message.Batch
 
 
 class Sent(NamedTuple):
-    """A batch that the broker has confirmed."""
+    """A batch that the broker has accepted."""
 
     batch: message.Batch
 
 
 class Unsent(NamedTuple):
-    """A batch whose transfer to the broker failed. It may arrive nevertheless.
+    """A batch that could not be sent to the broker.
+
+    The batch may nevertheless arrive at its worker.
     """
 
     batch: message.Batch
-    #: Reason of the failure, for the log.
+    #: Reason for the failure, for the log.
     reason: str
 
 
@@ -69,7 +75,9 @@ class Reported(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """The end of runs in this process's pool, not recorded in the store yet.
+    """A report of runs that ended in the pool of this process.
+
+    The ends are not recorded in the store yet.
     """
 
     report: message.Report
@@ -78,11 +86,14 @@ class Ran(NamedTuple):
 
 
 class ResultsWait(NamedTuple):
-    """The pool of this process has results to collect."""
+    """A signal that the pool of this process has results to collect."""
 
 
 class Ended(NamedTuple):
-    """The end of runs, recorded in the store if there is one."""
+    """A report of runs that ended.
+
+    If there is a store, it has recorded the ends.
+    """
 
     report: message.Report
 
@@ -95,35 +106,41 @@ class Released(NamedTuple):
 
 
 class ClockDiffers(NamedTuple):
-    """A difference of the store's clock from this process's estimate of it."""
+    """A signal that this process's estimate of the store's clock is wrong."""
 
     job: str
 
 
 class Unlisted(NamedTuple):
-    """Objects that a claim named, but that the store does not list."""
+    """Objects that could not be claimed, because the store does not list them.
+    """
 
     job: str
     objects: Sequence[str]
 
 
 class Submitted(NamedTuple):
-    """Tasks that were changed or have a step that is ready."""
+    """Tasks that were submitted or changed, and may have a step to run."""
 
     tasks: Sequence[str]
 
 
 class Woken(NamedTuple):
-    """A wake-up: a condition that each turn of the flow checks has changed."""
+    """A signal without data.
+
+    After each event, the flow checks several conditions. This event makes it
+    check them at once.
+    """
 
 
 class Stopped(NamedTuple):
-    """The request to end the flow."""
+    """A request to end the flow."""
 
 
 Event = (Viewed | CatalogueRead | Called | Accepted | Sent | Unsent
          | Reported | Ran | ResultsWait | Ended | Released | ClockDiffers
          | Unlisted | Submitted | Woken | Stopped)
 
-#: Puts an event into the inbox. Any thread may call it; it never blocks.
+#: Function that puts an event into the inbox. Any thread may call it. It never
+#: blocks.
 Put = Callable[[Event], None]

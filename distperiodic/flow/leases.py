@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Books (jobs and the store of their claims), and the renewal of leases."""
+"""Books and lease keepers.
+
+A book connects jobs with the store that holds their claims. A lease keeper
+renews leases in a store.
+"""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -12,33 +16,33 @@ from distperiodic.core.job import Job
 
 
 class Book(NamedTuple):
-    """Some jobs, the store of their claims, and the authority over the claims.
-    """
+    """Jobs, the store of their claims, and the authority over these claims."""
 
     authority: Authority
     #: Jobs by name.
     jobs: Mapping[str, Job]
     store: ports.StoreQueue
-    #: True if this scheduler grants the runs. False means that the workers do.
+    #: True if this scheduler grants the runs. False means that the workers
+    #: request the grants from the store themselves.
     grants_here: bool
     #: Seconds between two searches for expired leases.
     sweep_interval: float = 0.0
-    #: Seconds without a renewal after which the leases of a process that left
-    #: its group are taken over. 0 means that schedulers cannot see which
+    #: Seconds since the last renewal after which the leases of a process that
+    #: left its group are taken over. 0 means that schedulers do not know which
     #: processes have left.
     silence_timeout: float = 0.0
 
     @property
     def shared(self) -> bool:
-        """True if all members and workers claim in this store.
+        """True if all members and workers share this store.
 
-        False means that the claims are those of only one scheduler.
+        False means that the store holds only the claims of this scheduler.
         """
         return self.authority is Authority.STORE
 
 
 class LeaseKeeper:
-    """Renews leases, with at most one pending request per holder.
+    """Renewal of leases, with at most one pending request per holder.
 
     :param seconds: Seconds until a renewed lease expires.
     """
@@ -57,7 +61,8 @@ class LeaseKeeper:
             holds.
         """
         if holder in self._pending:
-            # The store is slow or unreachable.
+            # The store is slow or unreachable, so a second request would not
+            # be answered earlier.
             return
         self._pending.add(holder)
 

@@ -5,10 +5,10 @@ from distperiodic import ports
 
 
 class LogThrottle:
-    """Limit on the rate of log messages, by key.
+    """Limit on the rate of log lines, by key.
 
-    Keys are never forgotten. Build them from names that are known in this
-    process (jobs, partitions), never from the content of a message.
+    A throttle never deletes a key. So use keys from a limited set, such as the
+    names of jobs and partitions, and never the content of a message.
 
     :param every: Minimum seconds between two log lines with the same key.
     """
@@ -19,7 +19,11 @@ class LogThrottle:
         self._last: dict[str, float] = {}
 
     def allow(self, key: str) -> bool:
-        """Return True and record the time if *key* may be logged now."""
+        """Return whether a line with *key* may be logged now.
+
+        If the result is true, the caller must log the line, because this call
+        records that a line was logged.
+        """
         now = self._clock.monotonic()
         last = self._last.get(key)
         if last is not None and now - last < self._every:

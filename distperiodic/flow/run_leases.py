@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of runs: from an arriving batch to granted runs and their ends.
+"""Leases of runs: from an arriving batch to granted runs and their outcomes.
 
     accept ─► start in the store ─► run the granted ones ─► outcomes
                     │                                           │
@@ -7,14 +7,14 @@
                                                                 ▼
        report ◄────────── done, dead or retried in the store ◄──┘
 
-This component runs in the process that reaches the store. If the worker shares
-the store with its schedulers, that process is the worker, and the component
-precedes the worker's executor. Otherwise the process is the scheduler, and the
-component precedes the scheduler's bus. Granted runs are held under a lease,
-which is renewed while the worker sends heartbeats. Once the lease is lost, the
-results do not count.
+This component requests the grants from the store, so it runs in a process with
+access to the store. If the worker shares the store with its schedulers, this
+process is the worker: the component passes granted batches to the executor.
+Otherwise this process is the scheduler: the component passes granted batches
+to the bus. Granted runs are in a lease, which is renewed while the worker
+sends heartbeats. When the lease is lost, the results of its runs are rejected.
 
-The file is long so that an object on its way crosses it only once.
+The file is long because it contains the whole life of a granted run.
 """
 
 import dataclasses
@@ -52,11 +52,11 @@ LOG = logging.getLogger(__name__)
 #: Longest pause before a retry, in seconds.
 RETRY_CAP = 60.0
 
-#: Earlier than any instant of the monotonic clock.
+#: Earlier than any time of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call of the store, and its callback, which receives the outcomes that
-#: counted.
+#: A call of the store, and its callback. The callback receives the outcomes
+#: that the store has accepted.
 StoreCall = tuple[Callable[[ports.ClaimStore], Any], Callable[[Any], None]]
 #: A failed run: its index in the granted batch, and the error.
 Failed = tuple[int, str]
@@ -65,20 +65,20 @@ Failed = tuple[int, str]
 class Elected(Protocol):
     """Election of the active worker of a partition.
 
-    The threads that run handlers also call these methods, so the methods must
-    be safe to call from several threads.
+    Several threads call these methods, among them those that run handlers.
     """
 
     def active(self) -> Active | None:
-        """Return the active worker and its fence, to present when runs start.
+        """Return the active worker and its fence, for requests that start
+        runs.
 
         None means that this worker must not start any run.
         """
 
     def trusted(self) -> bool:
-        """Return whether this worker is certainly the active one.
+        """Return whether this worker is certainly the active worker.
 
-        If so, its runs may continue, even if it must not start any more.
+        If so, its runs may continue, even if it must not start more runs.
         """
 
 
@@ -87,42 +87,45 @@ class LeaseRequest(NamedTuple):
 
     #: Monotonic time of the request, in seconds.
     at: float
-    #: True if this process was certainly in its group at that time. If it
-    #: joined later, other processes may not see it in the group yet.
+    #: True if this process was certainly in its group at that time. Otherwise
+    #: other processes may regard it as gone, and may take over the lease.
     sure: bool
 
 
 class _Loaded(NamedTuple):
-    """Input of the runs of steps of tasks, by task."""
+    """Data for the runs of steps of tasks."""
 
+    #: Inputs of the steps, by task.
     steps: dict[str, workflow.StepInput]
-    #: Progress of earlier attempts.
+    #: Progress of earlier attempts as JSON, by task.
     progress: dict[str, str]
 
 
 class Grant:
-    """A batch whose start was requested, and the runs that were granted."""
+    """A batch for which a grant was requested, and its granted runs."""
 
     __slots__ = ('batch', 'holder', 'indexes', 'last_seen', 'lease', 'open',
                  'progress', 'request', 'saving', 'until')
 
     def __init__(self, batch: message.Batch, now: float,
                  lease: str | None = None):
-        #: The batch as it arrived; after the grant, reduced to the granted
-        #: runs.
+        #: The batch as it arrived. After the grant, it contains only the
+        #: granted runs, and is called the granted batch.
         self.batch = batch
         self.lease = lease or granted_lease(batch.lease, batch.id)
         self.holder = holder_of(batch.worker)
-        #: The request from which the validity of the lease is computed.
+        #: The last successful request for the lease or its renewal. The lease
+        #: lasts from the time of this request.
         self.request = LeaseRequest(now, False)
         #: Monotonic time until which its runs may begin, in seconds. NEVER
         #: means that the lease was lost.
         self.until = now
         self.last_seen = now
-        #: For each granted run: 1 while it is open, 0 once its outcome was
-        #: reported.
+        #: For each granted run: 1 until its outcome was reported, 0
+        #: afterwards.
         self.open = bytearray()
-        #: For each granted run: its index in the batch as it arrived.
+        #: For each granted run: the index of its object in the batch as it
+        #: arrived.
         self.indexes: Sequence[int] = ()
         #: Progress of runs that has not been saved yet, by object.
         self.progress: dict[str, str] = {}
@@ -135,13 +138,17 @@ class Grant:
         return self.until == NEVER
 
     def is_running(self, index: int) -> bool:
-        """Return whether the granted run at *index* has no outcome yet."""
+        """Return whether the granted run at *index* has no outcome yet.
+
+        :param index: Index in the granted batch.
+        """
         return 0 <= index < len(self.open) and self.open[index] == 1
 
     def take(self, index: int) -> bool:
         """Mark the run at *index* as ended.
 
-        :returns: False if the run has an outcome already, or was not granted.
+        :param index: Index in the granted batch.
+        :returns: False if the run already has an outcome, or was not granted.
         """
         if not self.is_running(index):
             return False
@@ -155,15 +162,15 @@ class Grant:
 
 
 class RunOutcomes:
-    """Store calls that record the outcomes of granted runs::
+    """Creator of the store calls that record the outcomes of granted runs::
 
         done ──────────────────────────► finish ──┐
         failed, with attempts left ────► fail, into a lease of its retry
         failed for the last time ──────► fail, dead ──┴─► counted, or lost
 
-    A result is reported as done or failed only if the store counts it. Any
-    other result is late: its lease had ended, and another worker may have the
-    object.
+    A result is reported as done or failed only if the store has accepted it.
+    If not, the result is reported as lost: its lease had ended, and another
+    worker may run the object.
 
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.
@@ -182,13 +189,12 @@ class RunOutcomes:
               ) -> list[StoreCall]:
         """Return the store calls that record outcomes, and their callbacks.
 
-        :param done: Indexes in the granted batch of the runs that are done.
-        :param failed: Runs that failed, with their indexes in the granted
-            batch.
-        :param report: Report to which the callbacks add the outcomes that
-            counted.
-        :param proceed: Request to run the next steps of the tasks. None means
-            that no next step runs here.
+        :param done: Runs that succeeded, as indexes in the granted batch.
+        :param failed: Runs that failed.
+        :param report: Report to which the callbacks add the outcomes that the
+            store has accepted.
+        :param proceed: Request to grant the runs of the next steps of the
+            tasks. None means that this process runs no next step.
         """
         if self._jobs[grant.batch.job].scope is Scope.TASK:
             return [self._advance_call(grant, done, failed, report, proceed)]
@@ -199,7 +205,8 @@ class RunOutcomes:
     def _advance_call(self, grant: Grant, done: list[int],
                       failed: list[Failed], report: message.Report,
                       proceed: ports.Proceed | None) -> StoreCall:
-        """Return the store call that ends runs of commands, and its callback.
+        """Return the store call that records outcomes of commands, and its
+        callback.
 
         The call also advances the tasks of the runs.
         """
@@ -232,11 +239,11 @@ class RunOutcomes:
 
     def _finish_call(self, grant: Grant, done: list[int],
                     report: message.Report) -> StoreCall:
-        """Return the store call that ends runs as done, and its callback.
+        """Return the store call that records successful runs, and its
+        callback.
 
-        :param done: Indexes of the runs in the granted batch.
-        :param report: Report to which the callback adds the outcomes that
-            counted.
+        :param done: As in :meth:`calls`.
+        :param report: As in :meth:`calls`.
         """
         batch = grant.batch
         keys = [batch.objects[i] for i in done]
@@ -256,7 +263,10 @@ class RunOutcomes:
 
     def _report_lost(self, grant: Grant, indexes: list[int],
                      report: message.Report) -> None:
-        """Report results that were too late to count."""
+        """Add results that the store has rejected to *report*, as lost.
+
+        :param indexes: Indexes in the batch as it arrived.
+        """
         if indexes:
             report.lost = report.lost + indexes
             if self._throttle.allow(grant.batch.job):
@@ -273,9 +283,8 @@ class RunOutcomes:
 
         There is one call for each length of the pause before the retry.
 
-        :param failed: Runs by their indexes in the granted batch.
-        :param report: Report to which the callbacks add the outcomes that
-            counted.
+        :param failed: As in :meth:`calls`.
+        :param report: As in :meth:`calls`.
         """
         job = self._jobs[grant.batch.job]
         by_pause: dict[float | None, list[Failed]] = {}
@@ -292,10 +301,11 @@ class RunOutcomes:
                 for pause, runs in by_pause.items()]
 
     def pause(self, job: Job, attempt: int) -> float:
-        """Return the seconds from the failure of *attempt* to the next one.
+        """Return the seconds from the failure of *attempt* to the next
+        attempt.
 
-        The pause doubles with each attempt, with a cap and equal jitter (AWS
-        Architecture Blog, "Exponential Backoff And Jitter", 2015).
+        The pause doubles with each attempt, up to a limit, and has equal
+        jitter (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015).
         """
         pause = min(RETRY_CAP,
                     job.retry_backoff * 2.0 ** min(attempt - 1, 16))
@@ -328,24 +338,27 @@ class RunOutcomes:
         return call, then
 
 
-# Fraction of a lease, at its end, during which its holder does not trust it.
+# The last part of a lease, as a fraction of its duration. In this part, the
+# holder no longer trusts the lease.
 _MARGIN = 0.1
 
-# Number of lease durations without a heartbeat until a batch is forgotten.
+# Number of lease durations without a heartbeat after which this component
+# forgets a batch.
 _FORGET_AFTER = 3
 
 
 def _key(sender: str, batch_id: str) -> tuple[str, str]:
     """Return the key of a batch: the sender's process, and the batch id.
 
-    The entry of the sender may change before the batch is reported, but its
-    process does not. A process uses each batch id only once.
+    The key contains the process and not the entry, because the sender may get
+    a new entry before the batch is reported. A process uses each batch id only
+    once.
     """
     return process_of(sender), batch_id
 
 
 def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
-    """Return *batch* reduced to its granted runs."""
+    """Return *batch* without the runs that were not granted."""
     fences = [claim.fence for claim in granted]
     if fences == batch.fences:
         return batch
@@ -355,22 +368,27 @@ def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
 
 
 class RunLeases:
-    """The running batches and their leases.
+    """Granted batches and their leases.
 
-    :param run: Receives each batch, reduced to its granted runs.
-    :param report: Receives each report, and the entry of its scheduler.
+    :param run: Called with each granted batch, which contains only the granted
+        runs.
+    :param report: Called with each report, and with the membership entry of
+        the scheduler that receives the report.
     :param lease: Seconds until a lease expires.
     :param sure: Returns whether this process is certainly still a member under
         the given entry.
-    :param shared: True if all schedulers claim in this store. This component
-        then puts granted runs that are refused back into the store.
-    :param silence_timeout: Seconds without a renewal after which the leases of
-        a process that left its group are taken over; default: *lease*.
-    :param partitions: Configuration of the partitions, by name.
-    :param proceeds: True if the next steps of tasks run here at once, provided
-        that their commands are among *jobs*. If False, a scheduler sends them.
+    :param shared: True if all schedulers share this store. If the worker
+        refuses granted runs, this component then returns them to the store,
+        so that another scheduler can claim them.
+    :param silence_timeout: Seconds since the last renewal after which the
+        leases of a process that left its group are taken over. The default is
+        *lease*.
+    :param partitions: Configuration of the partitions, by topic.
+    :param proceeds: True if this process runs the next steps of tasks at once,
+        provided that their commands are among *jobs*. If False, a scheduler
+        sends the next steps.
     :param elected: Election of the active worker of the partition. None means
-        that all workers of the partition start runs.
+        that all workers of the partition may start runs.
     """
 
     def __init__(self, jobs: Mapping[str, Job], *,
@@ -386,20 +404,20 @@ class RunLeases:
                  elected: Elected | None = None):
         self._jobs = jobs
         self._elected = elected
-        #: True if the next steps of tasks run here at once.
+        #: True if this process runs the next steps of tasks at once.
         self.proceeds = proceeds
         self._limits = limits_of(jobs, partitions)
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
         self._counting = False
-        #: Number of requests whose answers may begin runs.
+        #: Number of pending requests whose answers may start runs.
         self._beginning = 0
         self._store = store
         self._clock = clock
         self._lease = lease
         self._run = run
-        # A batch that this component created itself has no scheduler to report
-        # to.
+        # Do not send reports on batches that this component has created in
+        # _proceed(), because no scheduler waits for such a report.
         self._report = report if not proceeds else (
             lambda report_, to_entry: None if to_entry == report_.worker
             else report(report_, to_entry))
@@ -419,13 +437,13 @@ class RunLeases:
 
     @property
     def busy(self) -> bool:
-        """True while an answer of the store may begin runs here."""
+        """True while an answer of the store may still start runs."""
         return bool(self._beginning)
 
     def accept(self, batch: message.Batch) -> None:
-        """Request a grant for *batch*, and begin the granted runs."""
+        """Request a grant for *batch*, and start the granted runs."""
         if batch.job not in self._jobs:
-            # The receiver of batches refuses unknown jobs itself.
+            # The executor refuses batches of unknown jobs.
             self._run(batch)
             return
         key = _key(batch.sender, batch.id)
@@ -441,18 +459,18 @@ class RunLeases:
             self._start(grant, now)
 
     def _refuse(self, batch: message.Batch, refusal: Refusal) -> None:
-        """Report that no run of *batch* begins."""
+        """Report that all runs of *batch* are refused."""
         self._report(message.Report(
             batch.id, batch.worker,
             refused=[(i, refusal) for i in range(len(batch.objects))]),
             batch.sender)
 
     def _start(self, grant: Grant, now: float) -> None:
-        """Start *grant* in the store, then count the running objects.
+        """Request a grant from the store, and then count the current runs.
 
-        The running objects are counted after the start is committed. So if two
-        batches are granted at the same time, at least one of the two counts
-        exceeds the limit, and the runs of its batch are given back.
+        The runs are counted after the grant is committed. If two grants at the
+        same time together exceed a limit, at least one of the two counts shows
+        this. The excess runs of that grant are refused.
         """
         batch = grant.batch
         active = None if self._elected is None else self._elected.active()
@@ -504,7 +522,7 @@ class RunLeases:
               granted: list[Claim]) -> _Loaded | None:
         """Read the inputs of the granted steps of tasks.
 
-        :returns: None means that the runs are not steps of tasks.
+        :returns: The inputs. None means that the runs are not steps of tasks.
         """
         job = grant.batch.job
         if self._jobs[job].scope is not Scope.TASK or not granted:
@@ -517,7 +535,8 @@ class RunLeases:
             if again else {})
 
     def _ended(self, job: str, runs: int) -> None:
-        """Free *runs* places of *job*, and start waiting batches."""
+        """Record that *runs* runs of *job* ended, and start waiting batches.
+        """
         self._gate.release(job, runs)
         self._start_next()
 
@@ -526,9 +545,10 @@ class RunLeases:
             self._start(grant, self._clock.monotonic())
 
     def sweep(self) -> None:
-        """Refuse batches that waited too long, and recount running objects.
+        """Refuse batches that have waited too long, and start batches that may
+        start now.
 
-        Call this several times a second.
+        Call this several times per second.
         """
         for grant, refusal in self._gate.expired(self._clock.monotonic()):
             self._forget(grant)
@@ -542,7 +562,7 @@ class RunLeases:
             self._counting = False
 
         def counted(running: Mapping[str, int]) -> None:
-            # Other workers may have freed places.
+            # Runs of other workers may have ended.
             self._counting = False
             now = self._clock.monotonic()
             for job in waiting:
@@ -598,13 +618,13 @@ class RunLeases:
             run, lambda: run({}))
 
     def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
-        """Return the request to run the next steps of tasks here.
+        """Return the request to grant the next steps of tasks to this process.
 
-        The next steps then need no message. Their runs take the places of the
-        runs that have ended. If a limit applies to a command, a scheduler
-        sends its runs.
+        The next steps then need no message. The threads of the runs that have
+        ended can run the next steps. If a limit applies to a command, only a
+        scheduler sends its runs.
 
-        :returns: None means that no next step runs here.
+        :returns: The request. None means that this process runs no next step.
         """
         commands = [name for name, job in self._jobs.items()
                     if job.scope is Scope.TASK and not self._limits[name]]
@@ -641,9 +661,9 @@ class RunLeases:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
     def may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return None if runs of *batch* may start, or the refusal.
+        """Return None if runs of *batch* may start, or else the refusal.
 
-        The threads that run the work call this.
+        The threads that run handlers call this.
         """
         if self._elected is not None and not self._elected.trusted():
             return Refusal.NOT_ACTIVE
@@ -651,8 +671,9 @@ class RunLeases:
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
             return Refusal.LEASE_ENDED
-        # No other process takes over the lease while this one is certainly in
-        # its group, or has renewed recently.
+        # The lease has not expired. Nevertheless, other processes may take the
+        # lease over, unless this process has renewed the lease recently or is
+        # certainly in its group.
         if (now >= grant.request.at + self._silence_timeout * (1.0 - _MARGIN)
                 and not (grant.request.sure and self._sure(batch.worker))):
             return Refusal.LEASE_ENDED
@@ -661,10 +682,10 @@ class RunLeases:
     def runs_until(self, batch: message.Batch) -> float:
         """Return the monotonic time until which runs of *batch* may continue.
 
-        Until then no other process takes over the lease, even if nothing more
-        is heard of this process: either the lease must expire first, or its
-        holder must leave the group and be silent. The threads of handler
-        processes call this.
+        No other process takes over the lease before this time, even if this
+        process fails now. A take-over requires that the lease has expired, or
+        that its holder has left the group and has not renewed the lease for
+        *silence_timeout*. The threads that watch handler processes call this.
 
         :returns: Seconds.
         """
@@ -674,30 +695,35 @@ class RunLeases:
         request, until = grant.request, grant.until
         unheard = request.at + self._silence_timeout * (1.0 - _MARGIN)
         if request.sure and self._sure(batch.worker):
-            # A view is trusted for two thirds of a session.
+            # A view is trusted for two thirds of the session timeout. So this
+            # process stays in its group for at least another third.
             unheard = max(unheard, self._clock.monotonic()
                           + self._silence_timeout / 3 * (1.0 - _MARGIN))
         return min(until, unheard)
 
     def has(self, batch: str, sender: str) -> bool:
-        """Return whether a batch of *sender* was granted and has not ended."""
+        """Return whether a grant for a batch of *sender* was requested, and
+        the batch has not ended.
+        """
         return _key(sender, batch) in self._grants
 
     def lease_of(self, batch: message.Batch) -> str | None:
-        """Return the lease in which *batch* runs, or None if it does not run.
+        """Return the name of the lease in which *batch* runs.
+
+        None means that the batch does not run, or that its lease was lost.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
         return None if grant is None or grant.is_lost else grant.lease
 
     def reported(self, report: message.Report, to_entry: str) -> None:
-        """Record the outcomes of granted runs, then pass on the report.
+        """Record the outcomes of granted runs, and then send the report.
 
-        Indexes refer to the granted batch. This method takes ownership of
-        *report* and changes it.
+        The indexes in *report* refer to the granted batch. The caller must not
+        use *report* afterwards, because this method changes it.
         """
         grant = self._grants.get(_key(to_entry, report.batch))
         if grant is None or grant.batch.worker != report.worker:
-            # No grant matches the report, so none of its results count.
+            # No grant matches the report, so all of its results are rejected.
             self._report(dataclasses.replace(
                 report, done=[], failed=[], lost=[
                     *report.done, *(i for i, _ in report.failed)]), to_entry)
@@ -715,8 +741,8 @@ class RunLeases:
         failed = [(i, error) for i, error in report.failed if grant.take(i)]
         lost = [i for i in report.lost if grant.take(i)]
         if lost:
-            # The lease of lost runs is not renewed, so it expires in the
-            # store.
+            # Do not renew the lease of lost runs. When the lease has expired
+            # in the store, a scheduler takes it over.
             grant.until = NEVER
         report.lost = [grant.indexes[i] for i in lost]
         report.done, report.failed = [], []
@@ -729,7 +755,7 @@ class RunLeases:
             proceed = self._request_next(grant.batch)
             calls = self._outcomes.calls(grant, done, failed, report, proceed)
         if grant.over:
-            # Forget the grant. The store calls keep what they need of it.
+            # The store calls still refer to the grant.
             self._forget(grant)
         freed = len(done) + len(failed) + len(put_back) + len(lost)
         if not calls:
@@ -742,7 +768,7 @@ class RunLeases:
         self._beginning += proceed is not None
 
         def failed_to_record() -> None:
-            # Results that cannot be recorded are not reported, either.
+            # Do not report results that could not be recorded.
             self._beginning -= proceed is not None
 
         def recorded(counted: Any) -> None:
@@ -752,15 +778,18 @@ class RunLeases:
                 self._proceed(grant.batch, request, counted)
             self._report(report, to_entry)
         self._store.submit(call, recorded, failed_to_record)
-        # Start waiting batches only now, so that the store handles their
-        # starts after the results.
+        # Start waiting batches only now, so that the store records the results
+        # before it grants these batches.
         self._ended(grant.batch.job, freed)
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
-        """Give up granted runs that did not begin.
+        """Give up granted runs that were not started.
 
-        :param seconds: Seconds until any scheduler may claim them again.
+        In a shared store, any scheduler can then take over their claims.
+
+        :param indexes: Indexes in the granted batch.
+        :param seconds: Seconds until the claims can be taken over.
         :returns: Those of *indexes* that had no outcome before.
         """
         returned = [i for i in indexes if grant.take(i)]
@@ -795,9 +824,9 @@ class RunLeases:
     def renew(self) -> None:
         """Renew the leases of batches with recent heartbeats.
 
-        Call this at least three times per lease. A long gap between two calls
-        does not count as silence of the workers, because reports that arrived
-        during the gap are still unread.
+        Call this at least three times per lease. A long delay between two
+        calls does not count as silence of the workers, because unread
+        heartbeats may wait in the inbox of this process.
         """
         now = self._clock.monotonic()
         gap, self._renewed = now - self._renewed, now
@@ -827,8 +856,8 @@ class RunLeases:
                     grant.request = requests[grant.batch.worker]
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
-                    # Another process took the lease over. Results of runs that
-                    # have not ended do not count.
+                    # Another process has taken over the lease. The results of
+                    # its runs will be rejected.
                     grant.until = NEVER
         self._keeper.renew(
             holder, [grant.lease for grant in grants], renewed)

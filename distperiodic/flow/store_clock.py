@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate of the store's clock in one process.
 
-Members that claim in one store use the store's clock. Between two queries each
-member extrapolates the time with its own monotonic clock. So neither the wall
-clock of a member nor a change to it has an effect.
+Members that share a store use the store's clock. A member queries this clock
+once a minute, or a second after an unreliable answer. Between two queries, the
+member measures the time since the last query with its own monotonic clock. So
+the wall clock of a member has no effect.
 
-The time never goes back. When the store's clock is behind the time in use, the
-time advances at half speed until the two meet.
+The estimate never goes back. If the store's clock turns out to be behind the
+estimate, the estimate advances at half speed until both are equal.
 """
 
 import logging
@@ -19,27 +20,29 @@ from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two queries; quartz drifts by less than 0.01 s in that time.
+# Seconds between two queries. In that time, a quartz clock drifts by less than
+# 0.01 s.
 _INTERVAL = 60.0
-# Seconds until the next query after an unreliable answer. An answer may be
-# wrong by half of its response time. An unexpected answer means that the
-# store's clock was set, or runs at another speed for a while.
+# Seconds until the next query after an unreliable answer. A slow answer is
+# unreliable, because it may be wrong by half of its response time. An
+# unexpected time is unreliable, because somebody may just be correcting the
+# store's clock.
 _RETRY_AFTER = 1.0
-# Number of requests in one query, and the response time in seconds below which
-# one answer is enough. The first request may wait for a connection before the
-# store reads its clock.
+# A query sends up to _QUERIES requests, because the first request may be slow:
+# it may have to open a connection. After a response that took less than _FAST
+# seconds, no further request is sent.
 _QUERIES, _FAST = 3, 0.005
-# Seconds by which an answer may differ from the expected time.
+# Seconds by which an answer may differ from the estimate.
 _EXPECTED = 0.1
-# Seconds by which clocks may differ without a warning.
+# Seconds by which two clocks may differ without a warning.
 _TOLERATED = 1.0
 
 
 class StoreClock:
-    """The store's time; see :class:`distperiodic.ports.Clock`.
+    """Estimate of the store's time; see :class:`distperiodic.ports.Clock`.
 
-    :param known: Called once the store's time is known. Until then :meth:`now`
-        returns the local time.
+    :param known: Called when the store's time becomes known. Until then
+        :meth:`now` returns the time of the local wall clock.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -50,18 +53,19 @@ class StoreClock:
         #: The store's time when the monotonic clock was zero. None means
         #: unknown.
         self._base: Instant | None = None
-        #: The time in use at the last answer, and the monotonic clock at that
+        #: The estimate at the last answer, and the monotonic clock at that
         #: moment, both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
-        #: The store's time at which it meets the time in use.
+        #: The store's time at which the estimate is equal to it again, after
+        #: the estimate was ahead.
         self._meet: Instant = 0
         self._next = clock.monotonic()
         self._pending = False
-        #: Monotonic time until which the store's clock is queried often, in
-        #: seconds.
+        #: Monotonic time until which the store's clock is queried every second
+        #: instead of every minute, in seconds.
         self._frequent_until = self._next
-        #: Difference between the wall clock and the monotonic clock at the
-        #: last query.
+        #: Difference between the local wall clock and the monotonic clock at
+        #: the last query.
         self._wall = self._wall_base()
         self._throttle = log_throttle.LogThrottle(clock, 600.0)
 
@@ -80,11 +84,14 @@ class StoreClock:
         return self._clock.monotonic()
 
     def sweep(self) -> None:
-        """Query the store's clock if a query is due. Call this often."""
+        """Query the store's clock if a query is due.
+
+        Call this several times per second.
+        """
         now = self._clock.monotonic()
         if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
-            # The local wall clock was set. If the store uses that clock, its
-            # speed may change a little later.
+            # Somebody has set the local wall clock. The store's clock may
+            # follow after a delay, so query the store often for a while.
             self._frequent_until = now + _INTERVAL
             self.sync()
         elif now >= self._next:
@@ -93,7 +100,7 @@ class StoreClock:
     def sync(self) -> None:
         """Query the store's clock now.
 
-        Call this when the time in use may be wrong.
+        Call this when the estimate may be wrong.
         """
         if self._pending:
             return
@@ -108,12 +115,12 @@ class StoreClock:
         return self._clock.now() - self._up()
 
     def _measure(self, store: ports.ClaimStore) -> tuple[Instant, float]:
-        """Return the store's time at zero of the monotonic clock.
+        """Return the time of the store when the monotonic clock was zero.
 
         The answer with the shortest response time is used (Cristian's
         algorithm, Distributed Computing 3, 1989).
 
-        :returns: The time, and the response time in seconds.
+        :returns: The store's time, and the response time in seconds.
         """
         best: tuple[Instant, float] | None = None
         for _ in range(_QUERIES):
@@ -121,8 +128,8 @@ class StoreClock:
             now = store.now()
             took = self._clock.monotonic() - before
             if best is None or took < best[1]:
-                # The store read its clock at some time between request and
-                # answer.
+                # The store read its clock between the request and the answer.
+                # Assume the middle.
                 best = now - round((before + took / 2) * SECOND), took
             if took < _FAST:
                 break

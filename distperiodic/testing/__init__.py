@@ -13,8 +13,8 @@ The test kit needs no server, and its tests do not wait for real time::
             cluster.assert_ran('poll', 'node-7', times=3)
 
 The test kit uses the same flow, ring and state machine of claims as the
-services. Its clock, membership and store are in memory, and handlers run in
-the thread of the test. The how-to "Test your jobs" in the documentation has
+services. Its clock, membership and store are in memory. Handlers run in the
+thread of the test. The page "Test your jobs" of the documentation has
 examples.
 
 Importing this package imports neither oslo.messaging nor oslo.service.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock that only a test moves forward or sets."""
+"""A clock that only a test advances or sets."""
 
 import datetime
 
@@ -21,10 +21,11 @@ def instant_of(name: str, moment: datetime.datetime) -> int:
 
 
 class FrozenClock:
-    """Clock that moves only when a test moves it.
+    """Clock that advances only when a test advances it.
 
     :param start: Aware datetime at which the clock starts. The default is the
-        beginning of 2030, UTC: a tick of every spacing that divides a day.
+        beginning of 2030, UTC. This is a tick of every spacing that divides a
+        day.
     :raises ValueError: *start* has no time zone.
     """
 
@@ -46,7 +47,7 @@ class FrozenClock:
         return self._monotonic / SECOND
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, on the wall clock and on the monotonic clock.
+        """Advance the wall clock and the monotonic clock by *seconds*.
 
         :raises ValueError: *seconds* is negative; see :meth:`set`.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster in memory, whose time passes only when a test lets it pass."""
+"""A cluster in memory, whose clock only the test advances."""
 
 import collections
 import datetime
@@ -32,20 +32,20 @@ _TURNS = 10_000
 class Cluster:
     """Members that share the jobs of one class, without servers or threads.
 
-    Time passes only in :meth:`advance`, and a handler takes no time unless
-    *run_time* is set. Use the cluster as a context manager, or call
-    :meth:`close`.
+    Time passes only in :meth:`advance` and :meth:`advance_to`. A run takes no
+    time unless *run_time* is set. Use the cluster as a context manager, or
+    call :meth:`close`.
 
-    :param tasks: The class of the tasks, called as ``tasks(conf)`` for each
-        member; or a function with the same argument; or one instance that all
-        members share.
+    :param tasks: The class of the tasks, or a function that returns an
+        instance. The cluster calls it as ``tasks(conf)`` for each member.
+        Instead, *tasks* may be one instance, which all members share.
     :param members: Number of members at the beginning. Their names are
         ``member-1``, ``member-2`` and so on.
     :param conf: Configuration that is passed to *tasks*.
     :param start: Aware datetime at which the cluster starts. The default is
         the beginning of 2030, UTC.
-    :param session_timeout: Seconds until the others notice that a member was
-        killed or is frozen.
+    :param session_timeout: Seconds until the other members notice that a
+        member was killed or is frozen.
     :param late_claim_after: Seconds from a tick until other members claim an
         object that its owner has not claimed.
     :param lease: Seconds until a lease that is not renewed expires.
@@ -72,15 +72,15 @@ class Cluster:
             session_timeout, late_claim_after, lease, run_time)
         self._record = Record()
         self._store = SharedMemoryStore(self.clock)
-        #: Processes that run or are frozen.
+        #: Members whose processes exist, including frozen members.
         self._members: dict[str, Member] = {}
-        #: Members in the group. They include dead members whose session has
-        #: not expired yet.
+        #: Members in the group, including killed members whose session has not
+        #: expired yet.
         self._group: dict[str, Member] = {}
         self._numbers = itertools.count(1)
         self._nonces = itertools.count(1)
         self._version = 0
-        #: Functions to call later. The key is the monotonic time in seconds.
+        #: Functions to call later, by the monotonic time in seconds.
         self._later: dict[float, list[Callable[[], None]]] = (
             collections.defaultdict(list))
         for _ in range(members):
@@ -110,7 +110,10 @@ class Cluster:
 
     @property
     def members(self) -> list[str]:
-        """Names of the members in the group, as the members see the group."""
+        """Names of the members in the group.
+
+        A killed member stays in the group until its session expires.
+        """
         return sorted(self._group)
 
     def owner_of(self, object_id: str | int) -> str:
@@ -137,7 +140,7 @@ class Cluster:
             wake = min([end, *self._later, *(
                 member.next() for member in self._members.values()
                 if member.awake)])
-            # At least one microsecond, the resolution of the clock.
+            # Advance at least one microsecond, the resolution of the clock.
             self.clock.advance(max(1 / SECOND, min(wake, end) - now))
             for moment in sorted(self._later):
                 if moment <= self.clock.monotonic() + 0.5 / SECOND:
@@ -152,7 +155,7 @@ class Cluster:
         self.advance((time - self.clock.time).total_seconds())
 
     def _settle(self) -> None:
-        """Let all members do what is due at this instant."""
+        """Let all members do all work that is due at this instant."""
         for _ in range(_TURNS):
             busy = [member.turn() for member in list(self._members.values())]
             if not any(busy):
@@ -191,8 +194,8 @@ class Cluster:
     def kill(self, name: str) -> None:
         """Kill a member, as ``kill -9`` does.
 
-        Its runs in progress never end. The others notice after
-        ``session_timeout``.
+        Its runs in progress never end. The other members notice after
+        ``session_timeout`` that it is gone.
         """
         self._member(name)
         del self._members[name]
@@ -201,7 +204,8 @@ class Cluster:
     def freeze(self, name: str) -> None:
         """Freeze a member, as SIGSTOP does.
 
-        The others notice after ``session_timeout``. See :meth:`thaw`.
+        The other members notice this after ``session_timeout``. :meth:`thaw`
+        resumes the member.
         """
         member = self._member(name)
         member.awake = False
@@ -212,8 +216,8 @@ class Cluster:
     def thaw(self, name: str) -> None:
         """Resume a frozen member, as SIGCONT does.
 
-        If the others have replaced the member, it detects this and rejoins the
-        group.
+        If its session has expired meanwhile, the member detects this, and
+        rejoins the group.
         """
         member = self._member(name)
         member.awake = True
@@ -235,9 +239,9 @@ class Cluster:
         self._store.resume(job)
 
     def _miss(self, name: str) -> None:
-        """Remove a member from the group when its session expires.
+        """Remove a member from the group after the session timeout.
 
-        A member that is awake by then stays in the group.
+        The member stays in the group if it is awake at that time.
         """
         missed = self._group[name]
 
@@ -267,7 +271,7 @@ class Cluster:
                 f'{", ".join(sorted(self._members)) or "none"}') from None
 
     def _show(self) -> None:
-        """Give the current view of the group to all members that are awake."""
+        """Set the view of all members that are awake to the current group."""
         self._version += 1
         now = self.clock.monotonic()
         entries = tuple(self._group[name].entry
@@ -292,7 +296,7 @@ class Cluster:
         :param object_id: Id of an object. None means any object.
         :param times: Number of runs. None means at least one.
         :param tick: Tick of the runs, an aware datetime. None means any tick.
-        :raises AssertionError: The number of runs is different. The message
+        :raises AssertionError: The number of runs is not *times*. The message
             lists the runs of the job.
         :raises ValueError: No job has this name.
         """

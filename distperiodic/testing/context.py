@@ -22,19 +22,19 @@ def make_context(job: str, object_id: str | int = '', *,
                  current: bool = True, progress: Any = None,
                  task: str | None = None, step: int = 0,
                  rollback: bool = False) -> Context:
-    """Return a context like the one that a handler receives.
+    """Return a context with which a test can call a handler.
 
-    :param job: Name of the job. For a step of a task: the command, as
+    :param job: Name of the job. For a step of a task, this is the command, as
         ``module.command``.
-    :param object_id: Id of the object. It is empty for a job without objects,
-        and for a step.
+    :param object_id: Id of the object. Omit it for a job without objects, and
+        for a step.
     :param tick: Aware datetime of the tick.
     :param attempt: Number of the attempt, from 1.
     :param fence: Fencing token. None means the first fence of *tick*.
     :param deadline: Aware datetime at which the run is cancelled. None means
         that the job has no timeout.
-    :param current: Value that ``is_current()`` returns. False simulates a
-        process that was frozen and replaced; ``finish()`` then raises
+    :param current: Value that ``is_current()`` returns. False simulates that
+        another process has taken over the run; ``finish()`` then raises
         RunReplaced.
     :param progress: Progress that an earlier attempt saved.
     :param task: Id of the task whose step runs. None means that the job is

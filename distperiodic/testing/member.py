@@ -37,10 +37,10 @@ from distperiodic.testing.clock import FrozenClock
 from distperiodic.testing.record import Record
 from distperiodic.testing.record import Run
 
-#: Topic of jobs with scope "member", which run in each member.
+#: Topic of jobs with scope ``'member'``, which each member runs for itself.
 _HERE = '-'
 _POINTS = 40
-# Number of runs that a member accepts at once.
+# Number of runs that a member accepts at a time.
 _SLOTS = 10_000
 #: Seconds between two sweeps, as in the services.
 SWEEP = 0.25
@@ -57,7 +57,9 @@ class Settings:
 
 
 class _Pool:
-    """Pool that runs work *run_time* seconds later, in the thread of the test.
+    """Pool that runs work in the thread of the test.
+
+    :param run_time: Seconds from the submission of work to its run.
     """
 
     def __init__(self, clock: FrozenClock, run_time: float):
@@ -84,7 +86,10 @@ class _Pool:
         return self._sources[0][0] if self._sources else None
 
     def run_due(self) -> bool:
-        """Run all due work. Return True if anything ran."""
+        """Run all work that is due.
+
+        :returns: True if any work was due.
+        """
         ran = False
         while (self._sources
                and self._sources[0][0] <= self._clock.monotonic()):
@@ -114,7 +119,9 @@ class _Reader:
 
 
 class Member:
-    """One member, which the cluster drives by calling its methods.
+    """One member of a cluster.
+
+    A member acts only when the cluster calls its methods.
 
     :param name: Name of the member on the ring.
     :param store: The store that all members share.
@@ -182,7 +189,7 @@ class Member:
         return self._view
 
     def show(self, view: View) -> None:
-        """Give the member a new view of its group."""
+        """Set the member's view of its group."""
         again = self._view is not None and view.me != self._view.me
         self._view = view
         if view.me is not None:
@@ -215,7 +222,10 @@ class Member:
     # -- one turn
 
     def turn(self) -> bool:
-        """Do all due work. Return True if there was any."""
+        """Do all work that is due.
+
+        :returns: True if the member handled events or ran objects.
+        """
         if not self.awake:
             return False
         busy = False
@@ -239,7 +249,9 @@ class Member:
         return busy
 
     def next(self) -> float:
-        """Return the monotonic seconds at which the member must act next."""
+        """Return the monotonic time at which the member must act next, in
+        seconds.
+        """
         now = self._clock.monotonic()
         due = [self._next_sweep, now + self._flow.run_due()]
         run = self._pool.next()
@@ -248,7 +260,7 @@ class Member:
         return max(now, min(due))
 
     def drain(self) -> None:
-        """Start no more runs, and return the runs that have not started."""
+        """Start no more runs, and refuse the runs that have not started."""
         self.leaving = True
         self._flow.drain()
         self._executor.drain()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of all runs, and assertions on the record."""
+"""Record of all runs, and assertions about these runs."""
 
 import dataclasses
 import datetime
@@ -18,15 +18,16 @@ class Run:
     at: datetime.datetime
     job: str
     object: str
-    #: The tick that the run was for, in UTC.
+    #: The tick of the run, in UTC.
     tick: datetime.datetime
     attempt: int
     fence: int
     #: Name of the member that called the handler.
     member: str
-    #: 'running' until the handler returns; then 'done' or 'failed'.
+    #: 'running' until the handler returns, and then 'done' or 'failed'.
     outcome: str = 'running'
-    #: The exception that the handler raised, if any.
+    #: The exception that the handler raised. None means that the handler has
+    #: not raised an exception.
     error: BaseException | None = None
 
     def __str__(self) -> str:
@@ -44,7 +45,11 @@ class Record:
 
     def find(self, job: str, object_id: str | int | None,
              tick: datetime.datetime | None) -> list[Run]:
-        """Return the runs of *job* that match. None matches every value."""
+        """Return the runs of *job* for an object and a tick.
+
+        :param object_id: Id of the object. None means all objects.
+        :param tick: The tick. None means all ticks.
+        """
         return [run for run in self.runs if run.job == job
                 and (object_id is None or run.object == str(object_id))
                 and tick in (None, run.tick)]
@@ -53,8 +58,8 @@ class Record:
               job: str) -> None:
         """Check that *holds* is true.
 
-        :param expected: Returns the beginning of the error message. The runs
-            of *job* follow it.
+        :param expected: Returns the beginning of the error message. The rest
+            of the message is a list of the runs of *job*.
         :raises AssertionError: *holds* is false.
         """
         if holds:

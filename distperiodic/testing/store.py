@@ -18,11 +18,11 @@ from distperiodic.core.schedule import SECOND
 class SharedMemoryStore(MemoryClaimStore):
     """Store in memory that has the guarantees of a shared store.
 
-    Unlike the store of a single member, this store refuses to claim a tick in
-    the future, or a tick before the watermark of its object. If a caller
+    Unlike the store of a single member, this store rejects claims of ticks in
+    the future, and of ticks before the watermark of an object. If a caller
     repeats the call that ended runs, the store returns the same objects again.
-    The store also records the time in which schedulers have served each job,
-    and it can pause jobs. See :class:`distperiodic.ports.ClaimStore`.
+    The store also records since when schedulers have served each job, and it
+    can pause jobs. See :class:`distperiodic.ports.ClaimStore`.
 
     :param clock: Clock of the store.
     """
@@ -33,8 +33,8 @@ class SharedMemoryStore(MemoryClaimStore):
         self._all_ended: set[tuple[str, str, Move]] = set()
         #: Reason of the pause, by job.
         self._paused: dict[str, str] = {}
-        #: For each job, the first and the last instant of the time in which
-        #: schedulers have served it without a gap.
+        #: For each job, the first and the last instant of the interval in
+        #: which schedulers have served the job without a gap.
         self._attended: dict[str, tuple[int, int]] = {}
 
     def now(self) -> int:

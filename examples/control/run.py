@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An operator drains a member, pauses a job and promotes a worker.
 
-Two schedulers, and two workers of a partition of which one is active. Each
-command of ``distperiodic`` is printed with its answer, and then what the
-members do is compared with what was asked. At the end stands the record of who
-asked for what, and why.
+The group has two schedulers, and two workers of a partition of which one is
+active. The program prints each ``distperiodic`` command with its answer, and
+then waits until the members have obeyed. At the end it prints the record of
+all actions.
 
-It needs a broker and a coordination service. One Redis is enough for both::
+The program needs a broker and a coordination service. One Redis server is
+enough for both::
 
     TRANSPORT_URL=redis://localhost BACKEND_URL=redis://localhost \
         python run.py
@@ -75,13 +76,13 @@ class Cluster:
             start_new_session=True))
 
     def ask(self, *words):
-        """Run a command, and return its answer."""
+        """Run a distperiodic command, and return its output."""
         return subprocess.run(
             self.command(*words), cwd=HERE, check=True, text=True,
             stdout=subprocess.PIPE).stdout
 
     def order(self, *words):
-        """Run a command, and print it with its answer."""
+        """Run a distperiodic command, and print it with its output."""
         print('$ distperiodic', *words)
         print(self.ask(*words), end='')
 
@@ -89,7 +90,7 @@ class Cluster:
         return json.loads(self.ask(*words, '-f', 'json'))
 
     def runs(self, since=0.0):
-        """(pid of the launcher, seconds) of each run that began since."""
+        """Return (pid of the launcher, seconds) of each run after *since*."""
         lines = [line.split() for line
                  in self.journal.read_text().splitlines()]
         return [(int(pid), float(at)) for pid, at in lines
@@ -97,7 +98,7 @@ class Cluster:
 
     def close(self):
         for process in self.processes:
-            # The launcher, and the process that it launched.
+            # Kill the launcher and the process that it launched.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -110,16 +111,16 @@ def until(condition):
 
 
 def roles(cluster):
-    """Return the members that are active and that stand by, by role."""
+    """Return the active and the standby worker, by role."""
     return {one['partition_role']: one['member']
             for one in cluster.rows('member', 'list')
             if one['partition_role']}
 
 
 def pause(cluster):
-    """Pause the job: nothing runs until it is resumed."""
+    """Pause and resume the job. Return True if it did not run in between."""
     cluster.order('job', 'pause', 'use_licence', '--reason', 'licence ends')
-    # A run that was claimed before may still begin.
+    # A run that was claimed before the pause may still begin.
     time.sleep(1.0)
     paused = time.time()
     time.sleep(SECONDS)
@@ -130,7 +131,7 @@ def pause(cluster):
 
 
 def drain(cluster):
-    """Drain a scheduler: the other one claims for it."""
+    """Drain a scheduler, and wait until the other scheduler claims."""
     first = next(one['member'] for one in cluster.rows('member', 'list')
                  if one['role'] == 'scheduler')
     cluster.order('member', 'drain', first, '--schedulers', '--reason',
@@ -142,7 +143,7 @@ def drain(cluster):
 
 
 def promote(cluster):
-    """Make the other worker active: it runs the next jobs."""
+    """Make the standby worker active, and wait until it runs the job."""
     (before, _), = cluster.runs()[-1:]
     other = until(lambda: roles(cluster).get('standby'))
     cluster.order('partition', 'promote', 'licence', other)

@@ -6,7 +6,7 @@ Run the program as::
     python review.py --config-file review.conf
 
 One reviewer dies with documents in its bucket. After ``bucket_timeout`` the
-other reviewers get these documents. Each document is reviewed once.
+other reviewers get these documents. Each document is reviewed exactly once.
 """
 
 import multiprocessing

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two partitions in one process; the handlers of one hang.
 
-Each partition has its own pool of threads. So the other one goes on as before:
-the account at the end shows how late its runs began, alone and beside the
-partition that hangs. No server is needed.
+Each partition has its own pool of threads, so the other partition continues.
+The program prints how late the runs of the other partition began, before and
+after the first partition hangs. No server is needed.
 """
 
 import os
@@ -59,14 +59,14 @@ def write(event, late=0.0):
 
 
 def events(journal, event, since=0.0):
-    """Return how late the runs of an event began, in seconds."""
+    """Return the lateness of each *event* after *since*, in seconds."""
     lines = [line.split() for line in journal.read_text().splitlines()]
     return [float(late) for found, at, late in lines
             if found == event and float(at) >= since]
 
 
 def watch(journal):
-    """Return how late the runs of the next seconds begin, sorted."""
+    """Return the lateness of the runs in the next seconds, sorted."""
     since = time.time()
     while (time.time() < since + SECONDS
            or len(events(journal, 'bill', since)) < SECONDS * INVOICES):
@@ -99,7 +99,7 @@ def main():
               'threads')
         return int(hanging != 3)
     finally:
-        # The launcher, and the process that it launched.
+        # Kill the launcher and the process that it launched.
         os.killpg(scheduler.pid, signal.SIGKILL)
         scheduler.wait()
 

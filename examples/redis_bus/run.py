@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Redis instead of RabbitMQ: a scheduler sends work through streams.
 
-Two workers run it, and one of them is killed. The store decides which runs
-count, so a message that is lost with the worker loses no work.
+Two workers run the work, and one of them is killed. The claims are in the
+store, so no work is lost if a message is lost with the worker.
 
-It needs a Redis, for messages and for the membership of the group::
+The program needs a Redis server, for messages and for the membership of the
+group::
 
     REDIS_URL=redis://localhost python run.py
 """
@@ -79,7 +80,7 @@ class Cluster:
         self.processes.append(self.run(*command, '--tasks', 'run:Pings'))
 
     def events(self, event):
-        """(tick, host, pid of the launcher) of each line of an event."""
+        """Return (tick, host, pid of the launcher) of each *event*."""
         lines = [line.split() for line
                  in self.journal.read_text().splitlines()]
         return [(tick, host, int(pid)) for found, tick, host, pid in lines
@@ -102,7 +103,7 @@ class Cluster:
             time.sleep(0.05)
 
     def kill(self, pid):
-        """Kill a launcher, and the process that it launched."""
+        """Kill a launcher and the process that it launched."""
         os.killpg(pid, signal.SIGKILL)
 
     def close(self):
@@ -130,9 +131,9 @@ def main():
 
 
 def account(cluster, victim):
-    """Print what ran, and return 0 if nothing is missing."""
+    """Print the numbers of ticks and runs. Return 0 if no tick is missing."""
     ticks = cluster.complete()
-    # The first tick may be in progress when the workers arrive.
+    # The first tick may begin before the workers have started.
     times = [float(tick) for tick in ticks]
     missing = set(range(round(times[0]), round(times[-1]))) - {
         round(at) for at in times}

@@ -138,7 +138,10 @@ def gap(cluster, pid, since):
 
 
 def account(events, last):
-    """Print the users of the licence. Return 0 if they did not alternate."""
+    """Print the number of uses of the licence.
+
+    Return 0 if no worker used it again after another one had used it.
+    """
     users = [pid for event, pid, _ in events if event == 'begin']
     turns = [pid for before, pid in zip([None, *users], users, strict=False)
              if pid != before]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was written down to the record that the checker judges.
+"""The record of a cluster for the checker, and checks of the chaos suite.
 
-    ledger   runs, effects, deaths        what the handlers did
-    journal  claims, grants, endings      what the store committed
-    driver   windows, stalls              what befell them
+The record combines three sources:
+
+    ledger   runs, effects, deaths        actions of the handlers
+    journal  claims, grants, endings      transactions of the store
+    driver   windows, stalls              faults
 """
 
 import collections
@@ -21,43 +23,50 @@ from tests.oracle.facts import Skip
 
 SECOND = checker.SECOND
 
-#: What a fault leaves behind is about for as long as sessions, leases and a
-#: start take.
+#: Microseconds for which a fault may have effects after its end: a session and
+#: a lease must expire, and a process must start.
 AFTER = int((SESSION + LEASE + 5.0) * SECOND)
-#: By when what was claimed must have ended.
+#: Microseconds within which a claim must end.
 PATIENCE = 20 * SECOND
-# The time of a commit is taken before others can see what was committed; on a
-# busy machine a server may stand still between the two.
+# Microseconds from the timestamp of a commit until other transactions can see
+# the commit. PostgreSQL takes the timestamp first. On a busy machine, it may
+# pause before it makes the commit visible.
 _SEEN = SECOND // 10
 
 _ENDINGS = {state.value for state in ENDINGS}
 
 
 class Window(NamedTuple):
-    """A time in which a fault, or what it left behind, was about."""
+    """The time from the start of a fault to its end."""
 
     begin: int
     end: int
     kind: str
-    #: Whom it befell: names of hosts and servers, and pids.
+    #: Names of the affected hosts and servers, and pids of the affected
+    #: processes.
     befell: frozenset[str | int] = frozenset()
 
     @property
     def over(self) -> int:
-        """Return when the fault has no effect any more."""
+        """Return the time from which the fault has no effects."""
         return self.end + AFTER
 
 
 @dataclasses.dataclass
 class Record(checker.Record):
-    """The same with when faults were about, and what was skipped."""
+    """The record of the checker, with faults and skips."""
 
     windows: list[Window] = dataclasses.field(default_factory=list)
     skips: list[Skip] = dataclasses.field(default_factory=list)
 
 
 def record(told, moves, driver, begin, end):
-    """The record of the time from *begin* to *end*."""
+    """Return the record of the time from *begin* to *end*.
+
+    :param told: lines of the ledger.
+    :param moves: rows of the journal; see :func:`tests.chaos.journal.read`.
+    :param driver: the :class:`tests.chaos.faults.Driver` of the faults.
+    """
     found = claims(moves)
     all_runs = runs(told)
     _excuse(all_runs, driver.stalls)
@@ -72,7 +81,11 @@ def record(told, moves, driver, begin, end):
 
 
 def runs(told):
-    """What the handlers said of themselves; the dead have ended, too."""
+    """Return the runs that handlers recorded in the ledger.
+
+    If a process died during a run, the run ended at the time of the death,
+    with the outcome 'killed'.
+    """
     made = []
     going = collections.defaultdict(dict)
     for line in told:
@@ -94,9 +107,12 @@ def runs(told):
 
 
 def _excuse(all_runs, stalls):
-    """Take out the runs that a process began when it went on after it had
-    been stopped, a step before its handler: it could not know that they were
-    somebody else's by then, and has to find out at its next look.
+    """Mark the stale runs, and remove those that a stall excuses.
+
+    A run is stale if an earlier run of its object had a greater fence. A
+    process may start a stale run if it was stopped between its last check of
+    the lease and the call of the handler. So a stall excuses the stale runs of
+    its process that begin during the stall or less than 1 s after it.
     """
     newest = {}
     for run in list(all_runs):
@@ -113,7 +129,10 @@ def _excuse(all_runs, stalls):
 
 
 def _count_beside(all_runs, stalls):
-    """Tell each run how many others of its job went on when it began."""
+    """Set for each run the number of other runs of its job at its start.
+
+    Runs of processes that were stopped at this moment do not count.
+    """
     going = collections.defaultdict(list)
     for run in all_runs:
         others = going[run.job]
@@ -127,8 +146,9 @@ def _count_beside(all_runs, stalls):
 
 
 def claims(moves):
-    """Every claim with its grants and endings, from the journal. A row that
-    was listed has no claim yet.
+    """Return all claims in the journal, with their grants and endings.
+
+    A row in the state 'listed' does not represent a claim.
     """
     found = {}
     last = {}
@@ -161,7 +181,7 @@ def claims(moves):
 
 
 def skips(moves):
-    """What was given up, in the order of time."""
+    """Return the skips in the journal, oldest first."""
     found = []
     last = {}
     for row in moves:
@@ -178,9 +198,11 @@ def skips(moves):
 
 
 def due(record_, moves, history):
-    """Job to how many ticks its objects had, by the grid from the first that
-    each was claimed for to the last that was settled, and by the store's own
-    account.
+    """Return two numbers of due ticks for each job.
+
+    The first number is computed from the schedule. It counts the ticks of each
+    object from its first row in the journal to its last watermark. The second
+    number is the sum of ``due`` in the store's history.
     """
     first, last = {}, {}
     for row in moves:
@@ -198,9 +220,9 @@ def due(record_, moves, history):
 
 
 def beyond(due_):
-    """Jobs of which the store has counted more ticks than there were.
+    """Find jobs whose history counts more ticks than their schedules have.
 
-    :param due_: what :func:`due` tells.
+    :param due_: result of :func:`due`.
     """
     return [checker.Finding('account', f'{job}: {grid} ticks by the grid, and '
                             f'{told} due by the history')
@@ -208,12 +230,13 @@ def beyond(due_):
 
 
 def check(record_, booked, history, strangers):
-    """What the checker finds, and what only this record can show.
+    """Return the findings of the checker and of the checks in this module.
 
-    :param booked: effects that were committed with the end of their run:
-        (object, tick, fence).
-    :param history: the account of the store: (job, tick) to its counts.
-    :param strangers: processes that were never let in.
+    :param booked: effects that were committed in the transaction that ended
+        their run: (object, tick, fence).
+    :param history: the store's history: counts by (job, tick).
+    :param strangers: pids of processes that must not run anything, because
+        another process had their name.
     """
     return [*checker.check(record_), *_unfounded(record_),
             *_booked(record_, booked), *_account(record_, history),
@@ -224,19 +247,27 @@ def check(record_, booked, history, strangers):
 
 
 def _unfounded(record_):
-    """Claims that are done though no run under that fence was."""
+    """Find claims that are done, although no run with their fence ended as
+    done.
+    """
     done = {(run.key, run.fence) for run in record_.runs
             if run.outcome == 'done'}
     return [checker.Finding('unfounded', f'{key} is done by {fence}, and no '
                             'run under it has come to its end')
             for key, claim in record_.claims.items()
             for fence in claim.counted if (key, fence) not in done
-            # Its last line may be under way when it is killed.
+            # A handler of this job commits the end of its run before it
+            # records the end in the ledger. Its process may be killed between
+            # these two actions.
             and key[0] != 'booked']
 
 
 def _booked(record_, booked):
-    """Effects that were committed with the end of their run, or not."""
+    """Compare the effects of the job 'booked' with its claims.
+
+    Each claim that is done must have exactly one effect. Each effect must
+    belong to a claim that is done.
+    """
     found = []
     counted = {(key[1], key[2], fence)
                for key, claim in record_.claims.items()
@@ -257,7 +288,7 @@ def _booked(record_, booked):
 
 
 def _account(record_, history):
-    """Whether the store's own account is that of the journal."""
+    """Find differences between the store's history and the journal."""
     counts = collections.defaultdict(collections.Counter)
     for (job, _, tick), claim in record_.claims.items():
         counts[job, tick]['claimed'] += 1
@@ -266,7 +297,8 @@ def _account(record_, history):
     found = []
     for tick, count in counts.items():
         if tick[1] > record_.end - PATIENCE:
-            # What was ended in a session of its handler's is counted later.
+            # If a handler ended its run in its own transaction, the store
+            # updates the history later.
             continue
         told = history.get(tick, collections.Counter())
         for what in 'done', 'dead', 'superseded', 'cancelled':
@@ -283,7 +315,10 @@ def _account(record_, history):
 
 
 def _early(record_):
-    """Claims of ticks that lay ahead, by the clock of the store."""
+    """Find claims acquired before their tick, by the store's clock.
+
+    A claim may precede its tick by up to :data:`EARLIEST`.
+    """
     return [checker.Finding('early', f'{key} was claimed '
                             f'{(claim.tick - claim.at) / SECOND:.3f} s before')
             for key, claim in record_.claims.items()
@@ -291,7 +326,9 @@ def _early(record_):
 
 
 def _repeats(record_):
-    """Ticks that ran once more after they were done, far from any fault."""
+    """Find ticks that ran again after a run was done, without a fault at that
+    time.
+    """
     found = []
     by_key = collections.defaultdict(list)
     for run in record_.runs:

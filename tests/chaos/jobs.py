@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of the cluster: every policy, and handlers of every kind.
+"""The jobs of the cluster, with all policies and with handlers of all kinds.
 
-A handler writes down that it began, works while its run is surely its own,
-shows its fence to the ledger, and writes down how it ended. How long it takes
-and whether it fails is drawn from the run itself, so the same run does the
-same in each process.
+A handler records its start in the ledger, checks its lease while it works,
+sends an effect with its fence to the ledger, and records its outcome. The
+duration and the failure of a run depend only on the object, the tick and the
+attempt. So they are the same in each process.
 """
 
 import dataclasses
@@ -24,12 +24,13 @@ SECOND = checker.SECOND
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy(checker.Policy):
-    """What a job promises, and between which ticks, in microseconds."""
+    """The guarantees of a job, and the spacing of its ticks."""
 
+    #: Microseconds between two ticks.
     period: int = 0
 
 
-#: What each job promises, for the checker; and how many objects it has.
+#: The policy of each job by its name, for the checker.
 POLICIES = {policy.job: policy for policy in (
     Policy('poll', period=2 * SECOND),
     Policy('each', period=4 * SECOND, every=True),
@@ -46,39 +47,43 @@ POLICIES = {policy.job: policy for policy in (
     Policy('rare', period=15 * SECOND),
     Policy('cron', period=60 * SECOND),
 )}
-#: So few that two processors, which eight processes and three servers share
-#: with other tests, have time left to work off what a fault has left.
+#: Number of objects of each job. The numbers are small, because the cluster
+#: shares two processors with other tests. The processors must have time left
+#: for the backlog after a fault.
 OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
            'once': 10, 'slow': 4, 'spread': 30, 'own': 18, 'booked': 6,
            'narrow': 6, 'rare': 30, 'cron': 10}
-#: Jobs whose ticks are so rare that each one must be claimed, and not only
-#: the latest.
+#: Jobs with long periods. The deadline of a claim is before the next tick, so
+#: the oracle requires a claim for each tick. A tick of a job with a short
+#: period may be given up for the next tick.
 RARE = ('spread', 'own', 'group', 'rare', 'cron')
-#: Seconds between the ticks of the objects of 'own', in turns; 0: those of
-#: their job.
+#: Seconds between the ticks of an object of the job 'own'. The objects use
+#: these values in turn. Zero means the schedule of the job.
 OWN = (0, 15, 20)
 
-#: How often a handler looks whether its run is still its own, in seconds.
+#: Seconds between two checks of the lease in a handler.
 _LOOK = 0.05
 
 
 def objects_of(job):
-    """The ids of a job's objects; of a job without them, its one key."""
+    """Return the ids of a job's objects. The only id of a job without a
+    catalogue is the name of the job.
+    """
     if job not in OBJECTS:
         return [job]
     return [f'{job}-{n:03}' for n in range(OBJECTS[job])]
 
 
 class Replaced(Exception):
-    """The run is not surely this process's any more."""
+    """The run was cancelled, or its process cannot trust its lease."""
 
 
 class Hands:
-    """What handlers have in common.
+    """The common code of all handlers.
 
-    :param ledger: see :mod:`tests.chaos.ledger`.
-    :param connection: the URL of the store, for effects that are committed
-        with the end of their run.
+    :param ledger: a :class:`tests.chaos.ledger.Ledger`.
+    :param connection: URL of the store. A handler writes an effect there in
+        the same transaction as the end of its run.
     """
 
     def __init__(self, ledger, connection):
@@ -100,7 +105,10 @@ class Hands:
             fence=context.fence, wall=time.time(), **about)
 
     def work(self, context, seconds, fails=0.0):
-        """One run that takes so long, and fails with that chance."""
+        """Run for a number of seconds, and then succeed or fail.
+
+        :param fails: probability of a failure, from 0 to 1.
+        """
         self.begin(context)
         try:
             self._while_mine(context, seconds)
@@ -116,7 +124,7 @@ class Hands:
         self.end(context, 'done')
 
     def step(self, context, parameters):
-        """One run of a command; returns its result."""
+        """Run a command and return its result."""
         self._tell('step', context, attempt=context.attempt,
                    step=context.step, rollback=context.rollback,
                    parameters=parameters)
@@ -132,12 +140,14 @@ class Hands:
         return result
 
     def book(self, context):
-        """One run whose effect is committed with its end, or not at all."""
+        """Commit an effect and the end of the run in one transaction."""
         self.begin(context)
         outcome = 'failed'
         try:
             with self._making:
-                # Several begin at once; each engine keeps its connections.
+                # Runs may start at the same time. The lock ensures that the
+                # process has only one engine, because each engine keeps
+                # connections open.
                 if self._engine is None:
                     url = sa.make_url(self._connection)
                     self._engine = sa.create_engine(
@@ -170,7 +180,9 @@ class Hands:
 
 
 def _draw(context, what):
-    """A number from 0 to 1 of this run."""
+    """Return a number from 0 to 1 that depends only on *what*, the object, the
+    tick and the attempt.
+    """
     text = f'{what} {context.key} {context.attempt}'.encode()
     digest = hashlib.sha256(text).digest()
     return int.from_bytes(digest[:8], 'big') / 2 ** 64
@@ -185,8 +197,8 @@ class _Own:
 
 
 def spacing_of(job, key):
-    """Seconds between the ticks of an object with a schedule of its own; 0:
-    it follows its job's.
+    """Return the seconds between the ticks of an object that has its own
+    schedule. Zero means that the object follows the schedule of its job.
     """
     return OWN[int(key[-3:]) % len(OWN)] if job == 'own' else 0
 
@@ -212,11 +224,15 @@ _Catalogues = type('_Catalogues', (_Commands,), {
 
 
 def make_tasks(conf, hands):
-    """The tasks, as a service would declare them."""
+    """Return an instance of a class that declares all jobs and commands.
+
+    :param hands: the :class:`Hands` that the handlers use. None is allowed if
+        no handler runs.
+    """
 
     class Tasks(_Catalogues):
 
-        #: What its commands run with, too.
+        #: The methods of the commands use this attribute.
         hands = None
 
         @periodic.periodic_task(spacing=2, objects='list_poll')

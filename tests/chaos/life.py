@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One life of a cluster, from its start to the verdict::
+"""One run of a cluster with faults, from its start to the findings::
 
-    start ── calm ── faults ──────────── healed ── recovery ── the end
-             rates,  as planned                    all as before?
-             sizes
+    start ── calm ────────── faults ──── recovery ──── calm ───── end
+             measure load    apply the   wait until    measure    check
+             and resources   plan        the backlog   resources  the
+                                         is gone       again      record
 """
 
 import collections
@@ -36,62 +37,80 @@ from tests.chaos.plan import draw
 
 SECOND = checker.SECOND
 
-#: Seconds: before the faults, and after all has recovered from them; so long
-#: that what was claimed then must have ended.
+#: Seconds of normal operation before the first fault.
 CALM = 15.0
+#: Seconds of normal operation after the recovery. The record ends with this
+#: time. It is longer than :data:`tests.chaos.books.PATIENCE`, so the checker
+#: requires that all claims from before the recovery have ended.
 AFTERWARDS = 22.0
-# How long it may take to work off what was missed.
+# Seconds within which the cluster must work off its backlog after the last
+# fault.
 _PATIENCE = 90.0
-#: The endings that each life has to show.
+#: Final states of claims. Each must occur in a run of the cluster.
 ENDINGS = ('done', 'dead', 'skipped', 'superseded')
 
 
 @dataclasses.dataclass
 class Lived:
-    """What came of it."""
+    """The results of one run of a cluster."""
 
     seed: int
     plan: list[Fault]
     record: books.Record
-    #: When the last fault was over: microseconds.
+    #: Time at which the last fault ended, in microseconds.
     healed: int
-    #: Every move of every claim; see :mod:`tests.chaos.journal`.
+    #: Each transition of each claim; see :mod:`tests.chaos.journal`.
     moves: list[Any]
-    #: When what befell them.
+    #: The time of each fault.
     windows: list[books.Window]
-    #: (microseconds, host): when a process died or was stopped.
+    #: (microseconds, host): the time at which a process died, or was stopped
+    #: for longer than its session.
     deaths: list[tuple[int, str]]
     findings: list[checker.Finding]
-    #: How often each kind of fault has happened.
+    #: Number of faults by kind. Planned faults that could not be applied do
+    #: not count.
     happened: collections.Counter[str]
-    #: Steps that were passed, and at which somebody was struck.
+    #: Names of the failpoints that any process passed.
     passed: set[str]
+    #: For each failpoint, the number of processes that a fault killed or
+    #: stopped there.
     struck: collections.Counter[str]
+    #: Number of claims by final state. 'skipped' also counts the ticks that
+    #: were skipped without a claim.
     endings: collections.Counter[str]
-    #: Server to its calm rate and its greatest one since.
+    #: For each server, its mean rate of requests before the first fault and
+    #: its greatest rate after that.
     rates: dict[str, tuple[float, float]]
+    #: The resources in use before the first fault and at the end; see
+    #: :func:`tests.chaos.gauges.sizes`.
     sizes: tuple[dict[str, int], dict[str, int]]
-    #: Seconds from the last fault until each object had one of its last
-    #: ticks.
+    #: Seconds from the end of the last fault until one of the last two ticks
+    #: of each object was settled.
     caught_up: float
-    #: What became of what was due; see :mod:`tests.oracle.fates`.
+    #: Number of due ticks by outcome; see :mod:`tests.oracle.fates`.
     fates: collections.Counter[str]
-    #: Job to the number of required claims, and of due ticks.
+    #: For each job, the number of required claims and of due ticks.
     required: dict[str, tuple[int, int]]
-    #: What the store's account has of each job; see :mod:`tests.chaos.books`.
+    #: For each job, the number of due ticks by its schedule and by the store's
+    #: history; see :func:`tests.chaos.books.due`.
     due: dict[str, tuple[int, int]]
-    #: Tasks by their last status, and runs of commands by their outcome.
+    #: Number of tasks by their last status.
     tasks: collections.Counter[str]
+    #: Number of runs of commands by outcome.
     steps: collections.Counter[str]
 
 
 def live(place, seed, seconds, only=(), pause=LOOSE,
          tell=lambda text: None):
-    """Live through the plan of *seed*; faults come for so many seconds.
+    """Start a cluster, apply the faults of *seed*, and check its record.
 
-    :param place: an empty directory; logs and records stay in it.
-    :param only: the kinds of faults that come; empty: all.
+    :param place: an empty directory for logs and records, which stay there.
+    :param seconds: length of the plan in seconds. All planned faults begin and
+        end in this time.
+    :param only: kinds of the faults to apply. Empty means all kinds.
     :param pause: see :func:`tests.chaos.plan.draw`.
+    :param tell: receives the lines that report the progress.
+    :returns: a :class:`Lived`.
     """
     began = time.monotonic()
 
@@ -183,7 +202,11 @@ def _keep(path, moves):
 
 
 def _until_caught_up(engine, rates):
-    """Wait until each object had one of its last ticks; the seconds."""
+    """Wait until one of the last two ticks of each object is settled.
+
+    :returns: Seconds that this took. A number greater than ``_PATIENCE`` means
+        that the wait timed out.
+    """
     began = time.monotonic()
     while time.monotonic() < began + _PATIENCE:
         with engine.connect() as connection:
@@ -212,7 +235,9 @@ def _all_run(cluster):
 
 
 def _deaths(lines, driver):
-    """When processes died or were stopped, and of which host."""
+    """Return (microseconds, host) of each death of a process, and of each stop
+    that was longer than a session.
+    """
     hosts = {line['pid']: line['host'] for line in lines}
     return sorted(
         [(line['at'], line['host']) for line in lines
@@ -223,7 +248,7 @@ def _deaths(lines, driver):
 
 
 def _history(connection):
-    """The store's account: (job, tick) to its counts."""
+    """Return the store's history: counts by (job, tick)."""
     rows = connection.execute(sa.text(
         'SELECT name, tick, sum(due) AS due, sum(done) AS done, '
         'sum(dead) AS dead, sum(skipped) AS skipped, '
@@ -237,7 +262,7 @@ def _history(connection):
 
 
 def _growth(lived):
-    """Storms, leaks, and what was not worked off."""
+    """Find request storms, resource leaks and a backlog that remained."""
     found = [checker.Finding('storm', (
         f'{most:.0f} {gauges.UNITS[server]} a second, {calm:.0f} in calm '
         'times')) for server, (calm, most) in lived.rates.items()
@@ -252,7 +277,9 @@ def _growth(lived):
 
 
 def _vacuity(lived, lines):
-    """What this life did not show, and so did not test."""
+    """Find everything that did not occur, and so was not tested: faults,
+    failpoints, jobs, final states, outcomes of tasks, and required claims.
+    """
     ran = {line['job'] for line in lines if line['what'] == 'end'}
     missing = {
         'fault': {one.kind for one in lived.plan} - set(lived.happened),

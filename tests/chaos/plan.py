@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls the cluster, and when: drawn from a seed, and nothing else."""
+"""The plan of a cluster's faults, drawn from a seed."""
 
 import random
 from typing import NamedTuple
 
 from tests.chaos import failpoints
 
-#: Kind of fault to the seconds that it lasts, at least and at most.
+#: Least and greatest duration in seconds, for each kind of fault.
 KINDS = {
     'scheduler killed': (0.5, 6.0),
     'worker killed': (0.5, 6.0),
@@ -60,38 +60,46 @@ KINDS = {
 }
 
 
-#: Seconds between the beginnings of two faults, at least and at most: so that
-#: some are alone, and so that all kinds come soon.
+#: Least and greatest number of seconds from the start of a fault to the start
+#: of the next fault. Some faults do not overlap any other fault.
 LOOSE = (1.0, 12.0)
+#: Shorter intervals than :data:`LOOSE`. All kinds of faults occur sooner, but
+#: more faults overlap.
 DENSE = (0.8, 3.5)
 
 
-#: What takes a file system that can be filled.
+#: Kinds of faults that need a small file system, which the test can fill.
 ON_A_SMALL_DISK = ('store disk full',)
-# There are many steps, so these come more often than the others.
+# Kinds of faults at a failpoint. They occur more often than the others,
+# because there are many failpoints.
 _AT_A_STEP = ('killed at a step', 'frozen at a step')
+# Number of additional faults of each of these kinds in a round of faults.
 _MORE = 2
 
 
 class Fault(NamedTuple):
-    """One thing that befalls the cluster."""
+    """One planned fault."""
 
-    #: Seconds from the first moment of the faults.
+    #: Start of the fault, in seconds from the start of the plan.
     at: float
     kind: str
-    #: How long it lasts, in seconds.
+    #: Duration of the fault in seconds.
     seconds: float
-    #: Of what it draws by itself, such as whom it befalls.
+    #: Seed for the random choices of the fault, such as the affected host.
     seed: str
-    #: Where a process is struck; empty: wherever it is.
+    #: Failpoint at which a process is killed or stopped. Empty means that the
+    #: fault is not tied to a failpoint.
     point: str = ''
 
 
 def draw(seed, seconds, pause=LOOSE, without=()):
-    """Faults for so many seconds. All kinds come before one comes again.
+    """Return the faults of *seed* that end within a number of seconds.
+
+    The faults form rounds. In each round, each kind of fault occurs once, or
+    three times if it needs a failpoint. The last round may be incomplete.
 
     :param pause: :data:`LOOSE` or :data:`DENSE`.
-    :param without: kinds that are left out.
+    :param without: kinds of faults to leave out.
     """
     chance = random.Random(f'plan {seed}')
     kinds, points = [], []

@@ -6,12 +6,13 @@ import os
 import signal
 import time
 
-# Seconds within which some process is expected to pass an armed step.
+# Seconds to wait for a process to pass an armed failpoint. If no process
+# passes it, the fault does not occur.
 _PATIENCE = 15.0
 
 
 def kill(fault, kind):
-    """Kill a whole program, and start it again later."""
+    """Kill all processes of a host, and start the host again later."""
     host = yield from fault.take_host(kind)
     host.program.kill()
     yield fault.seconds
@@ -19,7 +20,10 @@ def kill(fault, kind):
 
 
 def freeze(fault, kind):
-    """Stop the processes that do the work, and continue them later."""
+    """Stop each service process of a host for the duration of the fault.
+
+    The launcher, which is the parent of these processes, continues to run.
+    """
     host = yield from fault.take_host(kind)
     for pid in host.program.children:
         yield from _stop(fault, pid)
@@ -34,8 +38,8 @@ def _stop(fault, pid):
 
 
 def _go_on(fault, pid, begin):
-    # Include 0.3 s after the stop in the recorded stall. In this time the
-    # process starts its overdue work.
+    # The recorded stall includes 0.3 s after the end of the stop. In this time
+    # the process may still start overdue work.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     yield 0.3
@@ -43,7 +47,10 @@ def _go_on(fault, pid, begin):
 
 
 def strike(fault, number):
-    """Kill or stop the next process that passes a step of the pipeline."""
+    """Kill or stop the next process that passes the failpoint of the fault.
+
+    :param number: SIGKILL or SIGSTOP.
+    """
     name = fault.fault.point
     armed = fault.cluster.place / 'points' / name
     armed.write_text(number.name)
@@ -78,7 +85,10 @@ def roll(fault):
 
 
 def change_points(fault):
-    """Give one scheduler another number of points, by SIGHUP."""
+    """Change a scheduler's number of points on the ring, and then restore it.
+
+    The scheduler reads the new number when it receives SIGHUP.
+    """
     host = yield from fault.take_host('scheduler')
     for points in fault.random.choice([8, 80, 200]), 40:
         host.points = points
@@ -88,9 +98,10 @@ def change_points(fault):
 
 
 def take_name(fault):
-    """Start a second process under the name of one that is at work."""
+    """Start a second process with the name of a running process."""
     host = yield from fault.take_host()
-    # While ZooKeeper restarts, the second process may be first to join.
+    # During a restart of ZooKeeper, the second process might join before the
+    # first one. So reserve ZooKeeper, to keep other faults away from it.
     yield from fault.take('zookeeper')
     fault.befell.discard('zookeeper')
     fault.happened = yield from fault.until(
@@ -102,20 +113,22 @@ def take_name(fault):
         'twin.conf', state_path=host.place / 'twin'), log)
     yield fault.seconds
     pids = twin.kill()
-    # The first process may have lost its name at a failpoint.
+    # If the first process was killed or stopped at a failpoint, it may have
+    # lost its name to the second one. Otherwise the second one must not run
+    # anything.
     if not _told_by(fault.cluster, host, 'struck'):
         fault.driver.strangers.update(pids)
 
 
 def _told_by(cluster, host, what):
-    """Return whether the processes of *host* recorded *what*."""
+    """Return whether a process of *host* has recorded *what* in the ledger."""
     pids = set(host.program.children)
     return any(line['what'] == what and line['pid'] in pids
                for line in cluster.told())
 
 
 def step_clock(fault):
-    """Set the wall clock of one process ahead or back for a while."""
+    """Set the wall clock of one host ahead or back for a while."""
     host = yield from fault.take_host()
     host.turn_clock(fault.random.choice([-20.0, -3.0, -1.0, 1.0, 3.0, 20.0]))
     yield fault.seconds
@@ -123,7 +136,9 @@ def step_clock(fault):
 
 
 def fill_log(fault):
-    """Start one host with a log on a device that is full."""
+    """Restart a host with its log on a full device, and later with its own
+    log file.
+    """
     host = yield from fault.take_host()
     host.program.kill()
     host.start(log='/dev/full')

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the oracle needs to know of real processes.
+"""The input of the oracle for a cluster of real processes.
 
-It is the oracle of the simulation, with what is known of a cluster of real
-processes. A scheduler counts as unable to claim during a fault of the ensemble
-or the store, and during a fault of its own and while it starts again. The
-other schedulers must claim its ticks meanwhile. Nothing else is excused: the
-reason of each skip must be true at all times.
+The simulation uses the same oracle. Here a scheduler counts as unable to claim
+during each fault of ZooKeeper or PostgreSQL. It also counts as unable during a
+fault of its own host, and for the :data:`START` seconds after that fault. If
+other schedulers are able to claim in this time, they must claim the ticks of
+the affected scheduler. There is no other excuse: the reason of each skip must
+be true at all times.
 """
 
 from oslo_config import cfg
@@ -27,26 +28,29 @@ from tests.oracle.facts import Reading
 from tests.oracle.facts import Scheduler
 from tests.oracle.facts import Span
 
-#: Guarantee G4: a due tick is claimed so long after the later of its due time
-#: and the moment from which somebody is able to.
+#: Guarantee G4: seconds within which a due tick is claimed. They count from
+#: the due time, or from the moment when some scheduler becomes able to claim
+#: the tick, if that is later.
 PROMISE = SESSION + 1.0
-#: The same, if the owner of the object is able to claim it.
+#: Seconds within which the owner of an object claims a due tick. They count
+#: from the due time, or from the moment when the owner becomes able to claim
+#: the tick, if that is later.
 PROMPT = 1.0
-#: How long a process may take to do what is due on a machine that is busy.
+#: Seconds added to each limit, because a busy machine delays the processes.
 SLACK = 2.0
-#: How long a scheduler takes to start again after a fault of its own.
+#: Seconds that a scheduler needs to start again after a fault of its own host.
 START = 6.0
-#: Servers without which no scheduler claims.
+#: Names of the servers that a scheduler needs to claim a tick.
 _NEEDED = frozenset(['zookeeper', 'postgresql'])
 
 
 def judge(record, moves, hosts):
-    """What became of all that was due.
+    """Judge all due ticks of a record.
 
-    :param record: see :class:`tests.chaos.books.Record`; its end is when the
-        last move was read.
-    :param moves: of the journal.
-    :param hosts: pid to the host that it was on.
+    :param record: a :class:`tests.chaos.books.Record` that ends just before
+        the journal was read.
+    :param moves: rows of the journal; see :func:`tests.chaos.journal.read`.
+    :param hosts: names of hosts by the pids of their processes.
     :returns: a :class:`tests.oracle.fates.Oracle`.
     """
     return fates.judge(_facts(record, moves, hosts),
@@ -54,7 +58,9 @@ def judge(record, moves, hosts):
 
 
 def _facts(record, moves, hosts):
-    # What was listed before the cluster was calm may run, and need not.
+    # The objects were listed before the record begins, while the cluster
+    # started. Ticks from before the record may run, but nothing requires
+    # their claims.
     begin = min((row.at for row in moves), default=record.begin)
     tasks = jobs.make_tasks(_conf(), None)
     listings = {
@@ -80,7 +86,11 @@ def _facts(record, moves, hosts):
 
 
 def _after(window):
-    """Return the microseconds for which a fault has an effect afterwards."""
+    """Return for how many microseconds after a fault a scheduler still counts
+    as unable to claim.
+
+    The result is zero for a fault of ZooKeeper or PostgreSQL.
+    """
     return 0 if window.befell & _NEEDED else int(START * SECOND)
 
 

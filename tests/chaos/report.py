@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of one run, as text for a reader."""
+"""The report of one run of a cluster, as text for a reader."""
 
 import collections
 
@@ -21,45 +21,49 @@ def report(lived):
         f'{(record.end - record.begin) / SECOND:.0f} s, '
         f'{len(record.claims)} claims, {len(record.runs)} runs']
     lines += [
-        _counts('what became of due ticks', lived.fates),
-        'required claims of due ticks: ' + ', '.join(
+        _counts('due ticks by outcome', lived.fates),
+        'required claims, and due ticks, of each job: ' + ', '.join(
             f'{job} {required}/{every}' for job, (required, every)
             in sorted(lived.required.items())),
-        _counts('endings', lived.endings),
-        _counts('runs', collections.Counter(
+        _counts('claims by final state', lived.endings),
+        _counts('runs by outcome', collections.Counter(
             run.outcome or 'going on' for run in record.runs)),
         _counts('effects', collections.Counter(
-            'accepted' if effect.accepted else 'refused for their fence'
+            'accepted' if effect.accepted else 'rejected for an old fence'
             for effect in record.effects)),
-        _counts('tasks', lived.tasks), _counts('their runs', lived.steps),
-        _counts('faults', lived.happened),
-        f'steps passed: {len(lived.passed)}; struck at: '
+        _counts('tasks by status', lived.tasks),
+        _counts('runs of their steps by outcome', lived.steps),
+        _counts('faults by kind', lived.happened),
+        f'failpoints passed: {len(lived.passed)}; processes killed or '
+        'stopped at: '
         + (', '.join(f'{name} {number}' for name, number
                      in sorted(lived.struck.items())) or 'none')]
-    lines.append('ticks by the grid, and due by the history: ' + ', '.join(
-        f'{job} {grid} {told}' for job, (grid, told)
+    lines.append('due ticks by the schedule, and by the history, of each '
+                 'job: ' + ', '.join(
+        f'{job} {grid}/{told}' for job, (grid, told)
         in sorted(lived.due.items())))
     taken = times.take_overs(lived.moves, lived.deaths, lived.windows)
     lines += [
-        'take-over of what ran in a dead or stopped process, in seconds: '
+        'take-over of runs of a dead or stopped process, in seconds: '
         + times.spread([one.seconds for one in taken]),
-        '    no other fault about: '
+        '    without another fault at that time: '
         + times.spread([one.seconds for one in taken if one.alone]),
-        f'recovery after the last fault: the last late claim after '
-        f'{times.recovery(record, lived.healed):.1f} s, the last end of an '
-        f'earlier claim after {times.ended(record, lived.healed):.1f} s, all '
-        f'that was missed worked off after {lived.caught_up:.1f} s']
+        'recovery, in seconds after the last fault: last late claim '
+        f'{times.recovery(record, lived.healed):.1f}, last end of an earlier '
+        f'claim {times.ended(record, lived.healed):.1f}, backlog worked off '
+        f'{lived.caught_up:.1f}']
     for job, late in sorted(times.lateness(record).items()):
-        lines.append(f'lateness of {job} far from faults, in seconds: '
+        lines.append(f'delay of claims of {job} without a fault, in seconds: '
                      + times.spread(late))
     for server, (calm, most) in lived.rates.items():
         lines.append(
-            f'{gauges.UNITS[server]} a second: {calm:.0f} in calm times, '
-            f'{most:.0f} at most over {gauges.WINDOW} s '
-            f'({most / calm if calm else 0:.1f} times)')
+            f'{gauges.UNITS[server]} per second: {calm:.0f} before the '
+            f'faults, at most {most:.0f} later, as a mean of '
+            f'{gauges.WINDOW} s ({most / calm if calm else 0:.1f} times)')
     before, after = lived.sizes
-    lines.append('held before and after: ' + ', '.join(
-        f'{name} {before.get(name, 0)} {number}'
+    lines.append('resources in use before the faults, and at the end: '
+                 + ', '.join(
+        f'{name} {before.get(name, 0)} -> {number}'
         for name, number in sorted(after.items())))
     kinds = collections.Counter(one.kind for one in lived.findings)
     lines.append(f'{len(lived.findings)} findings'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was written down is read as it was meant, and what is wrong is found.
+"""The judges of the chaos suite read its records and find violations.
 
-Each test makes the books of a short life, by hand, and breaks one promise.
+Most tests build the records of one object by hand, and violate one guarantee.
 """
 
 import collections
@@ -25,13 +25,15 @@ TICK = 1_000_000 * SECOND
 
 
 class Books:
-    """What ledger, journal and store have of one object of a job."""
+    """Records of one object: in the ledger, in the journal, and in the store's
+    history.
+    """
 
     def __init__(self, job='poll', key='poll-001'):
         self.job = job
         self.key = key
         self.now = TICK
-        #: How long it is written on after the last move.
+        #: Microseconds from the last record to the end of the observation.
         self.patience = 30 * SECOND
         self.told = []
         self.moves = []
@@ -64,7 +66,7 @@ class Books:
         self.tell('end', fence, pid, outcome=outcome)
 
     def life(self):
-        """A tick that is claimed, run and done."""
+        """Record a tick that is claimed, run and done."""
         self.move(State.CLAIMED, 1, count='due')
         self.run(1)
         self.move(State.DONE, 1, count='done')
@@ -77,7 +79,7 @@ class Books:
             self.told, self.moves, driver, TICK, self.now + self.patience)
 
     def judged(self):
-        """What the oracle finds of this object."""
+        """Return the kinds of the oracle's findings for this object."""
         return {one.kind for one in promises.judge(
             self.record, self.moves, {7: 's1'}).findings
             if f' {self.key} ' in one.text}
@@ -179,14 +181,15 @@ def test_a_tick_that_is_claimed_before_its_time_is_found(kept):
     assert kept.found() == {'early'}
 
 
-#: Longer than a claim may take.
+#: This period is longer than the limit for a claim. So each tick must be
+#: claimed before the next tick is due.
 PERIOD = jobs.POLICIES['own'].period
 FIRST = TICK - TICK % PERIOD
 
 
 @pytest.fixture
 def steady():
-    """Make the books of an object that ran each of its ticks but one."""
+    """Return records of an object that ran for each tick except one."""
     return _steady('own', 'own-000')
 
 
@@ -207,7 +210,10 @@ def _steady(job, key):
 
 
 def give_up(steady, by):
-    """Have it skipped when the next tick came."""
+    """Record a skip of the missed tick, just before the next tick.
+
+    :param by: reason of the skip.
+    """
     at = next(i for i, row in enumerate(steady.moves)
               if row.tick > steady.missed)
     end = steady.now

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long it took until others took over, and until all was as before.
+"""Duration of take-overs and of the recovery from faults.
 
-Taken from the journal, by the clock of the store: from the moment at which a
-process was killed or stopped to the next grant of what it ran, and from the
-end of the last fault to the last claim that was late because of it.
+The take-over of a run lasts from the death or stop of its process to the next
+grant of its claim. The recovery lasts from the end of the last fault to the
+last late claim, or to the last end of an earlier claim. The times of grants
+and claims are those of the journal, by the store's clock.
 """
 
 import bisect
@@ -20,39 +21,50 @@ from tests.chaos.cluster import SWEEP
 
 SECOND = checker.SECOND
 
-#: Seconds until work of a dead worker is granted anew, where nothing else
-#: keeps anybody from it: its session is over, by ZooKeeper's ticks of half a
-#: second, the next sweep has come, and somebody was sent the work and has
-#: begun. The last takes its time here, with eight processes to a processor.
+#: Seconds within which the claims of a dead worker are granted again, if there
+#: is no other fault. The worker's session or lease expires first. ZooKeeper
+#: detects an expired session up to 1 s later, because its clock has ticks of
+#: 0.5 s. The next sweep then finds the claims. Another worker receives the
+#: work and starts it within 1.5 s. The 1.5 s are long because all processes
+#: share two processors.
 TAKE_OVER = min(LEASE, SESSION) + 1.0 + SWEEP + 1.5
-#: Seconds until all is as before after the last fault: what was started last
-#: has joined, the longest lease is over, and what waited has run.
+#: Seconds within which the cluster recovers after the last fault: the last
+#: process that was started has joined, the longest lease has expired, and the
+#: waiting work has run.
 RECOVERY = SESSION + LEASE + 10.0
-#: A claim that is so late shows that not all is well, in microseconds.
+#: A claim counts as late if it was acquired more than this number of
+#: microseconds after its tick.
 LATE = 2.5 * SECOND
-# What was over so long before a death has nothing to do with it.
+# A fault does not affect a take-over if it ended more than this number of
+# microseconds before the death of the process.
 _NEAR = 5 * SECOND
-# Jobs whose claims are late for other reasons: their own phase, an earlier
-# run, or ticks that they have missed and run one after the other.
+# Jobs whose claims may be late for other reasons: the phase of an object, an
+# earlier run that has not ended, or missed ticks that run one after another.
 _SLOW = ('spread', 'wait', 'slow', 'all', 'each', 'narrow')
 
 
 class TakeOver(NamedTuple):
-    """What ran in a process when it died, and was granted anew."""
+    """A run whose process died or stopped, and whose claim was granted again.
+    """
 
+    #: Seconds from the death or the stop to the next grant.
     seconds: float
-    #: Whether no other fault was about.
+    #: True if there was no second fault near this time.
     alone: bool
-    #: Of the journal.
+    #: The row of the interrupted run in the journal.
     row: Any
 
 
 def take_overs(moves, deaths, windows):
-    """What was running in processes at their death, and was granted anew.
+    """Return the take-overs: runs whose process died or stopped, and whose
+    claim was granted again.
 
-    :param deaths: (microseconds, host): times at which one died or stopped.
+    :param moves: rows of the journal; see :func:`tests.chaos.journal.read`.
+    :param deaths: (microseconds, host) of each death or stop of a process.
+    :param windows: the times of the faults.
     """
-    running = collections.defaultdict(list)  # host to (from, until, claim)
+    # For each host, its runs as (begin, end, row).
+    running = collections.defaultdict(list)
     begun = {}
     next_grant = collections.defaultdict(list)
     for row in moves:
@@ -83,7 +95,7 @@ def take_overs(moves, deaths, windows):
 
 
 def check(moves, deaths, windows, record, healed):
-    """Where it took longer than it may."""
+    """Find take-overs and a recovery that took too long."""
     found = [checker.Finding('take-over', (
         f'{one.row.job} {one.row.object} tick {one.row.tick} of '
         f'{one.row.worker} after {one.seconds:.1f} s'))
@@ -98,7 +110,13 @@ def check(moves, deaths, windows, record, healed):
 
 
 def recovery(record, healed):
-    """Seconds from the end of the last fault to the last late claim."""
+    """Return the seconds from *healed* to the last late claim.
+
+    The jobs in ``_SLOW`` are ignored, because their claims may be late without
+    a fault.
+
+    :param healed: end of the last fault, in microseconds.
+    """
     late = [claim.at for claim in record.claims.values()
             if claim.at > healed and claim.job not in _SLOW
             and claim.at - claim.tick > LATE]
@@ -106,7 +124,14 @@ def recovery(record, healed):
 
 
 def ended(record, healed):
-    """Seconds to the last end of what was claimed before that moment."""
+    """Return the seconds from *healed* to the last end of a claim that was
+    acquired before *healed*.
+
+    The jobs in ``_SLOW`` are ignored, because their claims may be late without
+    a fault.
+
+    :param healed: end of the last fault, in microseconds.
+    """
     ends = [claim.ended for claim in record.claims.values()
             if claim.at < healed and claim.ended and claim.ended > healed
             and claim.job not in _SLOW]
@@ -114,8 +139,9 @@ def ended(record, healed):
 
 
 def lateness(record):
-    """Job to how late its claims were, in seconds, of those outside all
-    faults.
+    """Return the delays of all claims that no fault affected, by job.
+
+    A delay is the number of seconds from the tick to the claim.
     """
     found = collections.defaultdict(list)
     for claim in record.claims.values():
@@ -127,7 +153,9 @@ def lateness(record):
 
 
 def spread(values):
-    """Median, 99th percentile and greatest of some numbers, as text."""
+    """Return the number, median, 99th percentile and maximum of *values*, as
+    text.
+    """
     if not values:
         return 'none'
     some = sorted(values)

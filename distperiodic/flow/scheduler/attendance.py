@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of each job in the store, and the attendance of this member.
+"""Status of each job in the store, and the record that schedulers serve it.
 
-Every scheduler regularly reads the status of its jobs. The status of a job
-shows whether an operator paused the job, which schedule is in force, since
-when schedulers have attended the job without a gap, and up to which instant
-all due ticks were found claimed or given up. The gaps distinguish a tick that
-no scheduler could claim from a tick that was lost.
+Every scheduler regularly reads the status of its jobs, and so records that it
+serves them. The status states:
+
+- the reason of an operator for pausing the job,
+- the schedule in force,
+- the instant since which schedulers have served the job without a gap,
+- the instant up to which scans found all due ticks claimed or given up.
+
+A tick that was due in a gap is passed over, because no scheduler was able to
+claim it. A tick that was due outside a gap, and was not claimed, is lost.
 """
 
 import logging
@@ -21,23 +26,24 @@ from distperiodic.core.schedule import Instant
 
 LOG = logging.getLogger(__name__)
 
-# Range of a gap, in seconds. A job counts as unattended after one of its
-# periods without a scheduler; a shorter or longer period is replaced by a
-# limit of this range.
+# Minimum and maximum length of a gap in seconds. Between these limits, the
+# length is one period of the job.
 _GAPS = 2.0, 30.0
 
 
 class _Reopened(NamedTuple):
-    """A job in which objects were listed after a scan."""
+    """A job that must be scanned again, because objects were listed since its
+    last scan.
+    """
 
-    #: Instant at which this process noticed that.
+    #: Instant at which this process noticed these objects.
     noticed: Instant
-    #: Whether :meth:`Attendance.reopened` has returned the job.
+    #: True if :meth:`Attendance.reopened` has returned the job.
     returned: bool = False
 
 
 class Attendance:
-    """Attendance of all jobs of one member.
+    """Status of all jobs of one member; see the docstring of this module.
 
     :param interval: Seconds between two reads of the status.
     """
@@ -55,10 +61,10 @@ class Attendance:
         self._statuses: dict[str, ports.JobStatus] = {}
         #: Jobs whose schedule in force differs from that of this process.
         self._outdated: set[str] = set()
-        #: Scans to record at the next read, by job.
+        #: Results of scans to record at the next read, by job.
         self._checked: dict[str, ports.Checked] = {}
-        #: Jobs in which objects were listed after a scan, until the next scan
-        #: counts.
+        #: Jobs that must be scanned again, until the store has recorded the
+        #: next scan.
         self._reopened: dict[str, _Reopened] = {}
         self._pending = False
         #: True if the schedules of this process were put in force.
@@ -74,12 +80,16 @@ class Attendance:
             self.refresh()
 
     def hurry(self) -> None:
-        """Read the status at the next sweep; an operator has changed it."""
+        """Make a read due at the next sweep.
+
+        Call this when an operator has changed the status of a job.
+        """
         self._requested = (self._clock.monotonic() - self._interval,
                            self._requested[1])
 
     def refresh(self, then: Callable[[], None] | None = None) -> None:
-        """Read the status of the jobs, and record that they are attended.
+        """Read the status of the jobs, and record that this scheduler serves
+        them.
 
         :param then: Called when the status is known.
         """
@@ -151,8 +161,9 @@ class Attendance:
                 self._reopened.pop(name, None)
 
     def reopened(self) -> list[str]:
-        """Return the jobs in which objects were listed after a scan, once for
-        each time.
+        """Return the jobs that must be scanned again.
+
+        A job is returned once each time that objects were listed after a scan.
         """
         found = [name for name, one in self._reopened.items()
                  if not one.returned]
@@ -161,35 +172,43 @@ class Attendance:
         return found
 
     def reopened_at(self, job: str) -> Instant:
-        """Return the instant since which *job* is to be scanned again.
-        :data:`~distperiodic.core.due.ALWAYS` means that it is not.
+        """Return the instant since which *job* must be scanned again.
+
+        :data:`~distperiodic.core.due.ALWAYS` means that no new scan is needed.
         """
         found = self._reopened.get(job)
         return found.noticed if found else due.ALWAYS
 
     @property
     def known(self) -> bool:
-        """True if any read was answered."""
+        """True if the status of the jobs was read at least once."""
         return bool(self._statuses)
 
     def fresh(self) -> bool:
-        """Return whether the last read is recent enough to judge lost ticks.
+        """Return whether the last read is recent.
+
+        Otherwise this process cannot distinguish lost ticks from ticks that
+        were due in a gap.
         """
         seconds, instant = self._requested
         recent = 2 * self._interval + 1.0
         return (not self._pending
                 and self._clock.monotonic() - seconds <= recent
-                # The store's clock may have been set forward.
+                # If the store's clock was set forward, the last read is not
+                # recent by this clock.
                 and self._clock.now() - instant <= recent * SECOND)
 
     def paused(self, job: str) -> str | None:
-        """Return the reason why *job* is paused, or None if it is not paused.
+        """Return the reason why *job* is paused.
+
+        None means that the job is not paused.
         """
         status = self._statuses.get(job)
         return status.paused if status else None
 
     def outdated(self, job: str) -> bool:
-        """Return whether another schedule than this process's own is in force.
+        """Return whether the schedule in force differs from the schedule that
+        this process knows.
         """
         return job in self._outdated
 
@@ -199,28 +218,29 @@ class Attendance:
         return status.since if status else due.ALWAYS
 
     def attended(self, job: str) -> Instant | None:
-        """Return the instant since which the job was attended without a gap.
+        """Return the instant since which schedulers have served the job
+        without a gap.
 
-        None means that it is not attended.
+        None means that no scheduler serves the job.
         """
         status = self._statuses.get(job)
         return status.attended if status else None
 
     def gap_us(self, job: str) -> int:
-        """Return the longest time without a scheduler that is not a gap yet.
+        """Return the maximum time without a scheduler that is not a gap.
 
         :returns: Microseconds.
         """
         return int(self._gaps[job] * SECOND)
 
     def checked(self, job: str) -> Instant:
-        """Return the instant up to which all due ticks were found decided."""
+        """Return the instant up to which scans found all due ticks decided."""
         scan = self._checked.get(job)
         return scan.until if scan else self._recorded(job)
 
     def expected(self, job: str) -> Instant:
-        """Return the instant that the store must still have recorded for a
-        scan that begins now to count.
+        """Return the value of :attr:`distperiodic.ports.Checked.expected` for
+        a scan that begins now.
         """
         scan = self._checked.get(job)
         return scan.expected if scan else self._recorded(job)
@@ -230,6 +250,9 @@ class Attendance:
         return status.checked if status else due.ALWAYS
 
     def record_checked(self, job: str, scan: ports.Checked) -> None:
-        """Record a scan that found all due ticks decided."""
+        """Record the result of a scan that found all due ticks decided.
+
+        The next read sends the result to the store.
+        """
         self._checked[job] = scan._replace(
             until=max(scan.until, self.checked(job)))

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The authority over what a member may start: the store, or the ring alone.
+"""Rules that determine which objects a member may start.
 
-With a store, the ring only keeps members from competing for the same objects,
-so the last known view is good enough. Without a store the ring decides. A
-member that cannot trust its view starts nothing. Ticks that were due before
-its tenure began belonged to other members.
+If members share a store, the store decides which claim succeeds. The ring only
+prevents members from competing for the same objects, so a member may use its
+last known view, even if the view is not trusted. Without a shared store the
+ring decides. A member that cannot trust its view then starts nothing. No
+member starts ticks that were due before its tenure began, because other
+members were responsible for these ticks.
 """
 
 from typing import NamedTuple
@@ -22,10 +24,11 @@ from distperiodic.flow.scheduler.listing import SharedListing
 
 
 class Change(NamedTuple):
-    """The effect of a new view on this member's part."""
+    """A change of the ring or of this member's tenure."""
 
-    #: The previous ring. None means that everything known about this member's
-    #: part must be discarded.
+    #: The previous ring. None means that other members may have owned the
+    #: objects of this member meanwhile. All knowledge about these objects must
+    #: then be discarded.
     before: Ring | None
     #: Instant from which ticks of the objects of this member can be due. None
     #: means that the rows of the store record it.
@@ -36,19 +39,22 @@ class Change(NamedTuple):
 
 
 class Authority(Protocol):
-    """Rules by which a member may act; see the docstring of this module."""
+    """Rules for one member; see the docstring of this module."""
 
     #: Class that updates the listing of the store.
     listing: type[Listing]
 
     def view(self) -> View | None:
-        """Return the view if the member may act on it.
+        """Return the view if the member may act on the view.
 
-        None means that all ticks are held back.
+        None means that the member must not start any tick now.
         """
 
     def change(self, view: View) -> Change | None:
-        """Return the change since the last call. None means no change."""
+        """Return the change since the last call.
+
+        None means that nothing has changed.
+        """
 
     def must_read_again(self, reading: Reading | None) -> bool:
         """Return whether gained arcs need a new reading of the catalogue.
@@ -79,7 +85,10 @@ class _Authority:
 
 
 class StoreAuthority(_Authority):
-    """The store decides; its rows record since when an object can be due."""
+    """Rules with a store that members share.
+
+    The rows of the store record the instant from which each object can be due.
+    """
 
     listing: type[Listing] = SharedListing
 
@@ -88,9 +97,11 @@ class StoreAuthority(_Authority):
 
     def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        # Until a process joins, it acts for its predecessor of the same name.
-        # Other members may have owned its part in between, and may have listed
-        # objects that this process has not read.
+        # Before this process has joined its group, the ring may contain a
+        # previous process with the same name. This process then acts in its
+        # place. Before this process joins, other members may own its part, and
+        # may list objects that this process has not read. So a new tenure
+        # discards the previous ring.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:
@@ -98,13 +109,14 @@ class StoreAuthority(_Authority):
         return Change(before if tenure == self._tenure else None, None, False)
 
     def must_read_again(self, reading: Reading | None) -> bool:
-        # The previous owner may have read the catalogue later than this member
-        # did, and may have listed other objects.
+        # The last reading of this member may be too old: the previous owner of
+        # the arcs may have read the catalogue later, and may have listed
+        # objects that this member does not know.
         return True
 
 
 class RingAuthority(_Authority):
-    """The ring decides while the view is trusted."""
+    """Rules without a shared store: the ring decides."""
 
     listing: type[Listing] = Listing
 
@@ -127,7 +139,8 @@ class RingAuthority(_Authority):
         if before is view.ring and tenure == self._tenure:
             return None
         if tenure is None and len(view.ring.members) == 1:
-            # There is no other member, and there never was one.
+            # This member is alone and has just started. No other member was
+            # responsible for earlier ticks.
             return Change(None, self._began, True)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
         stayed = tenure == self._tenure

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of a worker for waiting claims, and of the size of its batch."""
+"""Creation of batches from waiting claims, and choice of their workers."""
 
 import heapq
 import itertools
@@ -15,29 +15,30 @@ from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which a worker is reserved for suspects.
+# Maximum seconds for which a worker is reserved for suspects.
 _RESERVED = 10.0
 
 
 class Batcher:
-    """Makes batches of waiting claims, for the workers that have room.
+    """Sender of batches of waiting claims to the workers that have room.
 
-    A worker receives as many claims as its credit window has room for. Jobs of
-    equal priority alternate, batch by batch, and a small burst is divided
-    among all workers that have room.
+    The credit window of a worker limits the number of claims that it receives.
+    Jobs of equal priority alternate, batch by batch. If only a few claims of a
+    job wait, they are divided among all workers that have room.
 
-    *Suspects* are claims whose runs were lost more than once: each of them may
-    have killed its workers. They are sent separately from other claims, in
-    ever smaller batches, so that few harmless claims are given up with them::
+    *Suspects* are claims whose runs were lost more than once. The run of a
+    suspect may have killed its workers. Suspects are sent separately from
+    other claims. Batches of suspects are small, so that a run that kills its
+    worker affects few other suspects::
 
-        lost     1 time       2 times      more
-        runs     as others    16 at once   alone
+        losses         1               2            more
+        batch with     other claims    16 suspects  the claim alone
 
-    If a partition has several workers, one of them is reserved for suspects.
-    The reservation ends when the runs of the suspects end, or after the time
-    in which a bad run is expected to kill its worker.
+    If a partition has several workers, one of them is reserved for suspects
+    while suspects run. The reservation ends after a while, even if their runs
+    have not ended: a run that kills its worker is expected to do so earlier.
 
-    :param batch_size: Largest number of objects in one batch.
+    :param batch_size: Maximum number of objects in one batch.
     :param shared: Jobs whose claims are in a store that members share.
     :param throttle: Limits the rate of log lines about one job or partition.
     """
@@ -54,11 +55,11 @@ class Batcher:
         self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
-        """Dispatch the waiting claims of *partition*.
+        """Send the waiting claims of *partition*.
 
-        :param me: This scheduler's entry.
-        :param sure: True if objects that the ring divides among members may be
-            dispatched.
+        :param me: This scheduler's membership entry.
+        :param sure: True if this member may start jobs that the ring divides
+            among members.
         """
         inflight = self._in_flight
         turns = inflight.turns[partition]
@@ -86,7 +87,7 @@ class Batcher:
         while turns and free:
             queue = turns[0][2]
             if not queue.size:
-                # The claims of this queue were lost while they waited.
+                # Other processes have acquired the claims of this queue.
                 heapq.heappop(turns)
                 queue.listed = False
                 continue
@@ -100,7 +101,7 @@ class Batcher:
                 heapq.heappop(turns)
                 queue.listed = False
             elif worker is not None:
-                # The other queues of the same priority come first now.
+                # Next, the other queues of the same priority send a batch.
                 heapq.heappop(turns)
                 self._in_flight.next_turn(queue)
             else:
@@ -126,10 +127,10 @@ class Batcher:
                 and worker.paused.get(job, 0.0) <= now)
 
     def _room(self, queue: in_flight.Queue, now: float) -> int:
-        """Return the number of runs of the job that one more batch may have.
+        """Return the number of runs that the next batch of the job may have.
 
-        The number is based on what this scheduler knows. If it is too high,
-        the store detects that, and the worker refuses the excess runs.
+        The number may be too high, because this scheduler does not know the
+        runs of other schedulers. The worker then refuses the excess runs.
         """
         limit = self._batch_size
         for bound in queue.bounds.values():
@@ -141,9 +142,10 @@ class Batcher:
                    now: float) -> in_flight.Worker | None:
         """Send one batch of *queue* to the worker with the least work.
 
-        :param shares: For each job, the number of claims of its oldest group
-            that one worker receives at a time. Without this number, the first
-            worker would receive the whole of a small burst.
+        :param shares: For each job, the maximum size of a batch: the number of
+            claims in the oldest group of the job, divided by the number of
+            workers. Without this maximum, the first worker could receive all
+            claims.
         :returns: The worker. None means that no worker can receive a batch of
             the queue now.
         """
@@ -173,9 +175,9 @@ class Batcher:
         if number > limit:
             number = limit
         elif cost and number < limit and best.window.busy:
-            # Each batch has a fixed cost. So a busy worker is not filled up
-            # with small batches; the claims wait until it has room for a
-            # larger one.
+            # Each batch has a fixed cost, so avoid small batches. The worker
+            # has enough work. The claims wait until it has room for more of
+            # them.
             return None
         groups = len(queue.groups)
         group = queue.take(number)
@@ -210,7 +212,7 @@ class Batcher:
 
     @staticmethod
     def _is_reserved(worker: in_flight.Worker, now: float) -> bool:
-        """Return whether *worker* receives nothing but suspects now."""
+        """Return whether *worker* is reserved for suspects now."""
         if worker.reserved_until is None:
             return False
         if now >= worker.reserved_until or not worker.batches:
@@ -223,7 +225,8 @@ class Batcher:
                        now: float) -> None:
         """Send the next suspects to a worker that has no other work.
 
-        If none of several workers is idle, reserve one for suspects.
+        If no worker is idle, and there are several workers, reserve a worker
+        for suspects.
         """
         able = [w for w in workers if w.back_off.over(now)
                 and self._accepts(w, queue.job.name, now)]
@@ -238,8 +241,8 @@ class Batcher:
                 return
             if len(workers) > 1:
                 return
-            # The only worker of a partition is not reserved, so other work
-            # continues beside the suspects. But it receives only one batch of
+            # Do not reserve the only worker of a partition, because that would
+            # stop all other work. But send this worker only one batch of
             # suspects at a time.
             idle = [w for w in able
                     if not w.window.full and w.suspect_batch not in w.batches]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines about ticks that do not run: one line for many objects or jobs."""
+"""Log lines about ticks that do not run.
+
+One line reports the ticks of many objects or jobs.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ LOG = logging.getLogger(__name__)
 
 #: Reason for a skip by the overlap policy.
 BUSY = 'an earlier run is still in progress'
-# Seconds for which skips are collected in one log line.
+# Seconds for which the skips of a job are collected for one log line.
 _THROTTLE = 0.9
 
 
@@ -23,10 +26,12 @@ class ClaimLog:
 
     def __init__(self, clock: ports.Clock):
         self._throttle = log_throttle.LogThrottle(clock, _THROTTLE)
-        #: The job, tick, first object and number of skips, by job name.
+        #: For each job name, the job, a tick, an object and the number of
+        #: skips since the last log line.
         self._skipped: dict[
             str, tuple[Job, Instant, str, int]] = {}
-        #: Job name, number of ticks that were given up, and reason.
+        #: Entries of a job name, the number of ticks that were given up, and
+        #: the reason.
         self._missed: list[tuple[str, int, str]] = []
 
     def skipped(self, job: Job, tick: Instant,
@@ -58,8 +63,8 @@ class ClaimLog:
                     job.overlap.value, BUSY)
         if not self._missed:
             return
-        # A process that was suspended has missed ticks of all its jobs, so one
-        # line reports them together.
+        # Log one warning for all jobs: a process that was suspended has missed
+        # ticks of all its jobs.
         missed, self._missed = self._missed, []
         name, _, reason = missed[0]
         LOG.warning(

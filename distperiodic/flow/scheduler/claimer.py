@@ -4,18 +4,20 @@
     at its tick ─► claim ─► won ─► offer to the dispatcher
     any row ─► judge ─► claim
                  └─► given up: recorded, with the reason
-    claim ├─► behind: it missed more than this tick ─► judge
-          ├─► busy: an earlier tick of it still runs
+    claim ├─► behind: the object also missed earlier ticks ─► judge
+          ├─► busy: an earlier tick of the object still runs
           │     ├─ overlap=skip ─► skipped
           │     └─ overlap=wait ─► waits for the end of the run ─► judge
-          └─► waiting: an earlier tick of it was not started ─► the same
+          └─► waiting: an earlier tick was not started ─► waits, then judge
 
-The row of an object in the store records which ticks the object has missed.
-The claimer only remembers the ids of objects that wait, to read their rows
-again.
+To *judge* a row means to compute its due ticks, to claim the ticks that run,
+and to record the ticks that are given up.
 
-The file is long so that an object on its way crosses it only once, and because
-it makes every decision about a claim.
+The row of an object in the store shows which ticks the object has missed. So
+the claimer remembers only the ids of objects that wait, and reads their rows
+again later.
+
+The file is long because it makes every decision about a claim.
 """
 
 import collections
@@ -51,39 +53,43 @@ from distperiodic.flow.scheduler.dropped import DroppedTicks
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait for the answer to a query of the store's clock.
+# Seconds until a claim is repeated after the store's clock was queried.
 _CLOCK_PAUSE = 1.0
-# Seconds until an object is judged again if its row was locked or changed.
+# Seconds until a request is repeated if rows were locked or have changed.
 _LOCKED_PAUSE = 0.1
 
 
 class _ClaimRequest(NamedTuple):
-    """One claim that is requested from the store."""
+    """A request to claim objects for one tick."""
 
     job: Job
     plan: due.Plan
     rule: str
     tick: Instant
     objects: Sequence[str]
-    #: An object with an earlier watermark is behind.
+    #: Objects whose watermark is earlier than this are reported as behind.
     after: Instant
-    #: True if the claim is for a missed tick, as found by judging the rows.
+    #: True if the tick was found by judging the rows of the objects. False
+    #: means that the objects are claimed at their tick.
     judged: bool
-    #: True if an earlier request came before the tick by the store's clock.
-    #: Then this process's time is ahead, and does not show whether the tick is
-    #: too late.
+    #: True if the store has rejected an earlier request as too early. This
+    #: process's time is then ahead of the store's clock, so it cannot show
+    #: whether it is too late for the tick.
     early: bool = False
 
 
 class _Rest(NamedTuple):
-    """The objects of a large tick that are still to be claimed."""
+    """The objects of a large tick that were not claimed yet.
+
+    These are the objects of *request* from the index *at* on.
+    """
 
     request: _ClaimRequest
     at: int
 
 
 class _Waits(NamedTuple):
-    """Objects of one job that are judged again when their runs end."""
+    """Objects of one job that must be judged again when their runs end."""
 
     waiting: dict[str, None]
     #: The waiting objects whose runs have ended.
@@ -94,16 +100,17 @@ _NOTHING_WAITS = _Waits({}, {})
 
 
 class Claimer:
-    """Claims for one member, under the policies of each job.
+    """Component that claims objects for one member.
 
     :param put: Puts events into the inbox.
     :param holder: Returns the name under which leases are held; called for
         each claim.
     :param lease: Seconds until a lease expires.
-    :param piece: Number of objects of a large tick that are claimed together,
-        under one lease. Other jobs are claimed between two pieces.
-    :param promise: Seconds within which a tick is claimed while schedulers
-        attend its job, even if one of them dies.
+    :param piece: Maximum number of objects in one claim, and so in one lease.
+        The objects of a large tick are claimed in several pieces. Other jobs
+        can be claimed between two pieces.
+    :param promise: Seconds within which schedulers that serve a job claim each
+        tick, even if one of them dies.
     :param sweep: Seconds between two checks of objects that wait for runs of
         other schedulers.
     """
@@ -137,10 +144,11 @@ class Claimer:
         self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
             name: collections.deque() for name in jobs}
-        #: Jobs with waiting objects, or that had some at the last sweep.
+        #: Objects that wait, by job. An entry may be empty until the next
+        #: sweep.
         self._waits: dict[str, _Waits] = {}
-        #: Claims to request again, each with the monotonic seconds of the next
-        #: request.
+        #: Requests to repeat. The number is the monotonic time in seconds of
+        #: the next attempt.
         self._delayed: list[tuple[float, _ClaimRequest]] = []
         self._closed = False
 
@@ -155,8 +163,8 @@ class Claimer:
     def ready(self, job: str) -> bool:
         """Return whether more claims of *job* may be requested.
 
-        The status of the job must be known, and all earlier requests must be
-        answered.
+        The status of the job must be known, and the store must have answered
+        all earlier requests.
         """
         if (self.attendance.known and not self._pending[job]
                 and not self._store.away):
@@ -166,10 +174,11 @@ class Claimer:
         return False
 
     def ready_again(self) -> list[str]:
-        """Return the jobs that were not ready earlier and are ready now.
+        """Return the jobs that are ready now, and for which :meth:`ready` has
+        returned False before.
 
-        It is not enough to call :meth:`ready` at fixed intervals, because the
-        store may be busy with another request each time.
+        Call this after each event. Checks at fixed intervals might find a
+        pending request each time.
         """
         if not self._refused:
             return []
@@ -183,7 +192,8 @@ class Claimer:
                    objects: Sequence[str], rule: str = '') -> None:
         """Claim objects of this member for a tick that is due.
 
-        The first piece is claimed now, the others by :meth:`claim_rest`.
+        The first piece is claimed now. :meth:`claim_rest` claims the other
+        pieces.
 
         :param rule: Text of the objects' own schedule. Empty means the
             schedule of the job.
@@ -206,12 +216,11 @@ class Claimer:
                 self.claim_rest(job.name)
 
     def has_rest(self, job: str) -> bool:
-        """Return whether a tick of *job* was started but is not fully claimed.
-        """
+        """Return whether pieces of a tick of *job* remain to be claimed."""
         return bool(self._rest[job])
 
     def claim_rest(self, job: str) -> None:
-        """Claim the next piece of a large tick, if there is one."""
+        """Claim the next piece of a large tick, if a piece remains."""
         rest = self._rest[job]
         if not rest:
             return
@@ -225,7 +234,8 @@ class Claimer:
 
     def judge(self, job: Job, rows: Iterable[Row],
               until: Instant | None = None) -> int:
-        """Claim the due ticks of these rows, and record those given up.
+        """Claim the due ticks of these rows, and record the ticks that are
+        given up.
 
         :param until: Leave out objects that had no due tick at this instant.
             None leaves out no object.
@@ -240,10 +250,10 @@ class Claimer:
                 job, candidates, until).values() for row in late]
         found = self._verdicts(job, candidates, now)
         if found and not self.attendance.fresh():
-            # This process may have been suspended. First read whether
-            # schedulers attended the job meanwhile. Until the answer, nothing
-            # else of the job is judged: otherwise a slow store would receive
-            # the same claims repeatedly.
+            # This process may have been suspended. First read from the store
+            # whether schedulers served the job meanwhile. Until the answer,
+            # the pending request prevents further calls for the job: they
+            # would send the same claims repeatedly to a slow store.
             self._pending[job.name] += 1
 
             def known() -> None:
@@ -291,7 +301,7 @@ class Claimer:
         job, tick = request.job, request.tick
         reason = self.attendance.paused(job.name)
         if reason is not None and not request.judged:
-            # The rows show which ticks were missed before the pause.
+            # The rows show which ticks the objects missed before the pause.
             self.judge_objects(job, request.objects)
             return
         if reason is not None:
@@ -320,8 +330,8 @@ class Claimer:
             if answer.over:
                 self._too_late(request, until)
             elif answer.early:
-                # The store's clock was set back, or this process's time was
-                # wrong.
+                # The store's clock was set back, or this process's estimate of
+                # it is wrong.
                 self.counts[job.name, 'too early'] += len(request.objects)
                 self._request_later(request._replace(early=True),
                                     answer.early / schedule.SECOND)
@@ -339,13 +349,13 @@ class Claimer:
         """Handle the answer that it is too late for the tick of *request*.
 
         The store was unreachable or busy, or this process was suspended. The
-        rows show which ticks are due now.
+        rows of the objects show which ticks are due now.
         """
         if until is None or self._clock.now() > until:
             self.judge_objects(request.job, request.objects)
         else:
-            # It is too late only by the store's clock. This process must
-            # correct its time before it judges the rows.
+            # By this process's estimate of the store's clock, the tick is not
+            # too late. Correct the estimate before the rows are judged.
             self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
             self._put(events.ClockDiffers(request.job.name))
 
@@ -356,11 +366,12 @@ class Claimer:
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
-            # Read which schedule is in force, and claim nothing more.
+            # Another schedule is in force. Read it, so that this process
+            # claims no more objects of the job.
             self.attendance.refresh()
         if answer.behind:
             if request.judged:
-                # The row is locked, or was changed meanwhile.
+                # The rows were locked, or have changed since they were judged.
                 self._request_later(request._replace(
                     objects=[row.object for row in answer.behind]),
                     _LOCKED_PAUSE)
@@ -369,8 +380,8 @@ class Claimer:
         if answer.waiting:
             self.wait_for(job.name, answer.waiting)
         if answer.busy:
-            # An object that catches up runs its ticks one after the other. The
-            # overlap policy is meant for runs that take too long.
+            # With misfire=all, an object runs its missed ticks one after the
+            # other. The overlap policy must not skip these ticks.
             if job.overlap is Overlap.SKIP and not (
                     request.judged and job.misfire is Misfire.ALL):
                 self._dropped.busy(
@@ -390,8 +401,9 @@ class Claimer:
                          at: Instant) -> None:
         """Record that delisted objects do not run for their due ticks.
 
-        :param at: Instant since which the objects are not listed. Later ticks
-            are not recorded, because the objects may be listed again.
+        :param at: Instant since which the objects are not listed. Ticks after
+            this instant are not recorded, because the objects may be listed
+            again.
         """
         if self.attendance.outdated(job.name):
             return
@@ -404,7 +416,7 @@ class Claimer:
     def released(self, job: Job, objects: Iterable[str]) -> None:
         """Record that runs of *objects* ended.
 
-        :meth:`judge_released` judges the waiting objects among them.
+        :meth:`judge_released` judges those of *objects* that wait.
         """
         waiting, released = self._waits.get(job.name, _NOTHING_WAITS)
         if waiting:
@@ -414,12 +426,12 @@ class Claimer:
     def judge_released(self) -> bool:
         """Judge waiting objects whose runs have ended.
 
-        Jobs with a pending store request are left out. So runs that end during
-        a request are judged together, and many objects that catch up cost few
-        claims. Each call judges at most one piece of each job, so that claims
-        for a tick do not wait for all of them.
+        Jobs with a pending request to the store are left out. So objects whose
+        runs end during a request are later judged together, with few claims.
+        Each call judges at most one piece of each job, so that it does not
+        delay the claims for new ticks.
 
-        :returns: True if anything was judged.
+        :returns: True if at least one object was judged.
         """
         judged = False
         if not self._waits:
@@ -434,7 +446,8 @@ class Claimer:
         return judged
 
     def judge_objects(self, job: Job, objects: Sequence[str]) -> None:
-        """Read the rows of *objects*, and judge those without an open claim.
+        """Read the rows of *objects*, and judge the rows without an open
+        claim.
         """
         def received(keys: Sequence[str], rows: list[Row]) -> None:
             self._pending[job.name] -= 1
@@ -463,9 +476,9 @@ class Claimer:
             dict.fromkeys(objects))
 
     def retry_delayed(self) -> float:
-        """Repeat delayed requests that are due.
+        """Repeat the delayed requests that are due.
 
-        :returns: Seconds until the next delayed request.
+        :returns: Seconds until the next delayed request is due.
         """
         if not self._delayed:
             return math.inf
@@ -482,8 +495,8 @@ class Claimer:
     def sweep(self) -> None:
         """Log dropped ticks, and check objects that wait for runs.
 
-        The check is needed because the ends of other schedulers' runs are not
-        reported here.
+        The check is needed because this process receives no report when runs
+        of other schedulers end.
         """
         self._dropped.report()
         now = self._clock.monotonic()
@@ -493,9 +506,9 @@ class Claimer:
         self._waits = {
             name: waits for name, waits in self._waits.items() if any(waits)}
         for name, (waiting, released) in self._waits.items():
-            # In a long backlog, most objects wait for runs of this scheduler,
-            # whose ends are reported here. Reading the rows of these objects,
-            # too, would be slow.
+            # If many objects wait, most of them wait for runs of this
+            # scheduler, which are reported to this process. So do not read the
+            # rows of these objects.
             known = (self._dispatcher.objects(name)
                      if len(waiting) > self._piece else ())
             released.update(
@@ -503,15 +516,15 @@ class Claimer:
         self.judge_released()
 
     def forget(self, job: str) -> None:
-        """Forget the rest of a tick, and the objects that wait.
+        """Forget the remaining pieces of a tick, and the objects that wait.
 
-        Other members may own these objects now.
+        Call this when other members may own the objects of *job*.
         """
         self._rest[job].clear()
         self._waits.pop(job, None)
 
     def close(self) -> None:
-        """Make no more claims when runs end."""
+        """Judge no more objects when their runs end."""
         self._closed = True
         self._dropped.report()
 
@@ -519,9 +532,9 @@ class Claimer:
 def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
     """Return the interval in which all objects of *request* may be claimed.
 
-    The interval begins when the last object is due. It ends when a newer tick
-    replaces the tick of the first object, or when its grace is over. An end of
-    None means that there is no end.
+    The interval begins when the last of the objects is due. The interval ends
+    when the first of the objects is due for the next tick, or when the grace
+    of the first object is over. If its end is None, the interval has no end.
     """
     plan, tick = request.plan, request.tick
     first = last = 0

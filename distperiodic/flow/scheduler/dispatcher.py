@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side: from waiting claims to ended batches.
+"""The scheduler's part of dispatch: from waiting claims to ended batches.
 
     offer ─► waiting ─► pump ─► sent ─► reported ─► ended
                 ▲                 │
                 └─── reclaim ◄────┘  refused, not sent, worker gone or silent
 
-Waiting claims are in leases of this scheduler, not in a worker's queue. A
-worker receives as many claims as its credit window has room for. The window is
-measured in seconds of the worker's time (:mod:`distperiodic.core.credit`).
-Jobs of equal priority alternate, batch by batch. The store grants the runs to
-the worker and records their ends (:mod:`distperiodic.flow.run_leases`); the
-dispatcher only counts them.
+Claims wait in leases of this scheduler until a worker has room for them. The
+credit window of a worker limits the seconds of work that the worker holds
+(:mod:`distperiodic.core.credit`). Jobs of equal priority alternate, batch by
+batch. The store grants the runs to the worker and records their outcomes
+(:mod:`distperiodic.flow.run_leases`). The dispatcher only counts the outcomes.
 
-Leases that have expired or whose holder is gone are taken over. Retries arrive
-in this way, too.
+A scheduler takes over leases that have expired or whose holder is gone.
+Schedulers also receive retries in this way.
 
-Each claim that was won or taken over is also counted by its state: first as
+The dispatcher counts each claim that this scheduler has acquired: first as
 waiting or outstanding, and then as done, dead, retried, superseded or left to
 others.
 
-The file is long so that an object on its way crosses it only once.
+The file is long because it contains the whole life of a batch.
 """
 
 import enum
@@ -53,7 +52,8 @@ from distperiodic.flow.scheduler import recovery
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which a worker receives no work of a job that it refused.
+# Seconds for which a worker receives no batches of a job after it has refused
+# a batch of this job.
 _PAUSE = 1.0
 
 
@@ -61,7 +61,7 @@ class _TakeOver(enum.Enum):
     """Expired claims that this process may take over."""
 
     ALL = enum.auto()
-    #: Claims that only this process knows.
+    #: Claims in a store that only this process uses.
     OWN = enum.auto()
     NONE = enum.auto()
 
@@ -74,7 +74,7 @@ class Dispatcher:
         batch.
     :param lease: Seconds without a heartbeat after which a batch is reclaimed
         from its worker.
-    :param partitions: Configuration of the partitions, by name.
+    :param partitions: Configuration of the partitions, by topic.
     """
 
     def __init__(self, books: Sequence[leases.Book], *, bus: ports.WorkBus,
@@ -85,7 +85,7 @@ class Dispatcher:
                  partitions: Partitions = NONE):
         self._clock = clock
         self._put = put
-        #: Returns this scheduler's membership entry.
+        #: Function that returns this scheduler's membership entry.
         self.entry = me
         self._lease = lease
         self._random = random_ or random.Random()
@@ -111,7 +111,8 @@ class Dispatcher:
                                            strict=True)
             for name in book.jobs}
         self._peers: set[str] | None = None
-        #: Runs that failed for good since the last sweep, by job.
+        #: Claims that became dead since the last sweep, each with the error of
+        #: its run, by job.
         self._dead: dict[str, list[tuple[Claim, str]]] = {}
         self._swept = clock.monotonic()
         self._closed = False
@@ -119,7 +120,7 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """Number of objects that are claimed and not sent to a worker."""
+        """Number of objects that are claimed and were not sent to a worker."""
         return self._in_flight.waiting
 
     @property
@@ -130,7 +131,7 @@ class Dispatcher:
     def waiting_of(self, job: str) -> int | None:
         """Return the number of objects of *job* that wait here for a worker.
 
-        None means that no worker of its partition is known.
+        None means that no worker of the job's partition is known.
         """
         queue = self._queues[job]
         if not self._workers.get(queue.job.topic):
@@ -143,19 +144,24 @@ class Dispatcher:
 
     @property
     def stranded(self) -> bool:
-        """True if nothing is outstanding, and no waiting claim has a worker.
+        """True if no claim of this scheduler can make progress.
+
+        No object is outstanding, and the partitions of the waiting claims have
+        no workers.
         """
         return not self._in_flight.outstanding and not any(
             self._workers.get(queue.job.topic)
             for queue in self._queues.values() if queue.waiting)
 
     def waits_for(self, authority: Authority) -> bool:
-        """Return whether claims of *authority* wait here."""
+        """Return whether claims wait here over which *authority* decides."""
         return any(queue.waiting and self._recoveries[queue.job.name].authority
                    is authority for queue in self._queues.values())
 
     def authority_of(self, batch: str) -> Authority | None:
-        """Return the authority for a batch id, or None if the batch has ended.
+        """Return the authority over the claims of a batch.
+
+        None means that the batch has ended.
         """
         sent = self._sent.get(batch)
         return None if sent is None else sent.batch.authority
@@ -171,13 +177,14 @@ class Dispatcher:
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump_all` sends them to workers.
 
-        This method takes ownership of the list.
+        The caller must not use the list *claims* afterwards.
 
         :param superseded: Number of waiting claims that these claims
             supersede.
         """
         if any([claim.attempt > 1 for claim in claims]):
-            # Workers were lost with these claims in an earlier tick.
+            # In an earlier tick, workers were lost while they ran some of
+            # these objects.
             claims = self._recoveries[job.name].quarantine(job, lease, claims)
         if claims or superseded:
             self._in_flight.put(job, lease, claims, superseded)
@@ -186,9 +193,10 @@ class Dispatcher:
                         members: Iterable[Member]) -> None:
         """Set the workers of *partition*.
 
-        If a worker left, even for a moment, its batches are reclaimed. Runs
-        that it had started then run again. A worker without slots is draining:
-        it keeps its batches and receives no more.
+        The batches of a worker that left are reclaimed, even if the worker
+        returned at once. Runs that the worker had started then run again. A
+        worker without slots is draining: it keeps its batches and receives no
+        more batches.
         """
         known = self._workers.setdefault(partition, {})
         present = {m.holder: m for m in members}
@@ -213,9 +221,9 @@ class Dispatcher:
         """
         members = list(members)
         present = [m for m in members if m.points]
-        # A drained member has no points, but it still holds its claims.
+        # A drained member has no points, but it may still hold claims.
         holders = {m.holder for m in members}
-        # This scheduler is left out, because it knows its own leases.
+        # Leave out this scheduler, which renews its own leases.
         for holder in sorted(
                 (self._peers or set()) - holders - {self.holder()}):
             self._holder_gone(holder)
@@ -240,7 +248,7 @@ class Dispatcher:
     def reported(self, report: message.Report) -> None:
         """Handle a report of a worker on a batch.
 
-        An empty report is a heartbeat.
+        A report without outcomes is a heartbeat.
         """
         sent = self._sent.get(report.batch)
         if sent is None or sent.batch.worker != report.worker:
@@ -281,7 +289,7 @@ class Dispatcher:
         refusal = refusals[0][1]
         refused = sent.claims(sent.take(index for index, _ in refusals))
         if not refused:
-            # The report is old or empty: no refused object is still open.
+            # The outcome of each refused object is already known.
             return
         self._in_flight.settle(sent, len(refused))
         if refusal is Refusal.UNKNOWN_JOB:
@@ -291,11 +299,11 @@ class Dispatcher:
             queue.bounds[refusal].refused(
                 worker.last_heard, self._random.random())
         else:
-            # The worker drains, or is not sure of its membership. Its entry
-            # will disappear soon. Until then the worker would refuse again.
+            # The worker drains, or is not certain of its membership. Until its
+            # entry in the group changes, the worker would refuse more batches.
             worker.paused[queue.job.name] = worker.last_heard + _PAUSE
-        # The worker has put granted runs back into the store. A message alone
-        # does not take a granted run from its worker.
+        # A worker that shares the store has itself returned granted runs to
+        # the store. This call then reclaims only claims that were not granted.
         self._reclaim(
             sent, refused, f'it was refused: {refusal.sentence}',
             count_attempt=False)
@@ -316,9 +324,9 @@ class Dispatcher:
         return settled
 
     def unsent(self, batch: message.Batch, reason: str) -> None:
-        """Handle the failure to send *batch* to the broker.
+        """Reclaim *batch*, which could not be sent to the broker.
 
-        The batch may still arrive later.
+        The batch may nevertheless arrive at its worker later.
         """
         sent = self._sent.get(batch.id)
         if sent is None:
@@ -341,16 +349,19 @@ class Dispatcher:
             found.worker.back_off.reached()
 
     def hurry(self) -> None:
-        """Search for expired leases at the next sweep."""
+        """Search for expired leases at the next sweep, without waiting for the
+        usual interval.
+        """
         for one in self._all_recoveries:
             one.hurry()
 
     def sweep(self) -> None:
-        """Reclaim silent batches, renew leases, and take over expired leases.
+        """Reclaim batches without heartbeats, renew leases, and take over
+        expired leases.
 
-        Call this several times per lease. A long gap between two calls does
-        not count as silence, because reports that arrived during the gap are
-        still unread.
+        Call this several times per lease. A long delay between two calls does
+        not count as silence of the workers, because unread heartbeats may wait
+        in the inbox of this process.
         """
         now = self._clock.monotonic()
         gap = now - self._swept
@@ -372,8 +383,8 @@ class Dispatcher:
                 'scheduler reclaims them and sends them to another worker if '
                 'there is one', worker.member.identity, number, self._lease)
             if now - worker.last_heard > self._lease:
-                # The worker may be in its group and still receive nothing, so
-                # prefer other workers.
+                # The worker may be in its group although it receives no
+                # messages. So send the next batches to other workers.
                 worker.back_off.rest(now + self._lease)
         self._log_dead()
         all_seen = (self._peers is not None
@@ -390,8 +401,8 @@ class Dispatcher:
         return (self._peers or set()).union(*self._workers.values())
 
     def _log_dead(self) -> None:
-        # One line for each object could mean 10,000 lines while a database
-        # is down.
+        # Log one error for all objects of a job. Otherwise, for example, a
+        # failed database could cause 10,000 errors.
         for name, dead in self._dead.items():
             claim, error = dead[0]
             if self._queues[name].job.scope is Scope.TASK:
@@ -420,8 +431,8 @@ class Dispatcher:
             ring divides among members.
         """
         if self._in_flight.waiting and not self._closed:
-            # sure() may find that other members owned the objects in between,
-            # and then abandons the claims.
+            # If sure() finds that other members may have owned the objects
+            # meanwhile, it abandons the waiting claims.
             is_sure = sure()
             me = self.entry()
             for partition in self._in_flight.turns:
@@ -434,10 +445,10 @@ class Dispatcher:
                 sent, self._in_flight.recall(sent), 'its worker is gone')
 
     def abandon(self, jobs: Iterable[str]) -> None:
-        """Give up waiting claims of those *jobs* that the ring divides.
+        """Give up the waiting claims of those *jobs* that the ring divides.
 
-        Other members owned the objects of these jobs while this member was out
-        of its group.
+        Call this when other members may have owned the objects of these jobs,
+        because this member was not in its group.
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
@@ -445,16 +456,18 @@ class Dispatcher:
                     self._recoveries[queue.job.name].abandon(queue.job, group)
 
     def set_drained(self, drained: bool) -> None:
-        """Stop or resume the take-over of claims that members share.
+        """Stop or resume the take-over of claims in a store that members
+        share.
 
-        :param drained: True leaves the shared claims to the other members.
-            Claims that only this process knows are retried here in any case.
+        :param drained: True leaves these claims to the other members. This
+            process still takes over the claims in a store that only this
+            process uses.
         """
         if self._take_over is not _TakeOver.NONE:
             self._take_over = _TakeOver.OWN if drained else _TakeOver.ALL
 
     def drain(self) -> None:
-        """Take over no more claims, and dispatch the waiting ones."""
+        """Take over no more claims, but dispatch the waiting claims."""
         self._take_over = _TakeOver.NONE
 
     def close(self) -> None:

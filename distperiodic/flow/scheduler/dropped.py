@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of ticks that do not run, in the store and in the log.
 
-Each record names the objects and the reason.
+A record consists of the objects, their newest tick that does not run, and the
+reason.
 """
 
 import collections
@@ -32,18 +33,20 @@ LOG = logging.getLogger(__name__)
 _BUSY = claim_log.BUSY
 # Reason for giving up ticks of an object that was delisted later.
 _GONE = 'the catalogue no longer lists it'
-# Reason for lost ticks.
+# Reason for lost ticks; see the glossary.
 _LOST = 'not claimed in time, although schedulers served the job'
 
 
 class _Span(NamedTuple):
-    """Ticks of some objects that are given up together."""
+    """The interval in which some objects can have missed ticks."""
 
     plan: due.Plan
-    #: Instant after which ticks count, unless the watermark is later: just
-    #: before the objects were listed, or before the schedule came into force.
+    #: Instant after which ticks of the objects could be due: just before the
+    #: objects were listed or before the schedule came into force. If the
+    #: watermark of an object is later, the watermark applies instead.
     low: Instant
-    #: Instant at which the objects were listed, if it is one of the ticks.
+    #: Instant at which the objects were listed, if they have a tick at this
+    #: instant. :data:`~distperiodic.core.due.ALWAYS` means that they do not.
     first: Instant = due.ALWAYS
 
     def due_at(self, tick: Instant, objects: Iterable[str]) -> Instant:
@@ -59,12 +62,14 @@ class _Span(NamedTuple):
         :param last: Watermark of an object.
         """
         number = self.plan.schedule.count(max(self.low, last), until)
-        # The listing may be a tick, too; the others count only after it.
+        # Add the tick at which the object was listed, which is not in the
+        # schedule.
         return max(1, number + (last < self.first <= until))
 
 
 def _first(plan: due.Plan, row: Row) -> Instant:
-    """Return the instant at which *row* was listed, if it is undecided.
+    """Return the instant at which *row* was listed, if this is an undecided
+    tick.
 
     Otherwise return :data:`~distperiodic.core.due.ALWAYS`.
     """
@@ -75,11 +80,12 @@ def _first(plan: due.Plan, row: Row) -> Instant:
 class _Lost(NamedTuple):
     """The ticks of an object that are lost."""
 
-    #: The newest tick before the lost ones, or
-    #: :data:`~distperiodic.core.due.ALWAYS`.
+    #: The newest tick before the lost ticks.
+    #: :data:`~distperiodic.core.due.ALWAYS` means that there is no such tick.
     after: Instant
+    #: The newest lost tick.
     last: Instant
-    #: Why the ticks before them were not run.
+    #: Reason why the ticks up to *after* did not run.
     earlier: SkippedBy = SkippedBy.MISFIRE
 
 
@@ -87,19 +93,20 @@ def _due_at(plan: due.Plan, tick: Instant, first: Instant,
             position: int) -> Instant:
     """Return the instant at which the object at *position* is due for *tick*.
 
-    :param first: As in :class:`_Span`.
+    :param first: Tick at which the object was listed. The phase of the object
+        does not apply to this tick.
     """
     return tick if tick == first else tick + plan.phase(tick, position)
 
 
 def _reasons(until: Instant, ran: bool, lost: _Lost | None
              ) -> list[tuple[Instant, SkippedBy]]:
-    """Return the reasons for giving up ticks up to *until*, oldest first.
+    """Return the reasons for giving up ticks up to *until*.
 
-    Each reason has the instant up to which it applies.
-
-    :param ran: True if the object missed these ticks because an earlier run of
-        it had not ended.
+    :param ran: True if the object missed these ticks because its earlier run
+        had not ended.
+    :returns: Pairs of an instant and the reason that applies up to this
+        instant, in ascending order.
     """
     if ran:
         return [(until, SkippedBy.OVERLAP)]
@@ -110,27 +117,28 @@ def _reasons(until: Instant, ran: bool, lost: _Lost | None
 
 
 def _idle_since(row: Row) -> Instant | None:
-    """Return the instant since which the object of *row* has not run. None
-    means unknown: the store does not record when a run failed.
+    """Return the instant since which the object of *row* has not run.
+
+    None means unknown, because the store does not record when a run failed.
     """
     if row.served is not None:
         return row.served
-    # No tick was settled since the object was listed for the first time.
+    # No tick was settled since the object was listed, so it has not run.
     if row.settled < row.since:
         return due.ALWAYS
     return None
 
 
 class DroppedTicks:
-    """Recorder of the ticks of one member's jobs that will not run.
+    """Recorder of ticks that do not run, for the jobs of one member.
 
     These ticks are skipped, passed over or lost.
 
     :param holder: Returns the name of the holder of leases; called for each
         record.
-    :param piece: Number of objects that are recorded together.
-    :param promise: Seconds within which a tick is claimed while schedulers
-        attend its job, even if one of them dies.
+    :param piece: Maximum number of objects in one record.
+    :param promise: Seconds within which schedulers that serve a job claim each
+        tick, even if one of them dies. Later ticks count as lost.
     :param counts: Number of ticks or objects, by (job, outcome).
     """
 
@@ -156,15 +164,18 @@ class DroppedTicks:
                left_out: Callable[[], None]) -> None:
         """Record that *objects* do not run for *tick*.
 
-        :param left_out: Called if some objects were left out, because another
-            process has decided the tick for them or has locked their rows.
+        :param left_out: Called if the store has left out some objects, because
+            another process has decided their tick or has locked their rows.
         """
         self._skip(job, tick, objects, by, reason,
                    _Span(plan, plan.since - 1), left_out)
 
     def busy(self, job: Job, plan: due.Plan, tick: Instant,
              objects: Sequence[str], left_out: Callable[[], None]) -> None:
-        """Record a skip by the overlap policy; see :meth:`settle`."""
+        """Record that the overlap policy skips *tick* for *objects*.
+
+        :param left_out: As in :meth:`settle`.
+        """
         number = len(objects)
         self._log.skipped(job, tick, objects, number)
         self._counts[job.name, 'skipped'] += number
@@ -173,15 +184,15 @@ class DroppedTicks:
 
     def give_up(self, job: Job, plan: due.Plan, verdict: Verdict,
                 rows: Sequence[Row]) -> None:
-        """Record that the objects of *rows* do not run for ticks they missed.
+        """Record the ticks that *verdict* gives up for the objects of *rows*.
         """
         assert verdict.until is not None
         groups: dict[tuple[bool, Instant, Instant, _Lost | None],
                      list[str]] = {}
         lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
-            # The object missed its ticks because of its own run, and not
-            # for lack of schedulers.
+            # True if the object missed its ticks because its own run had not
+            # ended.
             ran = not row.free or (
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))
@@ -216,7 +227,9 @@ class DroppedTicks:
 
     def delisted(self, job: Job, plan: due.Plan, verdict: Verdict,
                  rows: Sequence[Row]) -> None:
-        """Record that delisted objects do not run for their due ticks."""
+        """Record that the delisted objects of *rows* do not run for the due
+        ticks of *verdict*.
+        """
         until = verdict.run[-1] if verdict.run else verdict.until
         assert until is not None
         groups: dict[tuple[Instant, Instant], list[str]] = {}
@@ -230,11 +243,12 @@ class DroppedTicks:
 
     def _lost_ticks(self, job: Job, plan: due.Plan, until: Instant
                     ) -> 'Callable[[Row], _Lost | None]':
-        """Return a function from a row to its lost ticks up to *until*.
+        """Return a function that returns the lost ticks of a row up to
+        *until*.
 
-        A tick is lost if schedulers attended the job when it was due, and if
-        it is older than the time within which they promise to claim it. With
-        ``overlap='wait'`` the object must also have been idle then.
+        A tick is lost if schedulers served the job when the tick was due, and
+        for long enough afterwards to claim it. With ``overlap='wait'``, the
+        object must also have been idle when the tick was due.
         """
         attended = self._attendance.attended(job.name)
         if attended is None or job.misfire is Misfire.ALL:
@@ -244,7 +258,8 @@ class DroppedTicks:
         newest, unattended = plan.around(promised), plan.around(attended - 1)
 
         def lost(row: Row) -> _Lost | None:
-            # The newest tick may be the listing, which is not in the schedule.
+            # The newest tick may be that at which the object was listed, which
+            # is not in the schedule.
             first, position = _first(plan, row), row.position
             cut = (until if _due_at(plan, until, first, position) <= promised
                    else newest.newest(position))
@@ -267,9 +282,8 @@ class DroppedTicks:
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span,
               left_out: Callable[[], None] = lambda: None) -> None:
-        """Record that *objects* do not run for *tick* and the ticks before it.
-
-        The ticks before it are those that each object missed.
+        """Record that *objects* do not run for *tick*, nor for the earlier
+        ticks that they missed.
         """
         holder = self._holder()
 

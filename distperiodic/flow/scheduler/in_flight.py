@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a scheduler in flight.
+"""Work of a scheduler that has not ended.
 
-It consists of waiting claims, sent batches, and the workers that have them.
+The work consists of waiting claims, and of batches that were sent to workers.
 """
 
 import collections
@@ -29,9 +29,10 @@ _SUSPECT_BATCH = 16
 
 
 def suspect_batch_size(claim: Claim) -> int | None:
-    """Return the maximum size of a batch with *claim* after a lost run.
+    """Return the maximum size of a batch that contains *claim*.
 
-    None means that the claim is not a suspect, so it may be in any batch.
+    None means that the claim is not a suspect, so any batch may contain it.
+    See :class:`distperiodic.flow.scheduler.batcher.Batcher`.
     """
     if claim.attempt <= 2:
         return None
@@ -39,13 +40,13 @@ def suspect_batch_size(claim: Claim) -> int | None:
 
 
 class BackOff:
-    """Pauses between attempts to send to a worker, after failures."""
+    """Pauses after failed attempts to send to a worker."""
 
     __slots__ = ('_failures', '_until')
 
-    # Seconds of the first pause after a failure, and of all later ones. A
-    # back-off without a cap would lose ticks, and a constant pause would
-    # repeat failures too often.
+    # Seconds of the first pause, and of all later pauses. Longer pauses would
+    # delay ticks too much. A short pause each time would repeat failures too
+    # often.
     _PAUSES = (1.0, 2.0)
 
     def __init__(self) -> None:
@@ -53,17 +54,18 @@ class BackOff:
         self._until = 0.0
 
     def over(self, now: float) -> bool:
-        """Return whether batches may be sent to the worker."""
+        """Return whether no pause is in progress."""
         return now >= self._until
 
     def rest(self, until: float) -> None:
-        """Send no batches to the worker until *until*."""
+        """Make a pause until *until*, in monotonic seconds."""
         self._until = until
 
     def failed(self, now: float) -> float:
-        """Record a failed send.
+        """Record that a batch could not be sent.
 
-        Several failures during one pause have one cause, and count once.
+        Failures during a pause are ignored, because they probably have the
+        same cause as the failure that began the pause.
 
         :returns: Seconds of the pause.
         """
@@ -74,12 +76,12 @@ class BackOff:
         return pause
 
     def reached(self) -> None:
-        """Record a successful send."""
+        """Record that a batch was sent."""
         self._failures = 0
 
 
 class Worker:
-    """One worker, from the view of this scheduler."""
+    """State of one worker, as this scheduler knows it."""
 
     __slots__ = ('back_off', 'batches', 'last_heard', 'member', 'paused',
                  'reserved_until', 'suspect_batch', 'unknown_jobs', 'window')
@@ -88,12 +90,13 @@ class Worker:
                  now: float):
         self.member = member
         self.window = window
-        #: Batch ids, in the order in which they were sent.
+        #: Ids of the batches that the worker holds, in the order in which they
+        #: were sent.
         self.batches: dict[str, None] = {}
         #: Jobs that the worker does not know.
         self.unknown_jobs: set[str] = set()
-        #: Jobs that the worker refused, with the monotonic seconds until which
-        #: it receives no batch of the job.
+        #: Jobs that the worker refused. The value is the monotonic time in
+        #: seconds until which the worker receives no batch of the job.
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()
         self.last_heard = now
@@ -116,14 +119,17 @@ class SentBatch:
         self.worker = worker
         self.queue = queue
         self.left = len(batch.objects)
-        #: For each object of the batch: 1 while it is open, 0 once it has
-        #: ended.
+        #: For each object of the batch: 1 while its outcome is unknown, 0
+        #: afterwards.
         self.open = bytearray(b'\1' * self.left)
         self.cost = cost
         self.last_seen = last_seen
 
     def take(self, indexes: Iterable[int]) -> list[int]:
-        """Mark objects as ended, and return those that were open before."""
+        """Mark objects as ended.
+
+        :returns: Those of *indexes* that were not marked before.
+        """
         taken = []
         open_ = self.open
         for index in indexes:
@@ -134,7 +140,7 @@ class SentBatch:
         return taken
 
     def claims(self, indexes: Iterable[int]) -> list[Claim]:
-        """Return the claims of the batch at *indexes*."""
+        """Return the claims of the objects at *indexes*."""
         batch = self.batch
         return [Claim(batch.objects[i], batch.fences[i],
                       batch.attempts[i], batch.tick)
@@ -168,13 +174,14 @@ class Queue:
     def __init__(self, job: Job,
                  bounds: Mapping[Refusal, AdaptiveLimit]):
         self.job = job
-        #: The limits of the job and of its partition, by the refusal for each.
+        #: The limits of the job and of its partition. The key is the refusal
+        #: of a run that would exceed the limit.
         self.bounds = bounds
         self.groups: collections.deque[Group] = collections.deque()
         #: Number of claims in *groups*.
         self.size = 0
-        #: Claims whose runs were lost with their workers more than once. They
-        #: run separately from others; see
+        #: Claims whose runs were lost with their workers more than once. These
+        #: claims run separately from other claims; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: Number of claims that were superseded while they waited.
@@ -187,7 +194,9 @@ class Queue:
         self.size += len(claims)
 
     def take(self, number: int) -> Group:
-        """Remove and return up to *number* of the oldest claims, of one lease.
+        """Remove and return up to *number* of the oldest claims.
+
+        The result contains claims of only one lease.
         """
         first = self.groups[0]
         if len(first.claims) <= number:
@@ -209,10 +218,11 @@ class Queue:
         return {group.lease for group in (*self.groups, *self.suspects)}
 
     def discard_superseded(self) -> int:
-        """Drop superseded claims, and return their number.
+        """Remove superseded claims, and return their number.
 
-        A claim is superseded by a later claim of its object. Without this
-        method, such claims would pile up while no worker takes them.
+        A later claim of an object supersedes its earlier claims. The
+        superseded claims would use more and more memory while no worker has
+        room for them.
         """
         newest: dict[str, int] = {}
         for group in (*self.groups, *self.suspects):
@@ -224,7 +234,7 @@ class Queue:
             c for c in group.claims if c.fence == newest[c.object]])
 
     def discard_leases(self, lost: AbstractSet[str]) -> int:
-        """Drop claims in leases that were *lost*, and return their number."""
+        """Remove the claims in *lost* leases, and return their number."""
         return self._keep(
             lambda group: [] if group.lease.id in lost else group.claims)
 
@@ -249,11 +259,11 @@ class Queue:
 
 
 class InFlight:
-    """All work in flight, with counts of its outcomes.
+    """All work that has not ended, and the numbers of outcomes.
 
     :param jobs: Jobs by name.
-    :param partitions: Configuration of the partitions, by name.
-    :param shared: Jobs whose runs a store counts across all schedulers.
+    :param partitions: Configuration of the partitions, by topic.
+    :param shared: Jobs for which a store counts the runs of all schedulers.
     """
 
     def __init__(self, jobs: Mapping[str, Job],
@@ -262,7 +272,7 @@ class InFlight:
         self._order = itertools.count()
         limits = limits_of(jobs, partitions)
         # The jobs of a partition share one limit, so they also share one
-        # bound.
+        # AdaptiveLimit.
         bounds = {limit: AdaptiveLimit(
             limit.most, shared=limit.jobs[0] in shared)
                   for job_limits in limits.values() for limit in job_limits}
@@ -270,10 +280,11 @@ class InFlight:
             name: Queue(job, {limit.refusal: bounds[limit]
                               for limit in limits[name]})
             for name, job in jobs.items()}
-        #: A heap of (-priority, order, queue) for each partition.
+        #: For each partition, a heap of (-priority, order, queue). The next
+        #: batch is made from the first queue of the heap.
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
-        #: Queues that have suspects, or had some, by job.
+        #: Queues with suspects, by job. The suspects may have ended since.
         self._with_suspects: dict[str, Queue] = {}
         #: Workers by holder, for each partition.
         self.workers: dict[str, dict[str, Worker]] = {}
@@ -281,7 +292,7 @@ class InFlight:
         self.sent: dict[str, SentBatch] = {}
         #: Number of schedulers that share the workers.
         self.schedulers = 1
-        #: Number of objects that are claimed and not sent to a worker.
+        #: Number of objects that are claimed and were not sent to a worker.
         self.waiting = 0
         #: Number of objects that were sent to workers and have not ended.
         self.outstanding = 0
@@ -291,9 +302,10 @@ class InFlight:
 
     def put(self, job: Job, lease: HeldLease, claims: list[Claim],
             superseded: int = 0) -> None:
-        """Queue claims of one lease. This method takes ownership of the list.
+        """Queue claims of one lease.
 
-        :param claims: Empty if all claims that were won are suspects.
+        :param claims: The claims. The list is empty if all acquired claims are
+            suspects. The caller must not use the list afterwards.
         :param superseded: Number of waiting claims that these claims
             supersede.
         """
@@ -339,7 +351,7 @@ class InFlight:
                 if queue.job.topic == partition]
 
     def next_turn(self, queue: Queue) -> None:
-        """Put *queue* after all others of its priority."""
+        """Put *queue* into the heap, after all queues of its priority."""
         heapq.heappush(self.turns[queue.job.topic], (
             -queue.job.priority, next(self._order), queue))
 
@@ -348,12 +360,12 @@ class InFlight:
         self.lost(queue.job, number)
 
     def lost(self, job: Job, number: int) -> None:
-        """Count claims that were lost to a later claim of their objects."""
+        """Count *number* claims that other claims of their objects replace."""
         if number:
             self.counts[job.name, 'superseded'] += number
 
     def settle(self, sent: SentBatch, number: int) -> None:
-        """Record that *number* more objects of *sent* have ended."""
+        """Record that *number* objects of *sent* have ended."""
         sent.worker.window.settle(number, sent.cost)
         for bound in sent.queue.bounds.values():
             bound.settle(number)
@@ -363,9 +375,11 @@ class InFlight:
             sent.worker.batches.pop(sent.batch.id, None)
 
     def recall(self, sent: SentBatch) -> list[Claim]:
-        """Mark the open objects of a batch as ended, and return their claims.
+        """Mark all objects of a batch as ended.
 
         Later reports on the batch have no effect.
+
+        :returns: The claims of the objects whose outcome was unknown.
         """
         left = sent.take(range(len(sent.open)))
         self.settle(sent, len(left))

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Late scans: members claim objects that their owners have not claimed.
 
-The ring decides which member claims first; the store decides whose claim
-counts. Once a tick is late, two members read the rows of the objects of all
-owners and claim the unclaimed objects. The ring selects these two members. The
-others scan later, two at a time, and usually find nothing to claim::
+At a tick, each owner claims its objects. The tick is late when ``late_after``
+seconds have passed. Then two members read the rows of the objects of all
+owners, and claim the objects that are not claimed yet. The ring selects these
+two members. If they do not record in the store that all objects are claimed,
+the next two members scan, and so on::
 
     tick        + late_after       + 2 late_after
      |-- owners claim --|-- two scan --|-- two others scan, if the first have
                              not recorded that all was found claimed
 
-If the counts in the store agree with the catalogue, no row is read. After a
-scan of many rows the pause is longer: fifty times the time that reading took,
-at most a minute. The slowest page is left out of this time: during that page
-the store may have been unreachable, or the process may have been suspended,
-and this must not delay the next scan.
+A member need not read the rows if the store has counted as many objects for
+the tick as the catalogue lists. After a scan of many rows, the pause until
+the next scan is longer: fifty times the time of reading, at most a minute. The
+time of the slowest page does not count. During that page, the store may have
+been unreachable, or the process may have been suspended, and this must not
+delay the next scan.
 
-A slow catalogue may list objects after a scan for a tick that the scan
-covered. The store then records that the job is no longer checked up to that
-tick, and the members scan again.
+If a catalogue method is slow, objects may be listed after a scan, for a tick
+that the scan included. The store then records that the job must be scanned
+again from that tick on.
 """
 
 from collections.abc import Mapping
@@ -40,10 +42,10 @@ from distperiodic.flow.scheduler.timers import TimerKind
 from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of members that scan at the same time. If one of them hangs, the other
-# one is not delayed.
+# still completes its scan.
 _SCANNERS = 2
-# Pause before the next scan, as a multiple of the reading time of the last
-# scan, and its maximum in seconds.
+# Pause before the next scan, as a multiple of the time that the last scan
+# spent on reading rows, and its maximum in seconds.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE = 60.0
 
@@ -51,9 +53,10 @@ _LONGEST_PAUSE = 60.0
 class LateClaimer:
     """Late scans of one member that shares a store.
 
-    :param after: Seconds after which other members claim objects that their
-        owner has not claimed; at most half a period.
-    :param page: Number of rows that are read together.
+    :param after: Seconds after a tick until other members claim objects that
+        their owner has not claimed. For a job with a short period, the limit
+        is half a period.
+    :param page: Maximum number of rows in one request to the store.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -72,7 +75,10 @@ class LateClaimer:
         self._scanning: set[str] = set()
 
     def grace(self, job: Job, now: Instant) -> Instant:
-        """Return the microseconds after which other members claim a tick."""
+        """Return the time after a tick until other members claim its objects.
+
+        :returns: Microseconds.
+        """
         return min(self._after, job.schedule.period_us(now) // 2)
 
     def start(self, job: Job) -> None:
@@ -81,7 +87,8 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def scan(self, name: str, now: Instant, view: View) -> None:
-        """Start a late scan of the job *name*, if it is this member's turn."""
+        """Start a late scan of the job *name*, if this member must scan now.
+        """
         part = self._parts[name]
         job = part.job
         grace = self.grace(job, now)
@@ -92,7 +99,7 @@ class LateClaimer:
         checked = self._claimer.attendance.checked(name)
         last = newest if same_ticks else until
         if last is None or checked >= last:
-            # Another member has scanned the rows.
+            # A member has already recorded a scan up to this instant.
             following = (job.schedule.after(until) + grace if same_ticks
                          else checked + 2 * grace)
             self._set_timer(name, following, now)
@@ -120,7 +127,7 @@ class LateClaimer:
     def _same_ticks(part: Part) -> bool:
         """Return whether all objects of the job are due at the same instants.
 
-        False may also mean that this is unknown.
+        False means that they are not, or that this is unknown.
         """
         return part.reading is not None and not (
             part.job.spread or part.object_timers.schedules
@@ -131,7 +138,7 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def _rank(self, name: str, view: View) -> int:
-        """Return the number of members that scan before this one."""
+        """Return the number of members that scan before this member."""
         members = sorted(view.ring.members)
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
@@ -140,8 +147,9 @@ class LateClaimer:
                view: View) -> None:
         """Read the rows if *tick* is decided for fewer objects than expected.
 
-        Objects that have left the catalogue since then are also expected,
-        because the tick may have been decided for them before.
+        The catalogue gives the expected number. Objects that left the
+        catalogue since the tick are added, because the tick may have been
+        decided for them.
         """
         assert part.reading is not None
         expected = part.reading.catalogue.distinct
@@ -163,10 +171,10 @@ class LateClaimer:
 
     def _walk(self, part: Part, scan: ports.Checked,
               view: View) -> None:
-        """Judge the rows of all members.
+        """Read the rows of all members, and claim their due ticks.
 
-        This member's own rows are left out while it has not claimed the rest
-        of a large tick.
+        The rows of this member are left out while pieces of a large tick
+        remain to be claimed here.
         """
         job = part.job
         name = job.name

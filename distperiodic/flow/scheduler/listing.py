@@ -7,7 +7,8 @@
 
 A member walks the rows of its arcs when it starts, and later the rows of arcs
 that it gains; see :mod:`distperiodic.flow.scheduler.part`. After that it
-compares each reading with the one before, and reads no rows.
+compares each reading with the previous reading. For this comparison it needs
+no rows.
 """
 
 import functools
@@ -39,11 +40,13 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 
 
 class Listing:
-    """The listing of one member's parts, in a store that it uses alone.
+    """Component that updates the listing for one member's parts.
 
-    :param page: Number of rows of the store that are read together.
+    This class is for a store that only this member uses.
+
+    :param page: Maximum number of rows in one request to the store.
     :param walked: Called when a walk is complete, with the part, the instant
-        for which it was walked, and the view.
+        *at* of the walk, and the view.
     """
 
     def __init__(self, parts: Mapping[str, Part], *,
@@ -66,25 +69,28 @@ class Listing:
         """Walk the arcs that this member gained since the last walk.
 
         :param at: Instant for which the catalogue was read.
-        :param discard_rows: True discards the rows of these arcs, and lists
-            their objects again.
+        :param discard_rows: True delists the objects with rows on these arcs,
+            and then lists all objects on the arcs again.
         """
         part.ring = view.ring
-        # The walk also delists the objects that this member no longer owns.
-        # The new owners list them.
+        # Walk the whole ring. This also delists the objects that this member
+        # no longer owns. The new owners list these objects in their own
+        # stores.
         self.walk(part, [CIRCLE], part.since, view, discard_rows)
 
     def _arcs(self, part: Part, view: View,
               before: Ring | None) -> Iterable[Arc]:
-        """Return this member's arcs, except those that were walked already.
+        """Return the arcs of this member that must be walked.
 
-        :param before: Ring of the last walk. Arcs on which a walk is not
-            complete are returned again. None means that no arc was walked.
+        :param before: Ring of the last walk, whose arcs need not be walked
+            again. Ranges that this walk has not read yet are an exception.
+            None means that all arcs must be walked.
         """
         reading = part.reading
         if (reading is not None and not reading.partial
                 and len(reading.catalogue) <= self._page):
-            # One request for all arcs is cheaper than one for each.
+            # One request for the whole ring is cheaper than one request for
+            # each arc.
             return [CIRCLE]
         arcs = view.ring.arcs(self._identity)
         if before is None:
@@ -96,10 +102,11 @@ class Listing:
     def walk(self, part: Part, arcs: Iterable[Arc],
              at: Instant, view: View | None,
              discard_rows: bool = False) -> None:
-        """Compare the rows on these arcs with the catalogue, and judge them.
+        """Compare the rows on these arcs with the catalogue, and claim their
+        due ticks.
 
-        :param discard_rows: True discards these rows, and lists their objects
-            again.
+        :param at: Instant for which the catalogue was read.
+        :param discard_rows: As in :meth:`walk_gained`.
         """
         job = part.job
         if part.walk is not None:
@@ -126,8 +133,9 @@ class Listing:
         reading = part.reading
         assert reading is not None
         if not reading.partial:
-            # Rows limit the size of a page, and new objects have no rows. So
-            # the arcs are cut by the number of objects, too.
+            # The limit on the rows of a page does not limit the number of new
+            # objects, because they have no rows. So divide the arcs by the
+            # number of listed objects, too.
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
         walk = Walk(
@@ -138,20 +146,23 @@ class Listing:
 
     def _comparable(self, part: Part, view: View | None,
                     rows: list[Row]) -> list[Row]:
-        """Return those of *rows* that this member compares."""
+        """Return the rows that this member compares with the catalogue."""
         return rows
 
     def _listed_at(self, part: Part) -> Callable[
             [str], tuple[Instant, ...]] | None:
-        """Return what tells since when an object without a row may be due.
+        """Return a function that returns, for an object without a row, the
+        instants from which the object can be due.
 
-        None means that such objects may be due from the instant of the walk.
+        None means that such objects can be due from the instant of the walk.
         """
         return None
 
     def _indexes(self, part: Part, view: View | None,
                  low: int, high: int) -> Iterable[int]:
-        """Return the indexes of own objects at positions *low* to *high*."""
+        """Return the indexes of this member's objects at the positions *low*
+        to *high*.
+        """
         assert part.reading is not None
         catalogue = part.reading.catalogue
         return [index for index in catalogue.between(low, high)
@@ -160,7 +171,7 @@ class Listing:
 
     def _compared(self, part: Part, found: Differences,
                   at: Instant) -> None:
-        """Record the differences, then claim the due objects."""
+        """Record the differences, and then claim the due objects."""
         self._give_up(part.job, found.delisted, at)
         self._record(part.job, found)
         self._sync(part.job, [], [row.object for row in found.delisted], at)
@@ -170,7 +181,8 @@ class Listing:
     def record_differences(self, part: Part, before: Reading,
                            reading: Reading, at: Instant,
                            view: View) -> None:
-        """Record what changed between the reading *before* and *reading*."""
+        """Record the differences between the readings *before* and *reading*.
+        """
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
         if part.removed is not None:
             part.removed += len(old - new)
@@ -193,15 +205,18 @@ class Listing:
                 row for row in found.new if row.object not in changed])
 
     def _give_up(self, job: Job, delisted: list[Row], at: Instant) -> None:
-        """Record what delisted objects were due for and did not run."""
+        """Record the due ticks of delisted objects as given up.
+
+        Without a shared store there is no record of ticks that did not run.
+        """
 
     def _delist(self, part: Part, objects: list[str],
                 at: Instant) -> None:
-        """Record that the catalogue does not list *objects* any more."""
+        """Record that the catalogue no longer lists *objects*."""
         self._sync(part.job, [], objects, at)
 
     def _record(self, job: Job, found: Differences) -> None:
-        """Record the objects to list."""
+        """Record the objects that the store must list."""
         for (at, *later), listed in found.listed.items():
             self._sync(job, listed, [], at, later)
 
@@ -210,7 +225,8 @@ class Listing:
               later: Sequence[Instant] = ()) -> None:
         def recorded(unrecorded: list[str]) -> None:
             if unrecorded:
-                # The store could not record these objects, so compare again.
+                # The store could not record all objects, so walk the part
+                # again soon.
                 self._parts[job.name].ring = None
                 self._compare_soon(job)
 
@@ -229,7 +245,10 @@ class Listing:
 
     def judge_gained(self, part: Part, view: View,
                      before: Ring | None) -> None:
-        """Claim the due objects on gained arcs, from the rows alone."""
+        """Claim the due ticks of the rows on gained arcs.
+
+        The claims do not wait for a read of the catalogue.
+        """
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [
                 row for row in rows
@@ -237,20 +256,23 @@ class Listing:
         Walk(
             self._store, part.job.name, self._arcs(part, view, before),
             before=None, page=self._page, on_page=page,
-            # Rows that could not be read are read later, with the catalogue.
+            # If rows could not be read, the walk after the next read of the
+            # catalogue reads them.
             on_end=lambda complete: None).advance()
 
 
 def counts_from(part: Part, now: Instant) -> Instant:
-    """Return the instant from which objects listed at *now* can be due.
+    """Return the instant from which objects that are listed at *now* can be
+    due.
 
-    Without ``run_immediately`` a tick at *now* is not due.
+    Without ``run_immediately``, this is just after *now*, so that a tick at
+    *now* is not due.
     """
     return now if part.job.run_immediately else now + 1
 
 
 class SharedListing(Listing):
-    """The same in a store that all members share.
+    """Component that updates the listing in a store that members share.
 
     Each member compares and delists only the objects that it owns.
     """
@@ -262,6 +284,7 @@ class SharedListing(Listing):
 
     def _comparable(self, part: Part, view: View | None,
                     rows: list[Row]) -> list[Row]:
+        # Leave out rows of other members, which walk their own arcs.
         return [row for row in rows if part.owns(
             view, self._identity, row.position)]
 
@@ -272,8 +295,9 @@ class SharedListing(Listing):
     def _instants(self, part: Part, key: str) -> tuple[Instant, ...]:
         """Return the instants from which an object without a row may be due.
 
-        For the one object of a GROUP job, the first instant is not later than
-        the beginning of the job's attendance.
+        A job with scope ``'group'`` has one object. This object can be due
+        from the instant since which schedulers have served the job without a
+        gap.
         """
         instants = part.listed_at(key)
         if part.job.scope is Scope.GROUP:
@@ -295,8 +319,8 @@ class SharedListing(Listing):
             return store.rows_of(job.name, chunk)
 
         def received(rows: list[Row]) -> None:
-            # The new owners of the other objects compare them with their own
-            # catalogues.
+            # Leave out objects that have other owners now. The other owners
+            # compare these objects with their own readings.
             own_rows = [row for row in rows if part.ring is not None
                         and part.ring.owner_at(row.position) == self._identity]
             self._claimer.give_up_delisted(job, own_rows, at)
@@ -308,7 +332,10 @@ class SharedListing(Listing):
 
     def _list_again(self, part: Part, objects: list[str],
                     at: Instant) -> None:
-        """List again those of *objects* that the catalogue lists now."""
+        """List those of *objects* again that the last reading lists.
+
+        A later reading may have listed them while they were being delisted.
+        """
         reading = part.reading
         assert reading is not None
         back = reading.catalogue.indexes(objects)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member's part of a job: its listed objects, and their rows in the store.
+"""One member's part of a job: the objects that the member owns, and their
+rows.
 
-A *walk* goes through the rows of the store, range by range of the ring::
+A *walk* reads the rows of the store in pages, one range of the ring after the
+other::
 
     low ── page ──┬── page ──┬── page ── high
-                  │          └─ each row is judged: due ticks are claimed
+                  │          └─ the due ticks of each row are claimed
                   └─ compared with the catalogue: differences are recorded
 
-A member walks its arcs when it starts, and the arcs that it gains. After that,
-each tick up to the newest one is decided or is being claimed, for all objects
-of its part.
+A member walks its arcs when it starts, and later the arcs that it gains. After
+a walk, all due ticks of the objects on these arcs are decided or are being
+claimed.
 """
 
 import collections
@@ -34,10 +36,9 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler import timers
 
-# Number of readings that are kept while the store is slow to record them.
-# Otherwise the last two are kept.
+# Maximum number of readings that are kept until the store has recorded them.
 _MOST_READINGS = 4
-# Number of instants that are kept for equal readings.
+# Maximum number of instants that are kept for equal readings.
 _MOST_INSTANTS = 16
 
 #: All positions of the ring.
@@ -45,7 +46,7 @@ CIRCLE = Arc(-2 ** 63, 2 ** 63 - 1)
 
 
 def without_catalogue(job: Job, identity: str) -> Reading | None:
-    """Return the reading of a job without a catalogue: its one object.
+    """Return a reading with the only object of a job without a catalogue.
 
     None means that the job has a catalogue.
     """
@@ -61,12 +62,13 @@ class Readings:
     __slots__ = ('_kept',)
 
     def __init__(self) -> None:
-        #: Readings and the instants from which they apply, oldest first. Equal
-        #: readings are kept as one, with the first instant and the last ones.
+        #: Readings and the instants for which they were read, oldest first.
+        #: Consecutive equal readings are kept as one reading, with its first
+        #: instant and its most recent instants.
         self._kept: list[tuple[tuple[Instant, ...], Reading]] = []
 
     def keep(self, reading: Reading, at: Instant) -> None:
-        """Keep *reading*, which applies from *at*."""
+        """Keep *reading*, which was read for the instant *at*."""
         if self._kept:
             instants, last = self._kept[-1]
             if (last.catalogue is reading.catalogue
@@ -76,19 +78,20 @@ class Readings:
                     self._kept[-1] = (instants[0], *rest, at), last
                 return
         self._kept.append(((at,), reading))
-        # Each reading may hold a million objects.
+        # Limit the use of memory: each reading may have a million objects.
         del self._kept[:-_MOST_READINGS]
 
     def forget_recorded(self) -> None:
-        """Keep only the last reading; the store has recorded the others."""
+        """Keep only the last reading. The store has recorded the others."""
         del self._kept[:-1]
 
     def listed_at(self, key: str) -> tuple[Instant, ...]:
-        """Return the instants of readings that list an object, oldest first.
+        """Return the instants of the last readings that list an object.
 
-        These are the latest readings without a gap in which the object has its
-        present schedule. The previous owner may also have read the object, and
-        may have died before the store recorded it.
+        In all of these consecutive readings, the object has its current
+        schedule. The oldest instant comes first. An object without a row can
+        be due from this instant: the previous owner may have read the object,
+        too, and may have died before the store recorded it.
         """
         found, newest = self._kept[-1]
         if len(self._kept) == 1:
@@ -106,8 +109,8 @@ class Part:
     """State of one member's part of a job.
 
     :param last_tick: Instant up to which this member starts no ticks.
-    :param reading: The reading of a job without a catalogue. None means that
-        the job has a catalogue.
+    :param reading: Result of :func:`without_catalogue`. None means that the
+        job has a catalogue.
     """
 
     __slots__ = ('_readings', 'cursor', 'job', 'last_tick', 'object_timers',
@@ -116,33 +119,35 @@ class Part:
     def __init__(self, job: Job, last_tick: Instant,
                  reading: Reading | None):
         self.job = job
-        #: The newest tick of the job that this member started, or an instant
-        #: up to which it starts none.
+        #: The newest tick of the job that this member started, or the instant
+        #: up to which it starts no ticks.
         self.last_tick = last_tick
-        #: The last reading. None means that nothing was read.
+        #: The last reading. None means that the catalogue was not read yet.
         self.reading = reading
-        #: Number of objects that left the catalogue since the newest tick.
-        #: This tick may have been decided for them. None means unknown.
+        #: Number of objects that left the catalogue since the newest tick. The
+        #: newest tick may already have been decided for these objects. None
+        #: means unknown.
         self.removed: int | None = 0
         #: The ring for which the rows of this part were walked. None means
-        #: that they were not walked.
+        #: that the part must be walked.
         self.ring: Ring | None = None
         #: Instant from which ticks of gained objects can be due.
         self.since = due.ALWAYS
+        #: The walk in progress. None means that there is none.
         self.walk: Walk | None = None
-        #: During a walk, the readings since it began and the reading before
-        #: it. Without a walk, the last two readings.
+        #: The last two readings. During a walk, also the readings since the
+        #: beginning of the walk.
         self._readings = Readings()
-        #: Cursor over the objects of this part that have a phase. None means
-        #: that there are none, or that the part was not walked.
+        #: Cursor over the objects that have a phase. None means that the
+        #: objects have no phase, or that the part was not walked.
         self.cursor: timers.SpreadCursor | None = None
         self.object_timers = timers.ObjectTimers()
 
     @property
     def per_member(self) -> bool:
-        """True if each member has its own object of the job.
+        """True if each member runs the job for itself.
 
-        This object does not depend on the ring.
+        The ring then does not matter.
         """
         return self.job.scope is Scope.MEMBER
 
@@ -154,9 +159,9 @@ class Part:
     def ids(self, view: View | None, identity: str) -> list[str]:
         """Return this member's objects that follow the job's schedule.
 
-        The objects are claimed in the order in which a walk lists them. A
-        store keeps their rows side by side in that order, so it writes each
-        page only once.
+        The objects are in the order of their positions, like their rows in the
+        store. So a claim of these objects writes each page of the database
+        only once.
         """
         reading = self.reading
         if reading is None:
@@ -170,7 +175,10 @@ class Part:
         return ids
 
     def begin_walk(self, walk: 'Walk', at: Instant) -> None:
-        """Record the start of *walk*; the current reading applies from *at*.
+        """Record the start of *walk*.
+
+        :param at: Instant from which objects that the walk adds to the listing
+            can be due.
         """
         self.walk = walk
         assert self.reading is not None
@@ -179,24 +187,29 @@ class Part:
     def end_walk(self, complete: bool) -> None:
         """Record the end of the walk.
 
-        :param complete: True if the store has recorded the whole part.
+        :param complete: True if all rows were read. The store has then
+            recorded the objects of all readings before the last.
         """
         self.walk = None
         if complete:
             self._readings.forget_recorded()
 
     def read(self, reading: Reading, at: Instant) -> None:
-        """Record a new reading. New objects can be due from *at*."""
+        """Record a new reading.
+
+        :param at: Instant from which new objects can be due.
+        """
         self.reading = reading
         if self.walk is None and self.ring is not None:
-            # The store has recorded the readings before the last one.
+            # The store has recorded all readings before the last reading.
             self._readings.forget_recorded()
         self._readings.keep(reading, at)
 
     def listed_at(self, key: str) -> tuple[Instant, ...]:
         """Return the instants from which an object without a row may be due.
 
-        The first instant is right unless the object was delisted after it.
+        The first instant applies unless another process delisted the object
+        after that instant.
         """
         return self._readings.listed_at(key)
 
@@ -211,7 +224,8 @@ class Part:
     def spread(self, tick: Instant, since: Instant) -> None:
         """Start *tick* for objects with a phase.
 
-        :param since: Objects that were due up to this instant are left out.
+        :param since: Objects that were due at or before this instant are left
+            out.
         """
         assert self.reading is not None
         self.cursor = timers.SpreadCursor(
@@ -220,9 +234,10 @@ class Part:
 
 
 def plan_of(job: Job, rule: str, since: Instant) -> due.Plan:
-    """Return the plan of the objects whose rows have the text *rule*.
+    """Return the plan of the objects whose rows have the schedule *rule*.
 
-    :param since: Instant from which the job has its schedule.
+    :param rule: Text of an own schedule. Empty means the schedule of the job.
+    :param since: Instant since which the job has its schedule.
     :raises InvalidSchedule: *rule* is in a format that this release does not
         know.
     """
@@ -233,16 +248,18 @@ def plan_of(job: Job, rule: str, since: Instant) -> due.Plan:
 class Differences(NamedTuple):
     """The differences between the catalogue and the store."""
 
-    #: Objects to list, by the instants of the readings that list them.
+    #: Objects that the store must list, by the instants of the readings that
+    #: list them.
     listed: dict[tuple[Instant, ...], list[ports.Listed]]
-    #: Rows whose objects the catalogue does not list any more.
+    #: Rows of objects that the catalogue no longer lists.
     delisted: list[Row]
     #: Rows that agree with the catalogue.
     same: list[Row]
-    #: Rows of the new objects, as the store will have them.
+    #: Rows that the store will have for the new objects.
     new: list[Row]
-    #: New objects whose rows only the store can determine: if they were
-    #: delisted meanwhile, they can be due only from a later reading.
+    #: New objects whose future rows are not known here. If another process
+    #: delisted such an object meanwhile, the store lets the object be due only
+    #: from a later reading.
     unsure: list[str]
 
 
@@ -256,8 +273,8 @@ def compare_listing(
     :param expected: Indexes of the objects in the catalogue that should have
         these rows.
     :param at: Instant for which the catalogue was read.
-    :param listed_at: Returns the instants from which an object without a row
-        may be due. None means *at*.
+    :param listed_at: See :meth:`Part.listed_at`. None means that objects
+        without a row can be due from *at*.
     """
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
@@ -297,18 +314,21 @@ def compare_listing(
 
 
 def rule_of(reading: Reading, key: str) -> str:
-    """Return the text of an object's own schedule, empty if it has none."""
+    """Return the text of an object's own schedule.
+
+    Empty means that the object follows the schedule of its job.
+    """
     rule = reading.schedules.get(key) if reading.schedules else None
     return '' if rule is None else text_of(rule)
 
 
 class Walk:
-    """Reads the rows of a job, page by page.
+    """Reader of the rows of a job, page by page.
 
-    :param ranges: Ranges of positions, in any order.
+    :param ranges: Ranges of positions, in the order of reading.
     :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
-    :param page: Number of rows that are read together.
-    :param on_page: Receives a range and its rows.
+    :param page: Maximum number of rows in one page.
+    :param on_page: Called with the limits of a range and its rows.
     :param on_end: Called with True when all rows were read, or with False if
         the store could not answer.
     """
@@ -334,11 +354,13 @@ class Walk:
     def rest(self) -> list[Arc]:
         """Return the ranges that were not read yet, in the order of reading.
         """
+        # The end of the list is read first.
         return self._ranges[::-1]
 
     def advance(self) -> None:
-        """Read the next page, and the others as the answers arrive."""
-        # A store may answer at once. The loop keeps the call depth constant.
+        """Read the next page. Each answer then requests the following page."""
+        # A store in memory calls _answered() from within submit(). So use a
+        # loop instead of a recursion, which could become too deep.
         self._more = True
         if self._pending:
             return
@@ -368,7 +390,8 @@ class Walk:
         low, high = self._ranges.pop()
         if len(rows) == self._limit and rows[0].position < (
                 last := rows[-1].position):
-            # There may be more rows at the last position.
+            # The page is full, so there may be more rows at its last position.
+            # Read all rows of this position with the next page.
             while rows[-1].position == last:
                 rows.pop()
             self._ranges.append(Arc(last, high))

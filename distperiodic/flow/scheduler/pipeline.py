@@ -6,13 +6,14 @@
     ticker ─► claimer ─┘       ▲             │                 │
                                └─────────────┴──── reports ◄───┘
 
-There is one book for the jobs that a store decides about, and one for the jobs
-that the ring alone decides about. Each book has its own clock, and so its own
-ticker and claimer. All claims then take the same path; each batch names its
-authority.
+A scheduler has at most two books: one with the jobs whose claims are in a
+shared store, and one with the jobs for which the ring alone decides. The books
+use different clocks, so each book has its own ticker and claimer. All claims
+go through one dispatcher. Each batch records the authority over its claims.
 
-Runs are granted here if no worker process can do so: the worker is this
-process's own pool, or there is no shared store.
+Usually the worker requests the grant of a run from the store. This scheduler
+grants runs itself if the worker is its own pool, or if there is no shared
+store.
 """
 
 import random
@@ -43,18 +44,19 @@ from distperiodic.flow.scheduler.reads import CatalogueReads
 from distperiodic.flow.scheduler.step_source import StepSource
 from distperiodic.flow.scheduler.timers import TimerQueue
 
-# Number of objects in one claim, if the store answers immediately.
+# Maximum number of objects in one claim in a store in memory.
 _PIECE = 2000
-# Number of rows in one read of the store. A store in memory returns all rows.
+# Maximum number of rows in one read of a shared store, and of a store in
+# memory.
 _PAGE = 2000
 _WHOLE = 1 << 62
 
 
 class _Source:
-    """Claims the due objects of one book.
+    """Components that claim the due objects of one book.
 
     :param sure: As for :class:`Pipeline`.
-    :param run: Receives the batches that were granted here.
+    :param run: Called with each batch that this process has granted.
     :param pump: Sends waiting claims to workers.
     """
 
@@ -126,7 +128,8 @@ class _Source:
         self._renew_interval = min(lease, book.silence_timeout or lease) / 4
 
     def begin(self) -> None:
-        """Start the ticks once the time and the status of the jobs are known.
+        """Start the ticks when the store's time and the status of the jobs are
+        known.
         """
         if self._store_clock is not None:
             self._store_clock.sync()
@@ -141,7 +144,7 @@ class _Source:
             self.steps.notified(objects)
 
     def clock_differs(self) -> None:
-        """Query the store's clock, since it differs from the time in use."""
+        """Query the store's clock, because the estimate of it is wrong."""
         if self._store_clock is not None:
             self._store_clock.sync()
 
@@ -163,7 +166,9 @@ class _Source:
             self._attendance.hurry()
 
     def sweep_claims(self) -> None:
-        """Check the objects that wait for a claim, and the jobs' status."""
+        """Check the steps and objects that wait to be claimed, and the status
+        of the jobs.
+        """
         if self.steps is not None:
             self.steps.sweep()
         self._claimer.sweep()
@@ -174,21 +179,22 @@ class _Source:
 class Pipeline:
     """The flow of one scheduler; see the docstring of this module.
 
-    :param books: The books in which claims are kept. No two books share a job
-        or an authority.
+    :param books: At most one book for each authority. Each job is in only one
+        book.
     :param identity: This member's name on the ring of *group*.
     :param me: Returns this member's entry; called for each claim and each
         batch.
-    :param put: Puts events into the inbox of this process, which passes them
-        to :meth:`handle`.
-    :param batch_size: Number of claims in one batch, and in one lease of a
-        shared store.
+    :param put: Puts events into the inbox of this process. The thread of the
+        flow passes them to :meth:`handle`.
+    :param batch_size: Maximum number of claims in one batch, and in one lease
+        of a shared store.
     :param lease: Seconds until a lease expires.
-    :param late_after: Seconds after which other members claim late ticks.
+    :param late_after: Seconds after a tick until other members claim objects
+        that their owner has not claimed.
     :param sure: Returns whether this process is certainly still a member under
         the given entry.
-    :param random_: Source of the jitter of pauses; default: a new one.
-    :param partitions: Configuration of the partitions, by name.
+    :param random_: Source of the jitter of pauses. The default is a new one.
+    :param partitions: Configuration of the partitions, by topic.
     """
 
     def __init__(self, books: Sequence[leases.Book], *,
@@ -227,17 +233,20 @@ class Pipeline:
     def grants_of(self, authority: Authority) -> RunLeases | None:
         """Return the component that grants the runs of *authority* here.
 
-        None means that another process grants them.
+        None means that the workers request the grants.
         """
         source = self._sources.get(authority)
         return None if source is None else source.grants
 
     def run_due(self) -> float:
-        """Handle all due timers, and return the seconds until the next one."""
+        """Handle all due timers.
+
+        :returns: Seconds until the next call is needed.
+        """
         return min([ticker.run_due() for ticker in self.tickers])
 
     def view_changed(self) -> None:
-        """Handle a membership change, or a change of the trust in the view."""
+        """Handle a new view, or a change in whether the view is trusted."""
         for ticker in self.tickers:
             ticker.view_changed()
 
@@ -245,8 +254,8 @@ class Pipeline:
         """Set whether this member is drained.
 
         A drained member claims nothing for jobs that the ring divides among
-        members. Existing claims are dispatched, and runs continue. Jobs that
-        run on every member also run here.
+        members. A drained member still dispatches existing claims, continues
+        its runs, and continues the jobs that run on every member.
         """
         for source in self._sources.values():
             source.ticker.set_drained(drained)
@@ -255,7 +264,7 @@ class Pipeline:
         self.dispatcher.set_drained(drained)
 
     def drain(self) -> None:
-        """Start no more ticks, and dispatch the waiting claims."""
+        """Start no more ticks, but dispatch the waiting claims."""
         for ticker in self.tickers:
             ticker.close()
         for source in self._sources.values():
@@ -264,9 +273,10 @@ class Pipeline:
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch*, after a grant if this process grants its runs.
+        """Send *batch* to its worker. If this process grants its runs, request
+        the grant first.
 
-        The dispatcher uses this method as its bus; see
+        The dispatcher uses this object as its bus; see
         :class:`distperiodic.ports.WorkBus`.
         """
         grants = self.grants_of(batch.authority)
@@ -313,7 +323,7 @@ class Pipeline:
     def reported(self, report: message.Report) -> None:
         """Handle a report of a worker on a batch.
 
-        An empty report is a heartbeat.
+        A report without outcomes is a heartbeat.
         """
         grants = self._granted_by(report.batch)
         if grants is None:
@@ -322,31 +332,34 @@ class Pipeline:
             grants.reported(report, self.dispatcher.entry())
 
     def _granted_by(self, batch: str) -> RunLeases | None:
-        """Return the component that granted *batch* here, or would grant it.
+        """Return the component that grants the runs of *batch* here.
 
         None means that the worker requests the grant.
         """
         entry = self.dispatcher.entry()
         for source in self._sources.values():
-            # The batch may still run although the dispatcher has given it up.
+            # Granted runs may continue even if the dispatcher has reclaimed
+            # the batch.
             if source.grants is not None and source.grants.has(batch, entry):
                 return source.grants
         authority = self.dispatcher.authority_of(batch)
         return None if authority is None else self.grants_of(authority)
 
     def hurry(self) -> None:
-        """Check at the next sweep what an operator may have changed.
+        """Read the status of the jobs, and search for expired leases, at the
+        next sweep.
 
-        An operator may change the status of jobs, and trigger runs.
+        Call this when an operator has changed the status of a job or has
+        triggered runs.
         """
         for source in self._sources.values():
             source.hurry()
         self.dispatcher.hurry()
 
     def sweep(self) -> None:
-        """Check leases and overdue heartbeats.
+        """Check leases and heartbeats, and send waiting claims.
 
-        Call this several times a second.
+        Call this several times per second.
         """
         for source in self._sources.values():
             source.sweep_grants()

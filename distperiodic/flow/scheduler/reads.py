@@ -3,10 +3,10 @@
 
     request ─► read ─► answered ─► the tick continues
                 │         └─ raised ─► again after a pause, or at the next tick
-                └─ slow ─► its ticks are held, other jobs continue
+                └─ slow ─► the job's ticks wait, other jobs continue
 
-While a catalogue cannot be read, the listing in the store stays as it is. Its
-objects stay due, and late scans claim them.
+While a catalogue cannot be read, the listing in the store does not change. The
+listed objects are still due at each tick, and late scans claim them.
 """
 
 import itertools
@@ -24,10 +24,10 @@ from distperiodic.flow.worker import runs
 LOG = logging.getLogger(__name__)
 
 # Seconds until a failed catalogue method is called again: the first pause, and
-# the longest. Each pause is twice as long as the one before. All but the first
-# are limited to a quarter of the period.
+# the longest pause. Each pause is twice as long as the previous pause, but all
+# pauses except the first are limited to a quarter of the period.
 _PAUSES = 1.0, 60.0
-# Seconds after which a method that has not returned is logged.
+# Seconds after which a method that has not returned is logged as slow.
 _SLOW = 1.0
 
 
@@ -35,10 +35,11 @@ class Read(NamedTuple):
     """A read that was requested."""
 
     ticket: int
-    #: The ring whose arcs are read. None means that the answer may be
+    #: The ring at the time of the request. None means that the answer may be
     #: outdated.
     ring: Ring | None
-    #: Instant for which the read lists the objects.
+    #: Instant for which the objects are read: a tick, or the time at which the
+    #: ring changed.
     at: Instant
     #: Monotonic time of the request, in seconds.
     began: float
@@ -49,8 +50,8 @@ class _Failure(NamedTuple):
     number: int
     #: Monotonic time of the next attempt for the same tick, in seconds.
     again: float
-    #: Tick of the failed read. A newer tick does not wait for the next
-    #: attempt.
+    #: Tick of the failed read. A read for a newer tick need not wait for the
+    #: end of the pause.
     tick: Instant
 
 
@@ -63,17 +64,17 @@ class CatalogueReads:
         self._reader = reader
         self._identity = identity
         self._tickets = itertools.count(1)
-        #: Pending reads, and failures, by job.
+        #: Pending reads by job, and failures by job.
         self._reads: dict[str, Read] = {}
         self._failures: dict[str, _Failure] = {}
         self._throttle = log_throttle.LogThrottle(clock, 30.0)
 
     def under_way(self, job: str) -> bool:
-        """Return whether a read of *job* has not returned."""
+        """Return whether a read of *job* is pending."""
         return job in self._reads
 
     def request(self, job: Job, ring: Ring, at: Instant) -> None:
-        """Request the objects on this member's arcs."""
+        """Request a read of the objects on this member's arcs of *ring*."""
         read = self._reads[job.name] = Read(
             next(self._tickets), ring, at, self._clock.monotonic())
         self._reader.read(job, at, read.ticket, ring.arcs(self._identity))
@@ -85,7 +86,9 @@ class CatalogueReads:
             self._reads[job] = read._replace(ring=None)
 
     def answered(self, job: str, ticket: int) -> Read | None:
-        """Remove and return the read *ticket*, or None if it is not pending.
+        """Remove and return the read with this *ticket*.
+
+        None means that this read is not pending.
         """
         read = self._reads.get(job)
         if read is None or read.ticket != ticket:
@@ -102,7 +105,7 @@ class CatalogueReads:
         number = known.number if known else 0
         first, longest = _PAUSES
         period = job.schedule.period_us(tick) / SECOND
-        # The limit of the exponent keeps the power within a float.
+        # Limit the exponent, because a float cannot represent a larger power.
         pause = min(first * 2 ** min(number, 64), max(first, period / 4),
                     longest)
         self._failures[job.name] = _Failure(
@@ -113,7 +116,9 @@ class CatalogueReads:
             job.objects, runs.text_of(error), pause)
 
     def pause(self, job: str, tick: Instant) -> float:
-        """Return the seconds until *job* may be read for *tick*; 0 means now.
+        """Return the seconds until *job* may be read for *tick*.
+
+        0 means now.
         """
         known = self._failures.get(job)
         if known is None or tick > known.tick:
@@ -121,9 +126,9 @@ class CatalogueReads:
         return max(0.0, known.again - self._clock.monotonic())
 
     def report_slow(self, job: Job) -> None:
-        """Log that a tick waits for a method that does not return."""
+        """Log that a tick waits for the pending read of *job*."""
         seconds = self._clock.monotonic() - self._reads[job.name].began
-        # A method that was called just before the tick is not slow.
+        # The read may have begun only just before the tick.
         if seconds >= _SLOW and self._throttle.allow(job.name):
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; until the '

@@ -7,12 +7,13 @@
                                           too often ◄──────────┘
                                             dead
 
-A run may have killed its worker. So the number of attempts after a loss is
-limited, and claims that were lost more than once run separately; see
-:class:`distperiodic.flow.scheduler.batcher.Batcher`. If an object is dead
-because its runs were lost too often, its next ticks are restricted, too: each
-tick has only one run, separate from others, until a run of the object
-succeeds.
+A run that was lost may have killed its worker. So the number of attempts after
+such losses is limited. If the runs of a claim were lost more than once, the
+claim runs separately from other claims; see
+:class:`distperiodic.flow.scheduler.batcher.Batcher`. If a claim becomes dead
+because its runs were lost too often, each later tick of the object has only
+one attempt, which also runs separately. This restriction ends when a run of
+the object succeeds.
 """
 
 import functools
@@ -35,25 +36,25 @@ from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
-# Explanation in the log and the history for a run that was lost too often.
+# Part of the reason in the log and the history if runs were lost too often.
 _ONE_TRY = ('; too many workers were lost with it, so each tick has one '
             'attempt, separately from other objects, until a run of the '
             'object succeeds')
 # Maximum number of leases that are taken over in one request.
 _AT_A_TIME = 100
-# Seconds for which a process that left its group counts as gone, so that its
-# leases are taken over before they expire. Leases that it acquires later are
+# Seconds for which a process that left its group counts as gone. During this
+# time, its leases are taken over before they expire. Later, its leases are
 # taken over only when they expire, because the process may be alive and only
 # cut off from the others.
 _GONE = 5.0
 
 
 class Recovery:
-    """Recovery for one scheduler and one book.
+    """Recovery of lost runs, by one scheduler and for one book.
 
     :param put: Puts events into the inbox.
-    :param book: The book of the claims.
-    :param holder: Returns the name under which leases are held.
+    :param book: The jobs, and the store of their claims.
+    :param holder: Returns the name under which this scheduler holds leases.
     :param lease: Seconds until a lease expires.
     """
 
@@ -88,20 +89,20 @@ class Recovery:
         #: seconds.
         self._next_search = self._swept
         self._pending = False
-        #: _more: True if there may be more leases to take over. _looping: True
-        #: while the loop in take_over() runs; a store may answer at once, from
-        #: within the loop.
+        #: _more is True if there may be more leases to take over. _looping is
+        #: True while the loop in take_over() runs: a store in memory answers
+        #: from within this loop.
         self._more = self._looping = False
-        #: Holders that are gone, with the monotonic seconds of their
-        #: discovery. The thread of the store reads this mapping, so it is only
-        #: replaced as a whole.
+        #: Holders that are gone. The value is the monotonic time in seconds at
+        #: which this scheduler noticed it. The thread of the store reads this
+        #: mapping, so it is only replaced as a whole.
         self._gone: Mapping[str, float] = {}
 
     def holder_gone(self, holder: str) -> None:
         """Record that *holder* left its group.
 
-        Other schedulers may take over its leases once it stops renewing them.
-        If the process returns, it has another name.
+        Schedulers may take over its leases when it no longer renews them. If
+        the process returns, it is a holder with another name.
         """
         if self.shared:
             self._gone = {**self._gone, holder: self._clock.monotonic()}
@@ -109,15 +110,15 @@ class Recovery:
     def holders_present(self, holders: Collection[str]) -> None:
         """Record that *holders* are in their group.
 
-        A search for holders that are gone may have found one that had just
-        joined, before this scheduler saw it in the group.
+        This corrects a mistake of :meth:`find_gone`, which also finds a holder
+        that has joined but is not yet in this scheduler's view.
         """
         if not self._gone.keys().isdisjoint(holders):
             self._gone = {holder: at for holder, at in self._gone.items()
                           if holder not in holders}
 
     def renew(self, now: float) -> None:
-        """Renew the leases of waiting claims, if a renewal is due."""
+        """Renew the leases of waiting claims if a renewal is due."""
         if now - self._renewed < self._renew_every:
             return
         self._renewed = now
@@ -144,8 +145,8 @@ class Recovery:
 
         A lease has ended if it has expired, or if its holder is gone.
 
-        :param present: Returns the holders in the groups. None means that
-            some groups were not seen yet.
+        :param present: Returns the holders in the groups. None means that the
+            members of some groups are not known yet.
         """
         if now - self._swept < self._sweep_interval:
             return
@@ -157,13 +158,17 @@ class Recovery:
         self.take_over()
 
     def hurry(self) -> None:
-        """Search at the next sweep; an operator has made leases expire."""
+        """Make a search due at the next sweep.
+
+        Call this when an operator has made leases expire.
+        """
         self._swept -= self._sweep_interval
 
     def find_gone(self, present: Callable[[], set[str]]) -> None:
-        """Search for holders that left before this scheduler could notice.
+        """Search the store for holders that are in no group.
 
-        All processes that noticed may be gone, too.
+        These holders left before this scheduler read its first view. The
+        schedulers that noticed this may be gone, too.
 
         :param present: Returns the holders in the groups; called when the
             store has answered.
@@ -176,7 +181,8 @@ class Recovery:
     def take_over(self) -> None:
         """Take over leases that have ended.
 
-        They contain retries that are due, and claims whose holders are gone.
+        These leases contain retries that are due, and claims of processes that
+        have ended or are cut off.
         """
         if self._pending or self._looping:
             return
@@ -192,10 +198,10 @@ class Recovery:
                       if now - at <= _GONE + self._silence_timeout}
         self._pending = True
         holder, into = self._holder(), self._new_lease()
-        # The call waits while the store is unreachable. Meanwhile no process
-        # can renew its leases, so a holder that joined after the search would
-        # seem silent. So the list of gone holders is read only when the call
-        # is made.
+        # The call waits in the queue while the store is unreachable. Meanwhile
+        # no process can renew its leases, so all holders seem to be silent. A
+        # holder in self._gone may join meanwhile. So self._gone must be read
+        # at the time of the call, in the thread of the store.
         self._store.submit(
             lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
@@ -218,18 +224,19 @@ class Recovery:
 
     def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                 reason: str, count_attempt: bool = True) -> None:
-        """Reclaim the objects that a worker received and will not finish.
+        """Reclaim *claims* from a worker that will not finish them.
 
-        :param count_attempt: True if granted runs may have begun, so that
-            their attempts count.
+        :param count_attempt: True if the worker may have started granted runs.
+            The attempts of these runs then count.
         """
         if not claims:
             return
         job, batch = sent.queue.job, sent.batch
         leases = [batch.lease]
         if not self.shared:
-            # If the worker shares the store, runs that it began are its own
-            # until it is silent.
+            # Only this scheduler can reclaim the granted runs. If the worker
+            # shares the store, it holds the granted runs in its own lease, and
+            # this lease is taken over when it ends.
             leases.append(granted_lease(batch.lease, batch.id))
         keys = [c.object for c in claims]
         into = self._new_lease()
@@ -250,7 +257,10 @@ class Recovery:
     def _offer(self, job: Job, held: in_flight.HeldLease,
                claims: list[Claim],
                reason: str, was: State) -> None:
-        """Queue claims that were held before and may have run."""
+        """Queue reclaimed claims, and end claims that have no attempt left.
+
+        :param was: State of the claims before they were reclaimed.
+        """
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
@@ -260,8 +270,9 @@ class Recovery:
             self._in_flight.counts[job.name, 'repeated'] += sum(
                 c.attempt > 1 for c in claims)
         if was is not State.RETRY:
-            # Claims that were quarantined before and did not run are
-            # quarantined again.
+            # Quarantine claims whose runs were lost. Retries of failed runs
+            # need no quarantine, because the failed run did not kill its
+            # worker.
             claims = self.quarantine(job, held, claims)
         if claims:
             self._in_flight.put(job, held, claims)
@@ -283,7 +294,7 @@ class Recovery:
 
     def _give_up(self, job: Job, lease: str,
                  claims: list[Claim], reason: str) -> None:
-        """End as dead the claims that may have run and must not run again."""
+        """End claims that must not run again as dead."""
         if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
         def discarded(dead: int) -> None:
@@ -303,9 +314,8 @@ class Recovery:
             discarded)
 
     def abandon(self, job: Job, group: in_flight.Group) -> None:
-        """Give up waiting claims.
-
-        Other members owned their objects in between.
+        """Give up waiting claims, whose objects other members may have owned
+        meanwhile.
         """
         claims = group.claims
 

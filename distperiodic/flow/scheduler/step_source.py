@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of claims for tasks: steps that are ready.
+"""Claims of the steps of tasks that are ready.
 
     notice of tasks ────────┐
     step of a task ended ───┼─► take ─► won ─► offer to the dispatcher
     sweep ──────────────────┘
 
-The store decides which steps are ready. The memory of this component only
-decides when it asks the store. A scheduler takes a limited number of steps of
-each command. All others wait in the store, where any scheduler can take them,
-in the order of their priorities.
+The store determines which steps are ready. The memory of this component only
+determines when to query the store. A scheduler claims a limited number of
+steps of each command. All other steps wait in the store, where any scheduler
+can claim them, in the order of their priorities.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,21 @@ from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 # Maximum number of steps of one command that wait in this process for a
-# worker, and maximum number that are taken together.
+# worker, and maximum number of steps in one claim.
 _MOST_WAITING = 1000
 _AT_A_TIME = 500
-# Number of notified tasks above which a scan of all tasks is cheaper.
+# Number of tasks in notices above which a scan of all tasks is faster than a
+# query of these tasks.
 _MOST_NOTIFIED = 2000
 
 
 class StepSource:
-    """Takes steps that are ready, for one scheduler.
+    """Component that claims ready steps for one scheduler.
 
     :param jobs: Jobs of the commands, by name.
     :param holder: Returns the name under which leases are held.
     :param lease: Seconds until a lease expires.
-    :param sweep: Seconds between two scans of all steps that are ready.
+    :param sweep: Seconds between two scans of the steps of all tasks.
     :param pump: Sends waiting claims to workers.
     """
 
@@ -55,22 +56,24 @@ class StepSource:
         #: Monotonic time of the last scan of all steps, in seconds.
         self._swept = clock.monotonic() - sweep
         self._pending = False
-        #: Tasks with steps that may be ready, in the order of notification.
+        #: Tasks in notices, in the order of arrival. The steps of these tasks
+        #: may be ready.
         self._notified: dict[str, None] = {}
-        #: Commands for which any task may have a step that is ready.
+        #: Commands for which the steps of all tasks must be scanned.
         self._behind: set[str] = set()
         self._closed = self._drained = False
 
     def set_drained(self, drained: bool) -> None:
-        """Take no steps while *drained*.
+        """Set whether this member is drained.
 
-        A sweep of any scheduler finds all steps that are ready.
+        A drained member claims no steps. The sweeps of the other schedulers
+        find all steps that are ready.
         """
         self._drained = drained
         self._notified.clear()
 
     def notified(self, tasks: Iterable[str]) -> None:
-        """Take the ready steps of *tasks*."""
+        """Claim the ready steps of *tasks*."""
         self._notified.update(dict.fromkeys(tasks))
         if len(self._notified) > _MOST_NOTIFIED:
             self._notified.clear()
@@ -78,7 +81,7 @@ class StepSource:
         self.turn()
 
     def sweep(self) -> None:
-        """Scan the steps of all tasks, if a scan is due."""
+        """Scan the steps of all tasks if a scan is due."""
         now = self._clock.monotonic()
         if now - self._swept < self._sweep_interval or self._store.away:
             return
@@ -98,7 +101,7 @@ class StepSource:
         self._store.submit(wake, woken)
 
     def turn(self) -> None:
-        """Take steps if some may be ready and this process has room."""
+        """Claim steps if some may be ready and this process has room."""
         if (self._pending or self._closed or self._drained
                 or self._store.away):
             return
@@ -111,8 +114,8 @@ class StepSource:
         elif self._notified:
             tasks = list(self._notified)
             self._notified.clear()
-            # Steps of commands without room are found by a scan when there is
-            # room.
+            # There is no room for steps of some commands. A later scan finds
+            # these steps.
             self._behind.update(self._jobs.keys() - rooms.keys())
             if rooms:
                 self._take(rooms, tasks)
@@ -152,5 +155,5 @@ class StepSource:
         self._store.submit(take, taken, failed)
 
     def close(self) -> None:
-        """Take no more steps."""
+        """Claim no more steps."""
         self._closed = True

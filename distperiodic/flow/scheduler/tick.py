@@ -6,20 +6,20 @@
            held   later, while             └─ busy, behind           ▼
                   its objects stay due                             ended
 
-This module connects the steps. The details are in other modules: timers, the
-authority over the view, reads of catalogues, the listing of this member's
-part, claims. From ``queue`` on, the dispatcher handles a claim
+This module connects the steps. Other modules contain the details: the timers,
+the rules about the view (authority), the reads of catalogues, the listing, and
+the claims. From ``queue`` on, the dispatcher handles a claim
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
 The rows of the store alone determine which ticks are due
 (:mod:`distperiodic.core.due`). At a tick the owner of the objects claims them
-in one statement, and the store reports which objects have missed other ticks.
-The memory of a process only decides when the process reads rows. A member that
-starts, or that gains arcs, walks the rows of these arcs. So it does not depend
-on their previous owner.
+in one statement. The answer of the store shows which of the objects have also
+missed earlier ticks. The memory of a process only decides when the process
+reads rows. A member that starts, or that gains arcs, walks the rows of these
+arcs. So it needs no information from their previous owner.
 
-Everything here happens in one thread, which runs the flow. That thread never
-sleeps and never blocks: :meth:`Ticker.run_due` returns when to call it again.
+All methods run in the thread of the flow. That thread never sleeps and never
+blocks: :meth:`Ticker.run_due` returns the seconds until its next call.
 
 The file is long because it contains the whole life of a tick.
 """
@@ -57,13 +57,13 @@ _FOR_EVER = 3600.0
 
 
 class Ticker:
-    """Starts the ticks of one member.
+    """Component that starts the ticks of one member.
 
+    :param parts: This member's part of each job, by the name of the job.
     :param identity: This member's name on the ring.
-    :param parts: This member's part of each job, by the job's name.
-    :param late: Component that claims the ticks that other members have not
-        claimed in time. None means that no other member shares the claims.
-    :param page: Number of rows of the store that are read together.
+    :param late: Component that claims objects that other members have not
+        claimed in time. None means that members do not share the store.
+    :param page: Maximum number of rows in one request to the store.
     :param pump: Sends waiting claims to workers.
     """
 
@@ -87,9 +87,11 @@ class Ticker:
         self._listing = authority.listing(
             parts, clock=clock, identity=identity, store=store,
             timers=timers, claimer=claimer, page=page, walked=self._arm)
-        #: Instant of the last turn. None means that ticks have not begun.
+        #: Instant of the last call of :meth:`run_due` or :meth:`begin`. None
+        #: means that :meth:`begin` was not called yet.
         self._last_turn: Instant | None = None
-        #: Timers that wait until the view is known, by job.
+        #: Timers that wait until this member has a view on which it may act,
+        #: by job.
         self._held: dict[str, dict[TimerKind, None]] = {}
         #: Timers that wait until the store is reachable again, by job.
         self._delayed: dict[str, dict[TimerKind, None]] = {}
@@ -106,15 +108,18 @@ class Ticker:
                 self._listing.walk(part, [CIRCLE],
                                    listing.counts_from(part, now), None)
             elif self._late is not None:
-                # A late scan needs no catalogue. So the objects in the store
-                # are claimed even if a catalogue method hangs from the start.
+                # Late scans need no catalogue. So the objects that the store
+                # lists are claimed even if the catalogue method never returns.
                 self._late.start(part.job)
         self._timers.restart(now)
 
     # -- the clock
 
     def run_due(self) -> float:
-        """Handle all due timers, and return the seconds until the next one."""
+        """Handle all due timers.
+
+        :returns: Seconds until the next call is needed.
+        """
         if self._closed or self._last_turn is None:
             return _FOR_EVER
         now = self._clock.now()
@@ -142,7 +147,7 @@ class Ticker:
         if following is None:
             return min(pause, _FOR_EVER)
         if handled:
-            # Handling the timers has taken some time.
+            # Time has passed while the timers were handled.
             now = self._clock.now()
         return max(0.0, min(pause, _FOR_EVER, (following - now) / SECOND))
 
@@ -192,9 +197,9 @@ class Ticker:
     # -- due ─► view
 
     def _view(self) -> View | None:
-        """Return the view if the member may act on it now.
+        """Return the view if this member may act on it now.
 
-        None means that all ticks are held.
+        None means that this member must not start any tick now.
         """
         if self._last_turn is None or self._drained:
             return None
@@ -210,8 +215,8 @@ class Ticker:
 
     def sure(self) -> bool:
         """Return whether this member may start jobs that the ring divides."""
-        # Once closed or drained, this member dispatches its remaining claims,
-        # because no other member does so.
+        # A closed or drained member still dispatches its waiting claims,
+        # because no other member can do so.
         return (self._closed or self._drained
                 or self._view() is not None)
 
@@ -224,13 +229,12 @@ class Ticker:
         self._drained = drained
 
     def view_changed(self) -> None:
-        """Handle a membership change, or a change of the trust in the view."""
+        """Handle a new view, or a change in whether the view is trusted."""
         self._view()
 
     def _ring_changed(self, view: View,
                       change: Change) -> None:
-        """Walk the arcs that this member gained, and leave those that it lost.
-        """
+        """Walk the arcs that this member gained."""
         now = self._clock.now()
         if change.abandon:
             self._dispatcher.abandon(self._parts)
@@ -254,7 +258,8 @@ class Ticker:
                     discard_rows=change.abandon)
 
     def _must_read_first(self, part: Part) -> bool:
-        """Return whether to read the catalogue before gained arcs are walked.
+        """Return whether gained arcs can be walked only after a new read of
+        the catalogue.
         """
         return (part.job.scope is Scope.OBJECTS
                 and self._authority.must_read_again(part.reading))
@@ -264,7 +269,7 @@ class Ticker:
         name = part.job.name
         self.counts[name, 'held'] += 1
         if not (self._held or self._drained):
-            # This is normal at a start, before the first view.
+            # At the start, before the first view, this is normal.
             LOG.log(
                 logging.INFO if part.ring is None else logging.WARNING,
                 'ticks held: member=%s first=%s reason=the members are '
@@ -293,8 +298,8 @@ class Ticker:
         """Handle a tick of the job."""
         job = part.job
         if not self._claimer.ready(job.name):
-            # The store is slow or unreachable. When it has answered, the job
-            # is ready again, and the tick that is due then is handled.
+            # The store is slow or unreachable. When the store has answered,
+            # run_due() handles the newest tick of the job.
             self.counts[job.name, 'held'] += 1
         elif job.scope is not Scope.OBJECTS:
             part.last_tick = max(part.last_tick, tick)
@@ -341,7 +346,10 @@ class Ticker:
 
     def catalogue_read(self, job: str, ticket: int,
                        reading: Reading | Exception) -> None:
-        """Handle the answer to a read. Drop it if no such read is pending."""
+        """Handle the result of a read of a catalogue.
+
+        The result is ignored if the read *ticket* is not pending.
+        """
         view = self._view()
         read = self._reads.answered(job, ticket)
         part = self._parts.get(job)
@@ -356,9 +364,9 @@ class Ticker:
         elif view is None:
             self._hold(part)
         elif reading.partial and read.ring is not view.ring:
-            # The method listed the part that this member owned on another
-            # ring. Read once more, for the same instant, so that new objects
-            # can be due from that instant.
+            # The catalogue method has listed the objects that this member
+            # owned on another ring. Repeat the read for the same instant, so
+            # that new objects can be due from that instant.
             self._reads.request(part.job, view.ring, read.at)
         else:
             self._reads.succeeded(job)
@@ -366,13 +374,12 @@ class Ticker:
         self._pump()
 
     def compare_again(self, job: str, objects: Sequence[str]) -> None:
-        """Walk this member's part again if the store lacks listed objects.
+        """Walk this member's part again if the catalogue lists *objects*.
 
-        :param objects: Objects that the store does not list. The walk is
-            needed only if the catalogue lists any of them.
+        :param objects: Objects that the store does not list.
         """
         part = self._parts[job]
-        # During a walk, objects that it has not reached yet may be unlisted.
+        # A walk in progress lists the objects that it has not reached yet.
         if (part.walk is None and part.reading is not None
                 and part.reading.catalogue.indexes(objects)
                 and not self._closed):
@@ -409,9 +416,9 @@ class Ticker:
                     part, before, reading, at, view)
         part.object_timers.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
-            # The first walk is in progress. It judges the objects that it has
-            # not reached yet by their rows. Objects that it has already judged
-            # must not wait for its end.
+            # The first walk is in progress. The walk claims the objects that
+            # it has not reached yet. The objects that the walk has already
+            # passed may become due before it ends, so start their timers.
             newest = part.job.schedule.at_or_before(now)
             if newest is not None:
                 part.spread(newest, at - 1)
@@ -419,8 +426,7 @@ class Ticker:
         if (tick > part.last_tick
                 and part.job.schedule.at_or_before(tick) == tick):
             part.last_tick = tick
-            # During the first walk, only the objects that it has listed can be
-            # claimed, and the walk claims them itself.
+            # The first walk itself claims the objects that it lists.
             if before is not None or part.walk is None:
                 self._start(part, tick, now, view)
 
@@ -431,15 +437,17 @@ class Ticker:
         """Claim this member's objects for a tick that is due."""
         job = part.job
         if tick < part.since:
-            # The tick belonged to other members.
+            # Other members were responsible for this tick.
             return
         if job.spread:
-            # The last objects of the previous tick are due by now.
+            # All objects are due for the previous tick by now. Claim those
+            # that were not claimed yet.
             self._claim_spread(part, now, view)
             before = job.schedule.at_or_before(tick - 1)
             if (before is not None and part.cursor is not None
                     and part.cursor.tick < before):
-                # The previous tick came while nothing could be claimed.
+                # The previous tick was not started, because no object could be
+                # claimed at that time.
                 part.spread(before, before - 1)
                 self._claim_spread(part, now, view)
             part.spread(tick, tick - 1)
@@ -470,8 +478,8 @@ class Ticker:
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
             return
-        # The indexes are those of the cursor's catalogue. In a catalogue that
-        # was read later, the objects have other indexes.
+        # Use the catalogue of the cursor: in a later reading, the objects have
+        # other indexes.
         catalogue = cursor.catalogue
         ids, positions = catalogue.ids, catalogue.positions
         job, taken = part.job, 0
@@ -493,23 +501,25 @@ class Ticker:
 
     def _set_rest_timer(self, part: Part) -> None:
         if self._claimer.has_rest(part.job.name):
-            # One microsecond later, so that all timers that are due now come
-            # first.
+            # Add a microsecond, so that all timers that are due now are
+            # handled first.
             self._timers.push(self._clock.now() + 1, part.job.name,
                               TimerKind.REST)
 
     def _arm(self, part: Part, since: Instant,
              view: View | None) -> None:
-        """Set the timers of objects with a phase or a schedule of their own.
+        """Set the timers of objects with a phase or with their own schedule.
 
-        :param since: Instant before which ticks on the walked arcs were judged
-            by the rows.
+        Call this at the end of a walk.
+
+        :param since: Instant of the walk. The walk has claimed the ticks of
+            the walked arcs that were due before.
         """
         now = self._clock.now()
         newest = part.job.schedule.at_or_before(now)
         if part.job.spread and newest is not None:
-            # The walk did not judge the arcs that this member owned before, so
-            # claim their due objects.
+            # The walk did not include the arcs that this member owned before.
+            # Claim their due objects before the cursor is replaced.
             self._claim_spread(part, now, view)
             part.spread(newest, since - 1)
         self._arm_timers(part, now)
@@ -523,6 +533,6 @@ class Ticker:
                 part.cursor.next, name, TimerKind.SPREAD, now)
 
     def close(self) -> None:
-        """Start no more ticks; existing claims are still dispatched."""
+        """Start no more ticks. Existing claims are still dispatched."""
         self._closed = True
         self._claimer.close()

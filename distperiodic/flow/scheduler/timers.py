@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The timers of all jobs of one member.
 
-The timers are a heap of instants. The timer of a job's ticks is set again
-after each tick. All others fire once: a scan after a change, objects with a
-phase or a schedule of their own, the rest of a large tick, a late scan. If a
-job has several timers of one kind, only the earliest counts.
+The timers are a heap of instants. Each job has a timer for its ticks, which is
+set again after each tick. All other timers fire once; :class:`TimerKind` lists
+their purposes. If a job has several timers of one kind, only the earliest
+timer fires.
 
-Timers only decide when the scheduler acts. :mod:`distperiodic.core.due`
-decides which ticks are due.
+Timers only determine when the scheduler acts. :mod:`distperiodic.core.due`
+determines which ticks are due.
 """
 
 import bisect
@@ -27,11 +27,11 @@ from distperiodic.core.schedule import Schedule
 
 #: Microseconds until the next attempt for a job that cannot continue now.
 RETRY_AFTER = SECOND // 4
-# The pause before the next claim grows with the number of objects that were
-# just claimed, if they have a phase or a schedule of their own. So a few
-# objects start to the millisecond, but above 4,000 a second they are claimed
-# in groups. In a shared store each claim is a transaction, so there objects
-# are claimed in groups above 200 a second.
+# Objects with a phase or with their own schedule are due at many different
+# instants. The pause before the next claim is a grain for each object that was
+# just claimed, up to a maximum number of grains. So a few objects start almost
+# exactly when they are due, but many objects are claimed in groups. In a
+# shared store each claim is a transaction, so the grain is longer.
 _GRAIN = SECOND // 4000
 _MOST_GRAINS = 80
 _SHARED_GRAIN = SECOND // 200
@@ -41,7 +41,8 @@ _MOST_SHARED_GRAINS = 10
 class TimerKind(enum.Enum):
     """The purpose of a timer."""
 
-    # Each member exists only once, so its identity can serve as its hash.
+    # Each member of an enumeration exists once, so its identity can be its
+    # hash.
     __hash__ = object.__hash__
 
     TICK = 'tick of the grid'
@@ -53,9 +54,9 @@ class TimerKind(enum.Enum):
 
 
 class SpreadCursor:
-    """The objects of one tick, in the order of their phases.
+    """Cursor over the objects of one tick, in the order of their phases.
 
-    :param since: Objects that were due up to this instant are left out.
+    :param since: Objects that were due at or before this instant are left out.
     """
 
     def __init__(self, tick: Instant, catalogue: Catalogue,
@@ -67,7 +68,10 @@ class SpreadCursor:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next object is due, or None if none is left."""
+        """Instant at which the next object is due.
+
+        None means that no object is left.
+        """
         if self._at == len(self._phases):
             return None
         return self.tick + self._phases[self._at]
@@ -82,7 +86,7 @@ class SpreadCursor:
 
 
 class ObjectTimers:
-    """The objects of one job that follow schedules of their own."""
+    """Timers of the objects of one job that have their own schedules."""
 
     def __init__(self) -> None:
         self.schedules: Mapping[str, Schedule] = {}
@@ -91,13 +95,20 @@ class ObjectTimers:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next object is due, or None without objects."""
+        """Instant at which the next object is due.
+
+        None means that no object has its own schedule.
+        """
         return self._heap[0][0] if self._heap else None
 
     def replace(self, schedules: Mapping[str, Schedule],
                 since: Instant) -> None:
-        """Follow *schedules* from now on. Unchanged objects keep their tick.
+        """Replace the schedules of the objects.
 
+        If the schedule of an object has not changed, neither has the instant
+        of its timer.
+
+        :param schedules: Schedules by object.
         :param since: Instant from which new schedules apply.
         """
         if schedules == self.schedules:
@@ -173,7 +184,9 @@ class TimerQueue:
         return self._heap[0][0] if self._heap else None
 
     def restart(self, now: Instant) -> None:
-        """Restart the ticks from *now*; all other timers are due at once."""
+        """Restart the timers of ticks from *now* on, and make all other timers
+        due now.
+        """
         self._heap.clear()
         for timers in self._jobs.values():
             kinds = list(timers.due)
@@ -185,7 +198,8 @@ class TimerQueue:
                 self.push(now, timers.job.name, kind)
 
     def push(self, due: Instant, job: str, kind: TimerKind) -> None:
-        """Set a timer for *due*, unless an earlier one of its kind is set."""
+        """Set a timer for *due*, unless an earlier timer of its kind is set.
+        """
         timers = self._jobs[job]
         known = timers.due.get(kind)
         if known is None or due < known:
@@ -197,8 +211,8 @@ class TimerQueue:
         """Set a timer for the next object with a phase or its own schedule.
 
         :param due: Instant at which the next object is due. None means that
-            there is none.
-        :param taken: Number of objects that were due now.
+            there is no such object.
+        :param taken: Number of objects that were claimed now.
         """
         if due is not None:
             grains = min(taken, self._most_grains)
@@ -212,7 +226,7 @@ class TimerQueue:
         """Remove the timers that are due by *now*, and yield them.
 
         Each timer is yielded with the instant at which it was due. The caller
-        may set timers meanwhile.
+        may set timers during the iteration.
         """
         heap = self._heap
         while heap and heap[0][0] <= now:
@@ -221,8 +235,8 @@ class TimerQueue:
             if kind is TimerKind.TICK:
                 following = schedule.after(due)
                 if following <= now:
-                    # Only the newest tick counts here; older ones are late in
-                    # any case.
+                    # Yield only the newest tick. At the newest tick, the store
+                    # also reports the objects that missed older ticks.
                     due = schedule.at_or_before(now) or due
                     following = schedule.after(now)
                 heapq.heapreplace(heap, (

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admission of batches under ``max_in_flight``, in the process that runs them.
 
-A place is the right to one run under a limit. The store counts the places in
-use. Between two counts a process knows only of the runs that it begins and
-ends itself. The store executes requests in order, so a count includes all
-requests before it and none after it.
+The store counts the runs of all processes under each limit. Between two
+counts, a process knows only of the runs that it begins and ends itself. The
+store executes the requests of a process in order. So a count includes all
+requests that this process sent before it, and none that it sent later.
 
-A place that is free at one count may belong to a process that is between two
-runs. So the highest of the recent counts is used. While no place is free,
-batches wait here in the order of their arrival, and take the places of runs
-that end here. A batch that waits too long is refused. It was not started, so
-no work is lost.
+A process that has just ended a run usually begins its next run soon. A count
+in between would be too low, so the highest of the recent counts is used. While
+a limit is reached, batches wait here in the order of their arrival. A waiting
+batch starts when a run under the limit ends in this process. A batch that
+waits too long is refused. No run of a refused batch was started, so no work is
+lost.
 """
 
 import collections
@@ -25,11 +26,12 @@ from distperiodic.core.refusal import Refusal
 
 #: Seconds that a batch waits before it is refused.
 PATIENCE = 1.0
-# Maximum seconds for which a place is free between two runs of a process.
+# Maximum seconds between the end of a run and the beginning of the next run of
+# a process that has more work.
 _MOMENT = 0.2
 
-#: Number of this process's own runs under each limit, at the time when a count
-#: was requested.
+#: Number of this process's own runs under each limit, when a count was
+#: requested.
 Snapshot = Mapping[Limit, int]
 
 _Item = TypeVar('_Item')
@@ -42,13 +44,16 @@ class _Waiting(NamedTuple, Generic[_Item]):
 
 
 class _Highest:
-    """The maximum of the numbers seen in the last one or two periods."""
+    """The maximum of the numbers in the last one or two periods.
+
+    A period lasts _MOMENT seconds.
+    """
 
     __slots__ = ('_begin', '_next', 'value')
 
     def __init__(self) -> None:
         self.value = 0
-        #: The maximum in the current period of _MOMENT seconds.
+        #: The maximum in the current period.
         self._next = 0
         self._begin = float('-inf')
 
@@ -66,7 +71,8 @@ class _Highest:
 
 
 class AdmissionGate(Generic[_Item]):
-    """The places of one process; see the docstring of this module.
+    """The limits of one process and its waiting batches; see the docstring of
+    this module.
 
     :param limits: Limits of each job.
     """
@@ -81,7 +87,10 @@ class AdmissionGate(Generic[_Item]):
         self._queue: collections.deque[_Waiting[_Item]] = collections.deque()
 
     def jobs(self, names: Iterable[str]) -> list[str]:
-        """Return the jobs to count for the limits of the jobs *names*."""
+        """Return the jobs whose runs count under the limits of *names*.
+
+        :param names: Names of jobs.
+        """
         if not self._here:
             return []
         return list(dict.fromkeys(
@@ -94,9 +103,9 @@ class AdmissionGate(Generic[_Item]):
         return list(dict.fromkeys(entry.job for entry in self._queue))
 
     def full(self, job: str) -> Limit | None:
-        """Return a limit of *job* without a free place, or None.
+        """Return a limit of *job* that is reached.
 
-        None means that no limit is known to be reached.
+        None means that, as far as this process knows, no limit is reached.
         """
         for limit in self._limits[job]:
             if (self._here[limit] + self._elsewhere[limit].value
@@ -132,8 +141,9 @@ class AdmissionGate(Generic[_Item]):
         :param running: Number of runs of each job in all processes.
         :param snapshot: Result of :meth:`snapshot` at the time when the count
             was requested.
-        :returns: The number of runs by which *job* exceeds its limits, and the
-            refusal for them. 0 and None mean that it does not exceed them.
+        :returns: The number of runs by which a limit of *job* is exceeded, and
+            the refusal for these runs. 0 and None mean that no limit is
+            exceeded.
         """
         over, refusal = 0, None
         for limit in self._limits[job]:
@@ -144,7 +154,9 @@ class AdmissionGate(Generic[_Item]):
         return over, refusal
 
     def next(self) -> _Item | None:
-        """Remove and return the first waiting item that has a place, or None.
+        """Remove and return the first waiting item that may start.
+
+        None means that no item may start.
         """
         for at, entry in enumerate(self._queue):
             if self.full(entry.job) is None:
@@ -153,7 +165,9 @@ class AdmissionGate(Generic[_Item]):
         return None
 
     def expired(self, now: float) -> list[tuple[_Item, Refusal]]:
-        """Remove and return items that waited too long, with their refusals.
+        """Remove and return the items that have waited too long.
+
+        :returns: Pairs of an item and its refusal.
         """
         over = []
         while self._queue and now - self._queue[0].since > PATIENCE:

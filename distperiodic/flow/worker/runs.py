@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker's side: from an arriving batch to the reports.
+"""The worker's part of dispatch: from an arriving batch to the reports.
 
     accept ─► queue ─► begin ─► handler ─► settle ─► report
        │                 │         │          ▲
        refuse            refuse    │ timeout  │
                                    └─► write off
 
-If a step of a task times out, its failure is reported when the handler
-returns, or at the latest after the duration of a lease. So its retry, its
-rollback and the next task of its queue do not run beside it.
+If a step of a task times out, the failure is not reported at once, but when
+the handler returns, or at the latest after the duration of a lease. So the
+retry or the rollback of the step, and the next task of its queue, do not run
+at the same time as the handler.
 
 A batch that was delivered before is dropped. A batch is refused if its job is
 unknown, or if it arrives while the worker drains. Before each run the worker
-checks again whether it may start, because another process may have taken over
-the run while it waited.
+checks whether it may still start the run, because another process may have
+taken the run over while the batch waited.
 
-The worker keeps its batches by job, and the runs of its threads::
+The worker keeps its batches by job. A thread takes a part of a batch, a
+chunk, and runs its objects one after the other::
 
     JobQueue ── BatchRun (a batch) ── chunk ──► a thread, Running
 
-The outcome of a run is stored in its BatchRun at once, so a thread that never
-returns loses no results. This module starts no threads. The threads of the
-pool take chunks of a batch and run them, several threads at a time. A lock
-protects the data that they share.
+The outcome of each run is added to its BatchRun at once. So if a thread never
+returns, the outcomes of its earlier runs are not lost. This module starts no
+threads. Several threads of the pool work on the same data, which a lock
+protects.
 
-The file is long so that an object on its way crosses it only once.
+The file is long because it contains the whole life of a run at a worker.
 """
 
 import collections
@@ -59,48 +61,49 @@ from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
-# Results are reported at the end of a batch, and before that at this interval
-# in seconds.
+# Minimum seconds between two reports on a batch. The end of the batch is
+# reported at once.
 _REPORT_EVERY = 0.02
-# Earlier than any instant of the monotonic clock.
+# Earlier than any time of the monotonic clock.
 _NEVER = float('-inf')
-# A thread takes several runs of a short handler together, as a chunk: the
-# maximum seconds of a chunk, and its maximum number of runs.
+# Maximum seconds of a chunk, and maximum number of its runs. A thread takes
+# several runs at a time only if they are short.
 _CHUNK_SECONDS = 0.002
 _CHUNK_RUNS = 64
 # Minimum seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
-# Number of batch ids remembered, to detect duplicate messages.
+# Number of batch ids that are kept, to detect duplicate messages.
 _REMEMBERED = 10000
-# Number of characters of an exception that are kept.
+# Maximum number of characters of an error. Longer errors are cut.
 _ERROR_LENGTH = 1000
-# Number of characters of a traceback that are kept. The end is kept, where the
-# exception was raised.
+# Maximum number of characters of a traceback. The beginning of a longer
+# traceback is cut.
 _TRACEBACK_LENGTH = 20_000
 
 
 #: Function that runs a handler in another process. Its parameters are the
-#: batch, the index of the object, the context, the further arguments, the
-#: deadline, and the timeout in seconds. It returns the result of a command as
-#: JSON text, and records the progress of the handler in the context.
+#: batch, the index of the object, the context, the further arguments of the
+#: handler, the deadline, and the timeout in seconds. The function returns the
+#: result of a command as JSON text, and records the progress of the handler in
+#: the context.
 Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
                      Instant | None, float | None], str | None]
 _NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
 
 
 class Runner(Protocol):
-    """Runs the chunks that job queues return."""
+    """Object that runs chunks: the :class:`Executor`."""
 
     def chunk_size(self, job: str) -> int:
-        """Return the number of runs of *job* that a thread takes together.
+        """Return the number of runs of *job* that a thread takes at a time.
         """
 
     def run(self, batch_run: 'BatchRun', chunk: list[int]) -> None:
-        """Run a chunk of *batch_run* to its end."""
+        """Run all objects of a chunk of *batch_run*."""
 
 
 class Failed(NamedTuple):
-    """A run that raised or timed out."""
+    """A run whose handler raised an exception or timed out."""
 
     #: Index of the run in the batch.
     at: int
@@ -120,30 +123,30 @@ class Done(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A run that ended with its process, because its lease had ended."""
+    """A run whose handler process ended itself, because its lease expired."""
 
     #: Index of the run in the batch.
     at: int
 
 
 class InProgress(NamedTuple):
-    """A run that has not ended, for operators."""
+    """A run that has not ended, as it is shown to operators."""
 
     job: str
     object: str
     tick: Instant
     attempt: int
-    #: Seconds since it began.
+    #: Seconds since the run began.
     age: float
-    #: Last progress that it reported, as JSON. None means that it reported
-    #: none.
+    #: Last progress that the run reported, as JSON. None means that the run
+    #: has reported no progress.
     progress: str | None
-    #: Authority that granted it.
+    #: Authority that granted the run.
     authority: Authority
 
 
 class Refused(NamedTuple):
-    """A run that did not begin."""
+    """A run that was not started."""
 
     #: Index of the run in the batch.
     at: int
@@ -151,7 +154,9 @@ class Refused(NamedTuple):
 
 
 class TimedOut(NamedTuple):
-    """A run that was written off, and may still be in progress."""
+    """A run that has exceeded its timeout, and whose handler may not have
+    returned.
+    """
 
     batch_run: 'BatchRun'
     #: Index of the run in the batch.
@@ -159,13 +164,13 @@ class TimedOut(NamedTuple):
     context: Context
     #: Timeout of the run, in seconds.
     timeout: float
-    #: Monotonic time, in seconds, at which the timeout is reported, unless the
-    #: handler returns before.
+    #: Monotonic time in seconds at which the failure is reported, unless the
+    #: handler returns earlier.
     until: float
 
 
 class BatchRun:
-    """One batch at this worker, with its unfinished runs and outcomes."""
+    """One batch of this worker, with the outcomes of its runs."""
 
     __slots__ = ('batch', 'job', 'job_queue', 'left', 'outcomes', 'queue',
                  'reported', 'seconds')
@@ -174,28 +179,29 @@ class BatchRun:
         self.batch = batch
         self.job_queue = job_queue
         self.job = job_queue.job
-        #: Indexes that no thread has taken; the last one is next.
+        #: Indexes of the objects that no thread has taken, in reverse order.
         self.queue = list(range(len(batch.objects) - 1, -1, -1))
         #: Number of objects whose outcome has not been reported yet.
         self.left = len(batch.objects)
-        #: Outcomes that have not been reported yet. A plain index means done.
-        #: Threads append without a lock.
+        #: Outcomes that have not been reported yet. An integer is the index of
+        #: a run that succeeded. Threads append outcomes without a lock.
         self.outcomes: list[int | Done | Failed | Lost | Refused] = []
         self.seconds = 0.0
-        #: Monotonic time of the last report, in seconds. Before any report, it
-        #: is the time of the first run.
+        #: Monotonic time of the last report, in seconds. Before the first
+        #: report, it is the time at which the first run began.
         self.reported = _NEVER
 
     def timeout(self, index: int) -> float | None:
-        """Return the seconds that a run may take. None means no limit."""
+        """Return the timeout of a run, in seconds. None means no limit."""
         if self.batch.steps is None:
             return self.job.timeout
         return self.batch.steps[self.batch.objects[index]].timeout
 
 
-#: A batch, and the indexes in it that one thread runs; the last one is next.
+#: A batch, and the indexes of the objects that one thread runs, in reverse
+#: order.
 Chunk = tuple[BatchRun, list[int]]
-#: A batch, the index of a run in progress, and the context of its handler.
+#: A run in progress: its batch, its index, and the context of its handler.
 Run = tuple[BatchRun, int, Context]
 
 
@@ -212,8 +218,8 @@ class Saved(NamedTuple):
 class JobQueue:
     """The batches of one job, oldest first.
 
-    The pool alternates between jobs, not between batches. Otherwise the job
-    with the most batches would be served most often.
+    The pool alternates between the queues of the jobs. If it alternated
+    between batches, the job with the most batches would get the most threads.
     """
 
     __slots__ = ('handler', 'job', 'batch_runs', 'runner')
@@ -226,13 +232,15 @@ class JobQueue:
         self.batch_runs: collections.deque[BatchRun] = collections.deque()
 
     def take(self) -> 'tuple[Chunk | None, bool]':
-        """Return the next chunk for a thread, and whether another one follows.
+        """Return the next chunk for a thread.
+
+        :returns: The chunk, and True if the queue has another chunk.
         """
         batch_runs = self.batch_runs
         while batch_runs:
             batch_run = batch_runs[0]
-            # This is usually the whole rest of the batch. The thread shares
-            # the list with other code that takes from it, such as
+            # The chunk is usually the list of all indexes that are left. Other
+            # code may still take indexes from this list, such as
             # return_unstarted().
             chunk = batch_run.queue
             if len(chunk) > 1:
@@ -257,26 +265,32 @@ class Running:
 
     def __init__(self, ident: int):
         self.ident = ident
-        # Another thread reads both attributes, so each is only replaced as a
-        # whole.
+        # Another thread reads the next two attributes, so each of them is only
+        # replaced as a whole.
         self.chunk: Chunk | None = None
         self.run: Run | None = None
-        #: The chunk whose rest was offered to the other threads.
+        #: The chunk whose remaining runs were offered to the other threads.
         self.shared: list[int] | None = None
         #: The run at the last call of watch().
         self.last_watched: Run | None = None
         #: Monotonic time at which the current run times out, in seconds. None
         #: means that there is no run, or no timeout.
         self.ends: float | None = None
-        #: Start of the time that no report includes yet, in monotonic seconds.
+        #: Monotonic time of the last report, in seconds, or else the time at
+        #: which the chunk began.
         self.began = 0.0
-        #: The last report of progress. None means that there was none.
+        #: The last report of progress. None means that there was no report.
         self.saved: Saved | None = None
+        #: True if the run of this thread has timed out. Another thread then
+        #: replaces this thread.
         self.written_off = False
 
 
 def drain(queue: list[int]) -> Iterator[int]:
-    """Take indexes until none is left; several threads may do so at once."""
+    """Remove and yield the last index, until *queue* is empty.
+
+    Several threads may do this with one list at the same time.
+    """
     while True:
         try:
             item = queue.pop()
@@ -298,18 +312,19 @@ class Submit(Protocol):
 class Executor:
     """The work of one worker process.
 
-    :param jobs: Job and handler by the job's name.
+    :param jobs: Job and handler, by the name of the job.
     :param pool: Pool that runs the chunks of batches.
-    :param report: Receives each report, and the entry of its scheduler.
+    :param report: Called with each report, and with the membership entry of
+        the scheduler that receives the report.
     :param may_start: Returns None if this worker may start runs of a batch
-        now, or the reason to refuse them.
+        now. Otherwise it returns the reason to refuse them.
     :param finish: Ends the run of an object in the handler's own transaction.
-        None means that no store can do so.
-    :param isolated: Functions, by partition, that run handlers in processes
-        and kill a process at its timeout.
-    :param lease: Duration of a lease, in seconds. The failure of a step that
-        timed out is reported after this time, or when its handler returns
-        before.
+        None means that the store does not support this.
+    :param isolated: Functions, by topic, that run handlers in other processes.
+        Such a function kills a process at the timeout of its run.
+    :param lease: Duration of a lease, in seconds. If a step times out, its
+        failure is reported when its handler returns, but at the latest after
+        this time.
     """
 
     def __init__(self, jobs: Mapping[
@@ -330,10 +345,10 @@ class Executor:
         self._finish = finish
         self._isolated = isolated
         self._lease = lease
-        #: Runs that were written off and whose timeout is not reported yet.
+        #: Runs that have timed out, and whose failure is not reported yet.
         self._timed_out: dict[Running, TimedOut] = {}
-        #: Runs that were written off, and the monotonic seconds until which
-        #: they count as hanging.
+        #: Runs that have timed out, and the monotonic time in seconds until
+        #: which they count as hanging.
         self._hanging: dict[Running, float] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
@@ -346,10 +361,10 @@ class Executor:
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
 
     def chunk_size(self, job: str) -> int:
-        """Return the number of runs of *job* that a thread takes together.
+        """Return the number of runs of *job* that a thread takes at a time.
 
-        The number exceeds one only for short handlers. For them, taking each
-        run alone would cost more than the run itself.
+        The number is above 1 only for short handlers, for which taking a run
+        takes longer than the run.
         """
         mean = self._pace.of(job)
         if mean is None:
@@ -357,7 +372,7 @@ class Executor:
         return max(1, min(_CHUNK_RUNS, int(_CHUNK_SECONDS / (mean + 1e-6))))
 
     def accept(self, batch: message.Batch) -> None:
-        """Queue *batch*, or refuse it with a report to its sender."""
+        """Queue *batch*, or refuse it and report this to its sender."""
         key = (batch.sender, batch.id)
         job_queue = self._job_queues.get(batch.job)
         batch_run = None if job_queue is None else BatchRun(batch, job_queue)
@@ -472,8 +487,8 @@ class Executor:
                     'object', job.name, batch.objects[index],
                     batch.attempts[index])
             except BaseException as exc:
-                # A handler may raise SystemExit or KeyboardInterrupt; the
-                # thread continues.
+                # A handler may also raise SystemExit or KeyboardInterrupt. The
+                # thread must continue.
                 error = text_of(exc)
                 self._log_failure(batch_run, index, error, exc)
                 if not job.tries_again(batch.attempts[index]):
@@ -485,8 +500,8 @@ class Executor:
                     running.ends = None
                 if running.written_off:
                     self._hanging.pop(running, None)
-                    # The result of the run does not count, and the rest of the
-                    # chunk was offered to other threads.
+                    # The run has timed out, so its result is ignored. The
+                    # other runs of the chunk were offered to other threads.
                     self._settle_timed_out(running)
                     return
             batch_run.outcomes.append(
@@ -523,9 +538,9 @@ class Executor:
         self._report(report, batch_run.batch.sender)
 
     def _collect(self, batch_run: BatchRun, now: float) -> message.Report:
-        """Return a report of the outcomes of *batch_run* since the last one.
+        """Return a report of the outcomes that were not reported yet.
 
-        The caller holds the lock.
+        The caller must hold the lock.
         """
         batch = batch_run.batch
         done: list[int] = []
@@ -535,7 +550,8 @@ class Executor:
             batch.id, batch.worker, done, failed, [], refused, [],
             batch_run.seconds, [], {})
         outcomes = batch_run.outcomes[:]
-        # Threads may have appended to the list since it was copied.
+        # Keep the outcomes that threads have appended since the list was
+        # copied.
         del batch_run.outcomes[:len(outcomes)]
         batch_run.left -= len(outcomes)
         for item in outcomes:
@@ -561,10 +577,10 @@ class Executor:
         return report
 
     def watch(self) -> None:
-        """Time out overdue runs, and let other threads take stuck work.
+        """End runs that exceed their timeouts, and report what is due.
 
-        Work is stuck behind a long run, or if no thread could be started for
-        it. Call this several times a second.
+        If the first run of a chunk takes long, the other runs of the chunk are
+        offered to other threads. Call this several times per second.
         """
         now = self._clock.monotonic()
         self._pool.recheck()
@@ -575,7 +591,8 @@ class Executor:
             if running.ends is not None and now >= running.ends:
                 self._time_out(running, now)
             elif run is running.last_watched:
-                # The chunk was sized for short runs, and this run is long.
+                # The size of the chunk assumes short runs, but this run is
+                # long.
                 self._share(running)
             running.last_watched = run
             self._save(running, run, now)
@@ -586,8 +603,8 @@ class Executor:
             if now >= timed_out.until:
                 self._settle_timed_out(running)
         for batch_run in list(self._batch_runs.values()):
-            # Each thread reports between its runs, but a thread with a long
-            # run does not get there.
+            # A thread reports outcomes between its runs. Report here if the
+            # thread is in a long run.
             if (batch_run.outcomes
                     and now - batch_run.reported >= _REPORT_EVERY):
                 self._settle(batch_run, 0, 0.0, now)
@@ -607,14 +624,15 @@ class Executor:
 
     def _time_out(self, running: Running, now: float) -> None:
         with self._lock:
-            # The run may have ended meanwhile, and another one may have begun.
+            # The run may have ended meanwhile, and another run may have begun.
             if (running.ends is None or now < running.ends
                     or running.run is None):
                 return
             batch_run, index, context = running.run
             timeout = batch_run.timeout(index) or 0.0
-            # A periodic object has no rollback. Its next attempt begins at
-            # once, so that an object that hangs misses no tick.
+            # Only the failure of a step is reported later, when its handler
+            # has returned. The next attempt of a periodic object begins at
+            # once, so that the object misses no tick if its handler hangs.
             waits = self._lease if batch_run.batch.steps is not None else 0.0
             self._timed_out[running] = TimedOut(
                 batch_run, index, context, timeout, now + waits)
@@ -634,7 +652,10 @@ class Executor:
             self._settle_timed_out(running)
 
     def _settle_timed_out(self, running: Running) -> None:
-        """Report that a run has timed out, unless that was reported before."""
+        """Report that a run has timed out.
+
+        The call does nothing if the failure was already reported.
+        """
         with self._lock:
             found = self._timed_out.pop(running, None)
         if found is None:
@@ -659,13 +680,13 @@ class Executor:
         self._finish(batch, key, session, result)
 
     def _share(self, running: Running) -> None:
-        """Offer the rest of a thread's chunk to the other threads."""
+        """Offer the remaining runs of a thread's chunk to other threads."""
         if running.chunk is None:
             return
         batch_run, chunk = running.chunk
         if chunk is running.shared:
-            # The rest of this chunk was offered before. The list may be the
-            # queue of the batch run itself, which is already submitted again.
+            # The runs were offered before. The list of the chunk may be the
+            # queue of the batch run, from which other threads now take runs.
             return
         rest = list(drain(chunk))
         if rest:
@@ -674,26 +695,28 @@ class Executor:
             self._submit(batch_run)
 
     def send_heartbeats(self) -> None:
-        """Report to each sender which of its batches are still here.
+        """Send an empty report on each batch to its scheduler.
 
-        A sender renews the lease of a batch only for a limited time after the
-        last report on that batch.
+        A scheduler reclaims a batch if it receives no report on the batch for
+        the duration of a lease.
         """
         for batch_run in list(self._batch_runs.values()):
             batch = batch_run.batch
             self._report(message.Report(batch.id, batch.worker), batch.sender)
 
     def drain(self) -> None:
-        """Accept no batches, start no runs, and return the waiting work."""
+        """Accept no more batches, start no more runs, and refuse the runs that
+        have not started.
+        """
         with self._lock:
             self._draining = True
         self.return_unstarted(Refusal.DRAINING)
 
     def return_unstarted(self, refusal: Refusal) -> None:
-        """Refuse the waiting work with reports to its senders.
+        """Refuse the runs that have not started, and report this.
 
-        With NOT_A_MEMBER, batches of jobs with member scope stay, because each
-        member runs its own.
+        With NOT_A_MEMBER, batches of jobs with scope ``'member'`` stay in the
+        queue, because each process runs these jobs for itself.
         """
         now = self._clock.monotonic()
         for batch_run in list(self._batch_runs.values()):
@@ -705,7 +728,7 @@ class Executor:
             self._settle(batch_run, 0, 0.0, now)
 
     def cancel(self) -> None:
-        """Signal to the running handlers that their results will not count.
+        """Signal to the running handlers that their results will be ignored.
         """
         for running in list(self._running.values()):
             run = running.run
@@ -728,7 +751,7 @@ class Executor:
     def in_progress(self) -> list[InProgress]:
         """Return the runs that have not ended, the longest first.
 
-        Runs that timed out are left out.
+        Runs that have timed out are left out.
         """
         now, found = self._clock.monotonic(), []
         for running in list(self._running.values()):
@@ -737,8 +760,8 @@ class Executor:
                 continue
             batch_run, index, context = run
             batch = batch_run.batch
-            # A thread takes other runs together with this one only if they
-            # last milliseconds. So its chunk began when it began.
+            # The time since the last report of the thread is a good estimate
+            # of the age. Other runs of the chunk take only milliseconds.
             found.append(InProgress(
                 batch.job, context.object, batch.tick,
                 batch.attempts[index], max(0.0, now - running.began),
@@ -750,14 +773,14 @@ class Executor:
     def hanging(self) -> int:
         """Number of handlers that hang.
 
-        A handler hangs from its timeout until it returns, but counts for at
-        most the duration of a lease.
+        A handler counts from its timeout until it returns, but at most for the
+        duration of a lease.
         """
         return len(self._hanging)
 
     def _log_failure(self, batch_run: BatchRun, index: int, error: str,
                      exc: BaseException) -> None:
-        # If 10,000 objects fail alike, one log line is enough.
+        # One warning is enough if thousands of objects fail in the same way.
         first = self._throttle.allow(
             f'{batch_run.job.name} {type(exc).__name__}')
         LOG.log(
@@ -771,13 +794,13 @@ class Executor:
 def text_of(exc: BaseException) -> str:
     """Return an exception as one short line of printable text.
 
-    The line goes into logs and onto terminals.
+    The line is written to logs and terminals.
     """
     try:
         text = str(exc)
     except BaseException:
         text = 'an exception without a text'
-    # Convert only the start, because the result is cut off anyway.
+    # Convert only the start of the text, because the result is cut.
     shown = ''.join(letter if letter.isprintable() else ' '
                     for letter in text[:2 * _ERROR_LENGTH])
     return f'{type(exc).__name__}: {" ".join(shown.split())}'[:_ERROR_LENGTH]

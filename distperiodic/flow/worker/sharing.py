@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Permission of a worker without ``mode = standby`` to run its partition.
 
-The store gives it for a lease, as long as no worker of the partition is active
+Other workers of the partition may have ``mode = standby``, by mistake or
+during a change of the configuration. The store grants the permission for the
+duration of a lease, if no such worker is active
 (:mod:`distperiodic.core.standby`). No worker becomes active before the lease
 has expired.
 """
@@ -18,17 +20,18 @@ LOG = logging.getLogger(__name__)
 
 # Number of renewals per lease.
 _PER_LEASE = 3
-# Fraction of a lease, at its end, in which its holder does not trust it.
+# The last part of a lease, as a fraction of its duration. In this part, the
+# holder no longer trusts the lease.
 _MARGIN = 0.1
 
 
 class Sharing:
     """The lease under which a worker shares its partition.
 
-    :param granted_at: Monotonic time at which the lease was requested that the
-        worker has when it starts, in seconds.
-    :param changed: Called when another worker has become active, and when none
-        is any more. Its runs are to be cancelled in the first case.
+    :param granted_at: Monotonic time in seconds at which the first lease was
+        requested. The worker has this lease when it starts.
+    :param changed: Called when :attr:`prevented` has changed. If it is true,
+        the caller must cancel the runs of this worker.
     :param lease: Seconds until the lease expires.
     """
 
@@ -41,20 +44,26 @@ class Sharing:
         self._clock = clock
         self._changed = changed
         self._lease = lease
-        #: When the current lease was requested. The threads that run the work
-        #: read it.
+        #: Monotonic time at which the current lease was requested. The threads
+        #: of the pool read this attribute.
         self._granted_at = self._requested_at = granted_at
         self._pending = self._departed = False
-        #: Whether another worker is active.
+        #: True if another worker is active.
         self.prevented = False
 
     def trusted(self) -> bool:
-        """Return whether this worker may run jobs: none is active."""
+        """Return whether this worker may run jobs.
+
+        A worker may run jobs while its lease lasts and no other worker is
+        active.
+        """
         return (not self.prevented and self._clock.monotonic()
                 < self._granted_at + self._lease * (1.0 - _MARGIN))
 
     def sweep(self) -> None:
-        """Renew the lease, if that is due. Call this several times a second.
+        """Renew the lease if a renewal is due.
+
+        Call this several times per second.
         """
         now = self._clock.monotonic()
         if self._pending or self._departed or (
@@ -74,11 +83,14 @@ class Sharing:
             urgent=True)
 
     def depart(self) -> None:
-        """Record that this worker is gone. Call it after the last run."""
+        """Record in the store that this worker has ended.
+
+        Call this after its last run.
+        """
         def work(store: ports.ClaimStore) -> None:
             assert store.partitions is not None
             store.partitions.depart(self._partition, self._me.process)
-        # No later renewal may record this worker again.
+        # Prevent further renewals, which would record this worker again.
         self._departed = True
         self._store.submit(work, lambda _: None, urgent=True)
 

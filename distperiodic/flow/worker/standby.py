@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests by which a worker takes part in the election of the active one.
+"""Participation of a worker in the election of the active worker.
 
 :mod:`distperiodic.core.standby` decides which request is next. This module
-sends the requests to the store, one at a time. It reports when the worker
-becomes active, and when it is no longer active.
+sends the requests to the store, one at a time. Callbacks inform the rest of
+the worker when it becomes active, and when it is no longer active.
 """
 
 import logging
@@ -23,18 +23,19 @@ LOG = logging.getLogger(__name__)
 
 
 class Standby:
-    """This worker's part in the election of the active one.
+    """Participation of this worker in the election of the active worker.
 
     :param members: Returns the identities of the workers in the group, by
-        process. None means that they are not known for certain. Threads of the
-        store also call this function.
-    :param busy: Returns whether runs have not ended.
-    :param changed: Called with the new role whenever it has changed.
+        process. None means that the workers are not known for certain. The
+        threads of the store queue also call this function.
+    :param busy: Returns True if runs of this worker have not ended.
+    :param changed: Called with the new role whenever the role has changed.
     :param lost: Called when another worker has taken over the partition from
-        this one, or may have done so. This may also happen while this worker
-        is leaving.
+        this worker, or may have done so. This may also happen while this
+        worker is leaving.
     :param lease: Seconds until the lease of the active worker expires.
-    :param preferred: Host or member that takes over first. Empty means none.
+    :param preferred: Host or member that takes over first. Empty means that no
+        worker is preferred.
     """
 
     def __init__(self, partition: str, me: Member, *,
@@ -54,14 +55,16 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._closed = self._departed = False
-        #: The processes that have kept this worker from becoming active.
+        #: The processes that prevented this worker from becoming active at its
+        #: last request.
         self._shared: tuple[str, ...] = ()
         #: True if these processes were logged.
         self._reported = False
-        #: True if the end of the lease was reported after the last answer.
+        #: True if the lease has expired since the last answer, and *lost* was
+        #: called.
         self._cut_off = False
-        #: This worker, if it is the active one. Replaced as a whole, because
-        #: the threads that run the work read it.
+        #: This worker and its fence, if it is the active worker. The threads
+        #: of the pool read this attribute, so it is only replaced as a whole.
         self._active: Active | None = None
 
     @property
@@ -69,14 +72,14 @@ class Standby:
         return self._role
 
     def active(self) -> Active | None:
-        """Return this worker and its fence, to present when runs start.
+        """Return this worker and its fence, for requests that start runs.
 
         None means that this worker must not start any run.
         """
         return self._active if self.trusted() else None
 
     def trusted(self) -> bool:
-        """Return whether this worker is certainly the active one."""
+        """Return whether this worker is certainly the active worker."""
         return self._election.trusted(self._clock.monotonic())
 
     def hurry(self) -> None:
@@ -89,9 +92,9 @@ class Standby:
         self.sweep()
 
     def sweep(self) -> None:
-        """Send the next request, if one is due.
+        """Send the next request if a request is due.
 
-        Call this several times a second.
+        Call this several times per second.
         """
         if self._departed:
             return
@@ -99,8 +102,9 @@ class Standby:
         members = self._members()
         if (members is None and not self._cut_off
                 and self._election.expired(now)):
-            # The lease has expired and the members are unknown, so another
-            # worker may become active before the store answers.
+            # The lease has expired. The members are unknown, so other workers
+            # may regard this worker as gone, and take over before the store
+            # answers.
             self._cut_off = True
             LOG.warning(
                 'partition uncertain: partition=%s member=%s; neither the '
@@ -123,7 +127,10 @@ class Standby:
         self._note()
 
     def close(self) -> None:
-        """Leave for good, since the process stops."""
+        """Leave as in :meth:`leave`, and ignore later calls of :meth:`rejoin`.
+
+        Call this when the process stops.
+        """
         self._closed = True
         self.leave()
 
@@ -133,12 +140,16 @@ class Standby:
             self._election.rejoin()
 
     def depart(self) -> None:
-        """Record in the store that this worker is gone, after its last run."""
+        """Record in the store that this worker has ended.
+
+        Call this after its last run.
+        """
         def work(store: ports.ClaimStore) -> None:
             assert store.partitions is not None
             store.partitions.depart(self._partition, self._me.process)
         self._departed = True
-        # This call follows a heartbeat that is still in the queue.
+        # The store queue executes the calls in order. So this call takes
+        # effect after a heartbeat that is still in the queue.
         self._store.submit(work, lambda _: None, urgent=True)
 
     def _perform(self, request: Request, store: ports.ClaimStore) -> Standing:
@@ -148,8 +159,8 @@ class Standby:
             return partitions.release(
                 self._partition, worker, fence=self._election.fence)
         if request is Request.ACQUIRE:
-            # The store may have been unreachable since the decision, so check
-            # again.
+            # The store may have been unreachable since the election decided to
+            # send this request, so check the conditions again.
             standing = self._election.standing
             members = self._members()
             if standing is not None and (
@@ -164,10 +175,12 @@ class Standby:
                                seconds=self._lease)
 
     def _wait_for(self, shared: tuple[str, ...]) -> None:
-        """Wait until all workers that take no part in the election are gone.
+        """Postpone the next attempt, because of workers that take no part in
+        the election.
 
-        A worker may have joined just before its first heartbeat. So only the
-        workers that are still there at the next request are logged.
+        :param shared: These workers. The first heartbeat of a new worker may
+            still be under way, so they are logged only if the next attempt
+            finds the same workers.
         """
         self._election.postpone(self._clock.monotonic())
         if shared != self._shared:
@@ -188,7 +201,8 @@ class Standby:
         held, fence = self._election.holds, self._election.fence
         self._cut_off = False
         self._election.answered(standing, requested_at)
-        # The one that has taken over may have released it again.
+        # Compare the fences, because the worker that has taken over may
+        # already have released the partition.
         lost = held and standing.fence != fence
         if lost:
             LOG.warning(
@@ -199,7 +213,7 @@ class Standby:
             self._lost()
 
     def _note(self) -> None:
-        """Report the role to *changed*, if it has changed."""
+        """Call *changed* with the role if the role has changed."""
         role = self._election.role
         if role is self._role:
             return

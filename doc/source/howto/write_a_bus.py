@@ -13,7 +13,7 @@ from distperiodic import ports
 
 
 class DirectoryBus:
-    """The plug-in: directory:///PATH."""
+    """Driver for URLs of the form directory:///PATH."""
 
     def carrier(self, conf, url, *, inbox, replicated, monotonic):
         return Carrier(_path(url), inbox)
@@ -68,7 +68,8 @@ class Carrier:
             raise exceptions.NoConsumer(f'there is no queue {name}')
 
     def _write(self, queue, body):
-        # Names sort in the order of sending, and a rename is atomic.
+        # The names sort in the order of sending. The reader sees only complete
+        # files, because a rename is atomic.
         file = f'{time.time_ns():020}-{uuid.uuid4().hex}'
         try:
             hidden = self._place / queue / f'.{file}'
@@ -105,7 +106,7 @@ class Carrier:
 
 
 class Probe:
-    """Answers the questions of distperiodic doctor."""
+    """Checks the directory for distperiodic doctor."""
 
     tls, tls_remedy = True, ''
 

@@ -18,9 +18,10 @@ OPTS = [
 
 
 def load(argv):
-    """Return the configuration, which each command reads once.
+    """Read the configuration files, and set up logging.
 
     :param argv: Command line, without the name of the program.
+    :returns: The configuration.
     """
     conf = cfg.ConfigOpts()
     conf.register_opts(OPTS, group=GROUP)

@@ -47,7 +47,7 @@ class NodeTasks(PeriodicTasks):
 
     @periodic_task(spacing=4, objects='nodes', timeout=30, retries=2)
     def poll(self, context, node):
-        """Poll one node, once per tick, on any process."""
+        """Poll one node, once per tick, in any one process."""
         LOG.info('polled: node=%s tick=%s', node, context.tick.isoformat())
 
     @periodic_task(cron='0 2 * * *', timezone='Europe/Berlin',
@@ -62,7 +62,7 @@ class NodeTasks(PeriodicTasks):
 
     @periodic_task(spacing=4, scope='group')
     def report(self, context):
-        """Once per tick, on one of the processes."""
+        """Report the number of nodes, once per tick, on one process."""
         LOG.info('reported: nodes=%d tick=%s', len(self._inventory()),
                  context.tick.isoformat())
 
