@@ -3,6 +3,7 @@
 
 import collections
 import json
+import types
 
 import pytest
 
@@ -13,6 +14,7 @@ from distperiodic.core.control import Verb
 from distperiodic.core.control_message import ControlRequest
 from distperiodic.service.control import BusControl
 from distperiodic.service.control import Controls
+from distperiodic.service.member_control import MemberControl
 from tests.logged import events
 from tests.logged import lines
 
@@ -32,6 +34,9 @@ class Service:
 
     def open_runs(self):
         return 7
+
+    def hurry(self):
+        self.asked.append('hurry')
 
     def report(self):
         return {}
@@ -189,3 +194,74 @@ def test_a_member_with_a_store_obeys_the_store_alone(verb):
     assert 'takes commands from its store' in reply.outcome
     assert steered.service.asked == []
     assert steered.ask(Verb.SHOW).done
+
+
+# The ways to a member.
+
+class Member:
+    """A member on a bus, and the commands that wait for its main thread."""
+
+    def __init__(self, connection=''):
+        self.service = Service()
+        self.replies = []
+        self.waiting = []
+        self.control = MemberControl(
+            self.service, Me('cloud', 'default', 'api-1'), 'api-1~00c0ffee',
+            settings=types.SimpleNamespace(connection=connection), clock=None,
+            reply=lambda reply, word: self.replies.append(reply),
+            put=self.waiting.append)
+
+    def put(self, members=(), reply=''):
+        """Send a drain, and return the reason to drop it."""
+        return self.control.put(ControlRequest(
+            'f' * 32, 'cloud', Verb.DRAIN, {}, members, 'ops@host', '',
+            1_700_000_000_000_000, reply))
+
+    def turn(self):
+        """Handle the commands that wait, in the main thread."""
+        for event in self.waiting:
+            event.call()
+        self.control.sweep()
+
+
+def test_a_command_is_obeyed_in_the_main_thread():
+    member = Member()
+
+    assert member.put(reply='w0rd') is None
+    assert not member.control.drained
+    member.turn()
+
+    assert member.control.drained
+    assert [reply.done for reply in member.replies] == [True]
+
+
+@pytest.mark.parametrize('members, obeyed', [
+    ([], True), ([('default', 'api-1')], True),
+    ([('default', 'api-2')], False), ([('', 'api-1')], False)])
+def test_a_member_obeys_the_commands_that_name_it(members, obeyed):
+    member = Member()
+
+    assert member.put(members, 'w0rd') is None
+    member.turn()
+
+    assert member.control.drained is obeyed
+
+
+def test_hints_make_a_member_read_its_store_once_per_sweep():
+    member = Member('sqlite://')
+    for _ in range(3):
+        assert member.put() is None
+    member.turn()
+    member.turn()
+
+    assert member.service.asked == ['hurry']
+    assert not member.control.drained
+
+
+def test_a_hint_to_a_member_without_a_store_is_dropped_with_a_reason():
+    member = Member()
+
+    assert 'no store' in member.put()
+    member.turn()
+
+    assert member.service.asked == []
