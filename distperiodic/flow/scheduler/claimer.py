@@ -19,6 +19,7 @@ it makes every decision about a claim.
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import logging
@@ -73,6 +74,9 @@ class _ClaimRequest(NamedTuple):
     #: Then this process's time is ahead, and does not show whether the tick is
     #: too late.
     early: bool = False
+    #: True if the tick is the instant at which the objects were listed, so
+    #: that they have no phase.
+    listing: bool = False
 
 
 class _Rest(NamedTuple):
@@ -279,11 +283,16 @@ class Claimer:
             after = verdict.until
             if after is None:
                 after = min(row.settled for row in rows)
-            for at in range(0, len(rows), self._piece):
-                self._request(_ClaimRequest(
-                    job, plan, rule, tick,
-                    [row.object for row in rows[at:at + self._piece]],
-                    after, True))
+            parts = {False: [row.object for row in rows], True: []}
+            if plan.spread and plan.immediate:
+                parts = {False: [], True: []}
+                for row in rows:
+                    parts[plan.is_listing(row, tick)].append(row.object)
+            for listing, objects in parts.items():
+                for at in range(0, len(objects), self._piece):
+                    self._request(_ClaimRequest(
+                        job, plan, rule, tick, objects[at:at + self._piece],
+                        after, True, listing=listing))
 
     # -- answers of the store
 
@@ -300,7 +309,8 @@ class Claimer:
                 job, request.plan, tick, request.objects, SkippedBy.PAUSE,
                 f'paused: {reason}',
                 functools.partial(
-                    self._request_later, request, _LOCKED_PAUSE))
+                    self._request_later, request, _LOCKED_PAUSE),
+                request.listing)
             return
         lease, holder = self._new_lease(), self._holder()
         self._pending[job.name] += 1
@@ -377,7 +387,8 @@ class Claimer:
                     job, request.plan, request.tick, answer.busy,
                     functools.partial(
                         self._request_later,
-                        request._replace(objects=answer.busy), _LOCKED_PAUSE))
+                        request._replace(objects=answer.busy), _LOCKED_PAUSE),
+                    request.listing)
             else:
                 self.wait_for(job.name, answer.busy)
         if answer.unlisted:
@@ -523,15 +534,19 @@ def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
     replaces the tick of the first object, or when its grace is over. An end of
     None means that there is no end.
     """
-    plan, tick = request.plan, request.tick
-    first = last = 0
+    plan, positions = request.plan, [0]
     if plan.spread:
-        phases = [plan.phase(tick, position_of(key))
-                  for key in request.objects]
-        first, last = min(phases), max(phases)
-    if plan.misfire is Misfire.ALL:
-        return tick + last, None
-    until = plan.schedule.after(tick) - 1
-    if plan.misfire is Misfire.SKIP:
-        until = min(until, tick + plan.grace_us(tick))
-    return tick + last, until + first
+        plan = dataclasses.replace(
+            plan, schedule=schedule.Remembered(plan.schedule))
+        positions = [position_of(key) for key in request.objects]
+        if not request.listing:
+            # The phases determine the order, and to hash is cheaper than to
+            # compute the window of each object.
+            hashed = schedule.scattered
+            positions = [min(positions, key=hashed),
+                         max(positions, key=hashed)]
+    windows = [plan.window(request.tick, position, request.listing)
+               for position in positions]
+    ends = [end for _, end in windows if end is not None]
+    return (max(begin for begin, _ in windows),
+            min(ends) if ends else None)
