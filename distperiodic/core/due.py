@@ -160,6 +160,23 @@ class Plan:
         newest = (around or self.around)(since - 1).newest(position)
         return settled if newest is None else max(settled, newest)
 
+    def floor_of_change(
+            self, settled: Instant, since: Instant, position: int = 0,
+            around: Callable[[Instant], Around] | None = None) -> Instant:
+        """Return the watermark of a listed object that changes to this plan.
+
+        Unlike a listing, the change is no tick of its own.
+
+        :param settled: The watermark before the change.
+        :param since: Instant from which the object follows this plan.
+        :param around: As in :meth:`floor`.
+        """
+        if not self.immediate:
+            return self.floor(settled, since, position, around)
+        is_tick = (not self.spread
+                   and self.schedule.at_or_before(since) == since)
+        return max(settled, since - 1 if is_tick else since)
+
     def around(self, now: Instant) -> Around:
         """Return the ticks for which objects of any phase may be due."""
         tick = self.schedule.at_or_before(now)

@@ -248,6 +248,22 @@ def test_a_schedule_holds_from_its_change_on(scene, grid, data):
 
 
 @EXAMPLES
+@given(scenes(since=ALWAYS, immediate=True), st.data())
+def test_a_change_of_a_schedule_is_no_tick_and_hides_none(scene, data):
+    model, row, _ = scene
+    plan = model.plan
+    ticks = st.sampled_from(model.ticks[:-1])
+    at, until = data.draw(ticks | instants(model.ticks)), data.draw(ticks)
+    changed = row._replace(since=at, settled=plan.floor_of_change(
+        row.settled, at, row.position))
+    # With a phase, the tick of the period under way counts as settled.
+    begin = at + 1 if plan.spread else ALWAYS
+    assert plan.count(changed, until) == sum(
+        max(begin, row.settled + 1) <= tick <= until
+        and model.due_at(tick, row) >= at for tick in model.ticks[:-1])
+
+
+@EXAMPLES
 @given(st.sampled_from([True, True, False]).flatmap(
     lambda spread: scenes(spread=spread)))
 def test_a_tick_may_be_claimed_from_when_it_is_due_for_as_long_as_it_runs(
