@@ -596,6 +596,20 @@ def test_run_immediately_does_not_wait_for_the_phase_of_an_object(world):
     assert [(s.at, s.tick) for s in me.starts] == [(100, 100)] * 20
 
 
+def test_a_listing_of_a_paused_job_is_skipped_at_once(world):
+    world.clock.advance(100)
+    store = world.shared_store()
+    store.pause('poll', 'why')
+    world.scheduler(
+        job(every=3600.0, objects=True, spread=True, run_immediately=True),
+        store=store, catalogues={'poll': ids(20)})
+
+    world.advance(1)
+
+    assert {row.settled == row.since for row in store.rows_of(
+        'poll', ids(20))} == {True}
+
+
 def test_a_phase_that_came_while_nobody_was_there_is_due_all_through_a_night(
         world):
     """Its next phase is one in the long period that begins with the last
