@@ -20,7 +20,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.claimer import Claimer
-from distperiodic.flow.scheduler.listing import Listing
+from distperiodic.flow.scheduler.listing import SharedListing
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import without_catalogue
 from distperiodic.flow.scheduler.timers import TimerQueue
@@ -133,9 +133,9 @@ class Process:
             piece=100, promise=_LONG, sweep=1.0, attendance=attendance,
             dispatcher=self)
         self.part = Part(job, clock.now(), without_catalogue(job, 'me'))
-        self._listing = Listing(
+        self._listing = SharedListing(
             {job.name: self.part}, clock=clock, identity='me', store=queue,
-            shared=True, timers=TimerQueue(clock, jobs, True),
+            timers=TimerQueue(clock, jobs, True),
             claimer=self.claimer, page=100, walked=lambda *_: None)
 
     # -- the dispatcher of the claimer
