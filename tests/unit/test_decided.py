@@ -3,14 +3,11 @@
 or job changes, against a model that looks at every tick one by one.
 """
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from distperiodic.core.schedule import Misfire
-from distperiodic.core.schedule import Overlap
 from tests.unit.scenes import scenes
 from tests.unit.scenes import steps
 
@@ -41,12 +38,6 @@ def relisted(data):
     schedule.
     """
     scene = data.draw(scenes('objects', 'spread', number=2))
-    # Then the listing of an object that runs waits for its run. If overlap
-    # skips the next tick, the store takes the listing for settled as well:
-    # its watermark cannot show that the listing is undecided.
-    hypothesis.assume(not (
-        scene.job.run_immediately and scene.job.misfire is Misfire.ALL
-        and scene.job.overlap is Overlap.SKIP))
     own = st.sampled_from([None, *scene.grids])
     scene.begin()
     scene.list(data.draw(own))

@@ -333,7 +333,8 @@ class Claimer:
                 supersede=job.misfire is not Misfire.ALL,
                 include_new=False, previous_tick=request.after,
                 max_attempts=job.most_attempts, rule=request.rule,
-                schedule=job.schedule_text(), due_at=due_at, until=until)
+                schedule=job.schedule_text(), due_at=due_at, until=until,
+                listing_is_tick=job.run_immediately)
 
         def claimed(answer: Claimed) -> None:
             self._pending[job.name] -= 1
