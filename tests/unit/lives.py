@@ -124,8 +124,9 @@ class Life:
     def tick(self, tick, now):
         """Claim a tick when it comes, unless an earlier one is undecided."""
         before = max(old for old in self.model.ticks if old < tick)
+        is_tick = self.model.plan.immediate
         if self.settled < before or (
-                self.model.plan.immediate and self.settled < self.since < tick):
+                is_tick and self.settled < self.since < tick):
             self.look(now)
         elif self.settled < tick:
             self.claim(tick, late=False)

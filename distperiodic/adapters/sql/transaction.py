@@ -76,7 +76,8 @@ class Transaction:
     def claim_at_once(self, number: int, tick: int, keys: list[str],
                       name: str, due_at: int, until: int, min_watermark: int,
                       min_since: int, max_attempts: int, rule: str,
-                      schedule: str, holder: str, seconds: float) -> dict[str, Claim]:
+                      schedule: str, holder: str, seconds: float
+                      ) -> dict[str, Claim]:
         """Claim objects whose last claim has ended, in one statement.
 
         If the statement claims all of *keys*, it also counts them in the
