@@ -339,8 +339,8 @@ def listed_again(readings: Sequence[Instant],
 
     This is the instant of the first reading after the object was delisted.
 
-    :param readings: Instants of catalogue readings that list the object, in
-        ascending order.
+    :param readings: Instants at which the catalogue was read and contained
+        the object, in ascending order.
     :param delisted: Instant of the reading in which the object was missing.
         None means that the object was never missing.
     """

@@ -377,8 +377,8 @@ class Claimer:
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
-            # Another schedule is in force. Read it, so that this process
-            # claims no more objects of the job.
+            # Another schedule is in force. Read the state of the job now, so
+            # that this process claims no more of its objects.
             self.attendance.refresh()
         if answer.behind:
             if request.judged:
