@@ -416,7 +416,8 @@ class ClaimStore(Protocol):
               include_new: bool = True, previous_tick: int | None = None,
               max_attempts: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
-              until: int | None = None) -> Claimed:
+              until: int | None = None,
+              listing_is_tick: bool = False) -> Claimed:
         """Claim all *objects* whose watermark is before *tick*.
 
         An object whose earlier tick is claimed but not started is treated
@@ -457,6 +458,10 @@ class ClaimStore(Protocol):
             tick, in microseconds since the epoch. None means *tick*.
         :param until: Last instant at which the tick may be claimed, in
             microseconds since the epoch. None means no limit.
+        :param listing_is_tick: True means that the instant since which an
+            object is listed is a tick of the object. If this tick is earlier
+            than *tick* and is not settled, the object is reported as behind
+            and not claimed.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,

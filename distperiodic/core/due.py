@@ -169,6 +169,23 @@ class Plan:
         newest = (around or self.around)(since - 1).newest(position)
         return settled if newest is None else max(settled, newest)
 
+    def floor_of_change(
+            self, settled: Instant, since: Instant, position: int = 0,
+            around: Callable[[Instant], Around] | None = None) -> Instant:
+        """Return the watermark of a listed object that changes to this plan.
+
+        Unlike a listing, the change is no tick of its own.
+
+        :param settled: The watermark before the change.
+        :param since: Instant from which the object follows this plan.
+        :param around: As in :meth:`floor`.
+        """
+        if not self.immediate:
+            return self.floor(settled, since, position, around)
+        is_tick = (not self.spread
+                   and self.schedule.at_or_before(since) == since)
+        return max(settled, since - 1 if is_tick else since)
+
     def around(self, now: Instant) -> Around:
         """Return the newest ticks at *now*, for objects of any phase."""
         tick = self.schedule.at_or_before(now)
@@ -281,6 +298,31 @@ class Plan:
             tick = self.schedule.at_or_before(tick - 1)
         return tuple(reversed(found))
 
+    def is_listing(self, row: Row, tick: Instant) -> bool:
+        """Return whether *tick* is due as the instant of the listing.
+
+        The object of *row* then has no phase. See :attr:`immediate`.
+        """
+        return tick == self._first(row, tick)
+
+    def window(self, tick: Instant, position: int,
+               listing: bool = False) -> tuple[Instant, Instant | None]:
+        """Return the first and the last instant at which *tick* runs.
+
+        Between them :meth:`verdict` runs it, if the object was not due for a
+        newer tick before. The last instant is None if it runs however late.
+
+        :param listing: True if *tick* is the instant of the listing.
+        """
+        begin = tick if listing else tick + self.phase(tick, position)
+        if self.misfire is Misfire.ALL:
+            return begin, None
+        newer = self.schedule.after(self.floor(tick, ALWAYS, position))
+        end = newer + self.phase(newer, position) - 1
+        if self.misfire is Misfire.SKIP:
+            end = min(end, begin + self.grace_us(tick))
+        return begin, end
+
     def count(self, row: Row, until: Instant) -> int:
         """Return the number of due ticks of *row* up to *until*.
 
@@ -297,8 +339,8 @@ def listed_again(readings: Sequence[Instant],
 
     This is the instant of the first reading after the object was delisted.
 
-    :param readings: Instants of catalogue readings that list the object, in
-        ascending order.
+    :param readings: Instants at which the catalogue was read and contained
+        the object, in ascending order.
     :param delisted: Instant of the reading in which the object was missing.
         None means that the object was never missing.
     """

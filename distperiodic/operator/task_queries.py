@@ -50,7 +50,7 @@ class Need(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the command with its module."""
+        """Name of the command, including its module."""
         return f'{self.module}.{self.command}'
 
 

@@ -5,7 +5,7 @@ schedulers.
 The handlers only record the time. Two schedulers run at the same time, each on
 its own core, in the order of the table. The lateness of a run counts from its
 own tick: start + k s, or the k-th point of the grid if the scheduler has one.
-A run that has not begun within the time is missed.
+A run that has not begun within this time counts as missed.
 
     pytest -s -o timeout=0 tests/benchmarks/test_ticks.py
 """

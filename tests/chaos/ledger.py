@@ -10,9 +10,9 @@ record is written before its next action. The ledger rejects an effect whose
 fence is lower than the fence of an accepted effect. When a connection ends,
 the ledger records that the process has died.
 
-Two simpler designs do not work. A file that all processes append to compares
-no fences. In a database, a process that is stopped in a transaction would
-block all others.
+Two simpler designs do not work. If all processes appended to one file, nothing
+would compare the fences. In a database, a process that is stopped in a
+transaction would block all others.
 """
 
 import contextlib

@@ -408,6 +408,28 @@ def test_what_missed_more_than_this_tick_is_told_and_not_taken(
     assert list(caught_up.behind) == []
 
 
+def test_a_listing_that_is_a_tick_comes_before_later_ticks(
+        store, job, tick):
+    listed = tick + SECOND // 2
+    store.sync(job, [ports.Listed(key, '', listed - 1) for key in 'abc'], [],
+               at=listed)
+    claim(store, job, listed, ['a'], include_new=False, listing_is_tick=True)
+    later, options = tick + SECOND, {
+        'include_new': False, 'previous_tick': tick, 'supersede': True}
+
+    claimed = claim(store, job, later, ['a', 'b'], listing_is_tick=True,
+                    **options)
+    assert objects_of(claimed.won) == ['a']
+    assert [(row.object, row.settled) for row in claimed.behind] == [
+        ('b', listed - 1)]
+
+    assert objects_of(claim(
+        store, job, later, ['c'], **options).won) == ['c']
+    assert objects_of(claim(
+        store, job, listed, ['b'], include_new=False,
+        listing_is_tick=True).won) == ['b']
+
+
 def test_objects_of_two_jobs_have_nothing_to_do_with_each_other(
         store, job, tick):
     lease, _ = run(store, job, tick, 'a')

@@ -113,8 +113,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             may_end = min(stays + slack, until + EARLIEST)
             listed = known = max(came, facts.started)
             if change.rule is not None or came > facts.begin:
-                listed, known = _listed(
-                    facts, owners, pair, job, listed, turned)
+                listed, known = _listed(facts, owners, pair, listed, turned)
             if came > facts.begin:
                 # The object counts from the instant for which it was read,
                 # even if it was added or changed during the catalogue call.
@@ -148,8 +147,8 @@ def _turned(owners: 'Owners', pair: Pair,
     return reading is None or reading.at >= last.at
 
 
-def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
-            since: int, turned: bool) -> tuple[int, int]:
+def _listed(facts: Facts, owners: 'Owners', pair: Pair, since: int,
+            turned: bool) -> tuple[int, int]:
     """Return two times for a new object: when it certainly counts as listed,
     and when the store knows it.
 
@@ -166,19 +165,31 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
     if len(facts.ahead) > 1:
         # The reader may not know yet that the clock was set.
         begin += facts.bounds.slack
-    tick = job.schedule.after(facts.by_store(begin) - 1)
-    while (at := facts.comes(tick)) < min(read, facts.end):
+    for at in _job_ticks(facts, pair[0], begin, min(read, facts.end)):
         # A member that becomes the owner later does not read the catalogue for
         # this tick.
         if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
             return at, at
-        tick = job.schedule.after(tick)
     if reading is None:
         return FOREVER, FOREVER
     # The oracle does not know which of these readings recorded the object
     # first.
     instant = max(map(facts.comes, owners.instants(pair, since)))
     return (instant if instant >= since and not turned else read), read
+
+
+def _job_ticks(facts: Facts, job: str, begin: int, end: int
+               ) -> Iterator[int]:
+    """Yield the times from *begin* to before *end* at which ticks of a job
+    come. Each tick is of the schedule that is in force at its time.
+    """
+    for since, until, one in _until_next(facts.in_force[job]):
+        if one is None or until <= begin:
+            continue
+        tick = one.schedule.after(facts.by_store(max(begin, since)) - 1)
+        while (at := facts.comes(tick)) < min(until, end):
+            yield at
+            tick = one.schedule.after(tick)
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[

@@ -309,6 +309,18 @@ def test_a_listing_that_was_to_run_immediately_is_given_up_like_a_tick(
     assert desk.store.skipped == [(last, by, missed)]
 
 
+def test_a_listing_that_came_during_a_run_is_skipped_by_overlap():
+    """A listing has no phase."""
+    desk = Desk(spread=True, run_immediately=True)
+    half, listed = -2 ** 63, tick(2) + 13 * SECOND
+    assert schedule.phase_us(half, MINUTE) == MINUTE // 2
+
+    desk.claimer.judge(desk.job, [
+        Row('a', half, listed - 1, listed, served=listed + SECOND)])
+
+    assert desk.store.skipped == [(listed, SkippedBy.OVERLAP, 1)]
+
+
 def test_a_row_that_is_locked_is_not_asked_for_without_a_pause():
     desk = Desk()
     desk.store.claim = lambda *_, **__: Claimed(

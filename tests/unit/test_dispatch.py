@@ -123,7 +123,7 @@ def test_an_unmeasured_job_fills_the_slots_of_a_worker_and_no_more(world):
 
 
 def test_a_measured_job_fills_half_a_second_of_a_worker(world):
-    me = at_work(world, 100_000, workers=[worker(slots=10)])
+    me = at_work(world, 20_000, workers=[worker(slots=10)])
 
     for _ in range(12):
         me.finish(each=0.01)
@@ -133,7 +133,7 @@ def test_a_measured_job_fills_half_a_second_of_a_worker(world):
 
 
 def test_the_shortest_handlers_have_a_window_too(world):
-    me = at_work(world, 100_000, workers=[worker(slots=10)])
+    me = at_work(world, 60_000, workers=[worker(slots=10)])
 
     for _ in range(3):
         me.finish(each=1e-9)

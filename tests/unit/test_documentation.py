@@ -57,7 +57,7 @@ def documented_log_lines():
     return dict(found)
 
 
-@pytest.mark.parametrize(('event', 'keys'), log_calls())
+@pytest.mark.parametrize(('event', 'keys'), list(log_calls()))
 def test_a_log_line_is_listed_with_its_keys(event, keys):
     pattern = re.compile(re.escape(event).replace('%s', '.+'))
     texts = [text for listed, text in documented_log_lines().items()

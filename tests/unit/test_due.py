@@ -249,6 +249,41 @@ def test_a_schedule_holds_from_its_change_on(scene, grid, data):
 
 
 @EXAMPLES
+@given(scenes(since=ALWAYS, immediate=True), st.data())
+def test_a_change_of_a_schedule_is_no_tick_and_hides_none(scene, data):
+    model, row, _ = scene
+    plan = model.plan
+    ticks = st.sampled_from(model.ticks[:-1])
+    at, until = data.draw(ticks | instants(model.ticks)), data.draw(ticks)
+    changed = row._replace(since=at, settled=plan.floor_of_change(
+        row.settled, at, row.position))
+    # With a phase, the tick of the period under way counts as settled.
+    begin = at + 1 if plan.spread else ALWAYS
+    assert plan.count(changed, until) == sum(
+        max(begin, row.settled + 1) <= tick <= until
+        and model.due_at(tick, row) >= at for tick in model.ticks[:-1])
+
+
+@EXAMPLES
+@given(st.sampled_from([True, True, False]).flatmap(
+    lambda spread: scenes(spread=spread)))
+def test_a_tick_may_be_claimed_from_when_it_is_due_for_as_long_as_it_runs(
+        scene):
+    model, row, times = scene
+    plan, due_at = model.plan, dict(model.occasions(row))
+    for now in times:
+        for tick in plan.verdict(row, now).run[:1]:
+            begin, end = plan.window(
+                tick, row.position, plan.is_listing(row, tick))
+            assert begin == due_at[tick] <= now
+            if plan.misfire is Misfire.ALL:
+                assert end is None
+            else:
+                assert plan.verdict(row, end).run == (tick,)
+                assert plan.verdict(row, end + 1).run != (tick,)
+
+
+@EXAMPLES
 @given(scenes(), st.data())
 def test_it_counts_the_ticks_that_were_due(scene, data):
     model, row, _ = scene
@@ -360,6 +395,31 @@ class TestEdges:
         row = Row('a', 0, NOON - 365 * DAY, ALWAYS)
         verdict = plan.verdict(row, NOON)
         assert len(verdict.run) + verdict.given_up == 365 * DAY // 1000
+
+    def test_the_last_tick_of_a_night_may_be_claimed_until_the_next_night(
+            self):
+        """The next one has a longer period, and so another phase in it."""
+        plan = Plan(Cron('0,30 1-3 * * *'), spread=True)
+        half = 2 ** 63
+        assert phase_us(half, DAY) == DAY // 2
+        last = NOON - 9 * HOUR + 30 * MINUTE
+        row = Row('a', half, last - 1, ALWAYS)
+        begin, end = plan.window(last, half)
+        assert begin == last + (21 * HOUR + 30 * MINUTE) // 2
+        assert plan.window(last - 30 * MINUTE, half) == (
+            last - 15 * MINUTE, begin - 1)
+        assert plan.verdict(row, begin).run == (last,)
+        assert plan.verdict(row, end).run == (last,)
+
+    @pytest.mark.parametrize('spread', [False, True])
+    def test_a_listing_may_be_claimed_until_a_tick_of_a_later_schedule(
+            self, spread):
+        plan = Plan(Every(60), spread=spread, immediate=True,
+                    since=NOON + 10 * MINUTE + 1)
+        row = Row('a', 0, NOON, since=NOON + 1)
+        end = NOON + 11 * MINUTE - 1
+        assert plan.window(NOON + 1, 0, listing=True) == (NOON + 1, end)
+        assert plan.verdict(row, end).run == (NOON + 1,)
 
     def test_a_schedule_without_ticks_so_far_owes_nothing(self):
         plan = Plan(Cron('0 0 29 2 *'), spread=True)

@@ -14,7 +14,7 @@ import pytest
 from distperiodic import flow
 
 FLOW = pathlib.Path(flow.__file__).parent
-#: Maximum number of fields of a class that may change after __init__.
+#: Maximum number of a class's fields that may change after __init__.
 MOST = 8
 
 # Methods that change the object they are called on.

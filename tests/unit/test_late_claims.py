@@ -794,3 +794,18 @@ def test_an_object_whose_spacing_changes_and_back_has_each_from_then_on(
     ticks = sorted(tick for one in both for tick in one.ticks(key='o'))
     # The catalogue is read at each tick of the job: at 3710 and 4060.
     assert ticks == [3600, *range(3720, 4060, 60), 7200]
+
+
+def test_a_schedule_that_changes_is_nothing_that_runs_immediately(world):
+    """Its object was listed before."""
+    both = world.group(
+        'ab', worlds.job(every=60.0, objects=True, run_immediately=True),
+        catalogues={'poll': [worlds.thing('o', spacing=3600.0)]})
+    world.advance(100)
+    for one in both:
+        one.reader.given['poll'] = [worlds.thing('o', spacing=300.0)]
+
+    world.advance(250)
+
+    # The catalogue was read at 120.
+    assert sorted(tick for one in both for tick in one.ticks()) == [0, 300]

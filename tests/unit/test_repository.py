@@ -2,6 +2,7 @@
 """Rules that the files of the repository obey."""
 
 import ast
+import functools
 import importlib.metadata
 import inspect
 import pathlib
@@ -19,8 +20,18 @@ MODULES = sorted(PACKAGE.rglob('*.py'))
 SOURCES = [*MODULES, *sorted((ROOT / 'tests').rglob('*.py'))]
 
 
-def name_of(path):
-    return str(path.relative_to(ROOT))
+def found_in(paths, find):
+    """Return the files in which *find* finds something, with its findings.
+
+    One test for all files is much faster than a test for each file.
+    """
+    found = {str(path.relative_to(ROOT)): find(path) for path in paths}
+    return {name: findings for name, findings in found.items() if findings}
+
+
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
 
 
 def readme_commands():
@@ -49,23 +60,21 @@ def test_ci_runs_the_commands_that_the_readme_gives_a_newcomer():
     assert [line for line in for_newcomers if line not in ci] == []
 
 
-@pytest.mark.parametrize('path', SOURCES, ids=name_of)
-def test_a_source_file_names_its_licence_first(path):
-    text = path.read_text()
+def test_a_source_file_names_its_licence_first():
+    def unlicensed(path):
+        text = path.read_text()
+        return text and not text.startswith(
+            '# SPDX-License-Identifier: Apache-2.0\n')
 
-    assert not text or text.startswith(
-        '# SPDX-License-Identifier: Apache-2.0\n')
-
-
-@pytest.mark.parametrize('path', MODULES, ids=name_of)
-def test_a_module_is_named_after_what_it_is(path):
-    assert path.stem not in {'base', 'common', 'helpers', 'models', 'utils'}
+    assert found_in(SOURCES, unlicensed) == {}
 
 
-@pytest.mark.parametrize(
-    'path', [path for path in MODULES if path.name != 'clock.py'],
-    ids=name_of)
-def test_nobody_reads_the_time_past_the_clock(path):
+def test_a_module_is_named_after_what_it_is():
+    assert {path.stem for path in MODULES}.isdisjoint(
+        {'base', 'common', 'helpers', 'models', 'utils'})
+
+
+def test_nobody_reads_the_time_past_the_clock():
     reads = {
         'time': {'monotonic', 'monotonic_ns', 'perf_counter', 'sleep',
                  'time', 'time_ns'},
@@ -73,14 +82,18 @@ def test_nobody_reads_the_time_past_the_clock(path):
         'date': {'today'},
         'timeutils': {'now', 'utcnow', 'utcnow_ts'},
     }
-    past_the_clock = [
-        f'line {node.lineno}: {ast.unparse(node)}'
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr in reads.get(
-            getattr(node.value, 'attr', getattr(node.value, 'id', '')), ())]
 
-    assert past_the_clock == []
+    def past_the_clock(path):
+        return [
+            f'line {node.lineno}: {ast.unparse(node)}'
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Attribute)
+            and node.attr in reads.get(
+                getattr(node.value, 'attr', getattr(node.value, 'id', '')),
+                ())]
+
+    assert found_in([path for path in MODULES if path.name != 'clock.py'],
+                    past_the_clock) == {}
 
 
 def test_importing_the_library_picks_no_backend_for_the_process():
@@ -131,7 +144,7 @@ def phrases(intro):
 
 def docstrings(path):
     found = (ast.get_docstring(node)
-             for node in ast.walk(ast.parse(path.read_text()))
+             for node in ast.walk(tree_of(path))
              if isinstance(node, _DOCUMENTED))
     return [text for text in found if text]
 
@@ -142,21 +155,21 @@ def comments(path):
                 if token.type == tokenize.COMMENT]
 
 
-@pytest.mark.parametrize('path', MODULES, ids=name_of)
-def test_the_product_avoids_the_phrases_that_hacking_names(path):
+def test_the_product_avoids_the_phrases_that_hacking_names():
     avoided = re.compile(
         rf'\b(?:{"|".join(phrases("Avoid"))})\b', re.IGNORECASE)
 
-    assert [text for text in [*docstrings(path), *comments(path)]
-            if avoided.search(' '.join(_NAMES.sub('', text).split()))] == []
+    assert found_in(MODULES, lambda path: [
+        text for text in [*docstrings(path), *comments(path)]
+        if avoided.search(' '.join(_NAMES.sub('', text).split()))]) == {}
 
 
-@pytest.mark.parametrize('path', MODULES, ids=name_of)
-def test_a_docstring_begins_with_a_verb_or_a_noun(path):
+def test_a_docstring_begins_with_a_verb_or_a_noun():
     avoided = phrases('Never begin it with')
 
-    assert [text for text in docstrings(path)
-            if text.split()[0] in avoided] == []
+    assert found_in(MODULES, lambda path: [
+        text for text in docstrings(path)
+        if text.split()[0] in avoided]) == {}
 
 
 def test_hacking_names_phrases_to_avoid():

@@ -587,6 +587,50 @@ def test_spread_runs_each_object_once_a_period_at_its_own_phase(world):
     assert max(a_second.values()) < 30
 
 
+def test_run_immediately_does_not_wait_for_the_phase_of_an_object(world):
+    world.clock.advance(100)
+    me = world.scheduler(
+        job(every=3600.0, objects=True, spread=True, run_immediately=True),
+        store=world.shared_store(), catalogues={'poll': ids(20)})
+
+    world.advance(1)
+
+    assert [(s.at, s.tick) for s in me.starts] == [(100, 100)] * 20
+
+
+def test_a_listing_of_a_paused_job_is_skipped_at_once(world):
+    world.clock.advance(100)
+    store = world.shared_store()
+    store.pause('poll', 'why')
+    world.scheduler(
+        job(every=3600.0, objects=True, spread=True, run_immediately=True),
+        store=store, catalogues={'poll': ids(20)})
+
+    world.advance(1)
+
+    assert {row.settled == row.since for row in store.rows_of(
+        'poll', ids(20))} == {True}
+
+
+def test_a_phase_that_came_while_nobody_was_there_is_due_all_through_a_night(
+        world):
+    """Its next phase is one in the long period that begins with the last
+    tick of the night.
+    """
+    store, catalogues = world.shared_store(), {'poll': ids(20)}
+    poll = job(cron='0,30 1-3 * * *', objects=True, spread=True)
+    world.scheduler(poll, store=store, catalogues=catalogues)
+    world.advance(3000)
+    world.schedulers.clear()
+    world.stand_still(4 * 3600 - 3000)
+
+    new = world.scheduler(poll, name='new', store=store,
+                          catalogues=catalogues)
+    world.advance(10)
+
+    assert new.ticks() == [3 * 3600] * 20
+
+
 @pytest.mark.parametrize(('number', 'shared', 'grain'), [
     (10_000, False, 0.02), (1000, True, 0.05)], ids=['alone', 'in a store'])
 def test_many_that_are_spread_begin_together_and_little_later(

@@ -178,7 +178,8 @@ class MemoryClaimStore:
               include_new: bool = True, previous_tick: int | None = None,
               max_attempts: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
-              until: int | None = None) -> Claimed:
+              until: int | None = None,
+              listing_is_tick: bool = False) -> Claimed:
         rows = self._rows_of(job)
         lease_row = self._leases.get(lease)
         if not self._in_force(job, schedule):
@@ -225,23 +226,27 @@ class MemoryClaimStore:
             if row_rule != rule and row_rule is not None:
                 continue
             attempt = 1
+            settled = row.settled
+            is_behind = (
+                previous_tick is not None and settled < previous_tick
+                or listing_is_tick and settled < since < tick)
             if isinstance(row, EndedClaim):
-                if row.settled == tick:
+                if settled == tick:
                     continue
-                if previous_tick is not None and row.settled < previous_tick:
+                if is_behind:
                     behind.append(key)
                     continue
                 # The row does not contain the fence of its last claim. So use
                 # a fence above all fences of the tick of that claim.
                 fence = max(newest, first_fence(row.tick) + FENCES)
-            elif row.tick == tick or row.settled == tick:
+            elif row.tick == tick or settled == tick:
                 if row.lease is lease_row and row.state is State.CLAIMED:
                     # An earlier call acquired this claim, but the answer
                     # to that call was lost.
                     won.append(_claim_of(key, row))
                     known += 1
                 continue
-            elif previous_tick is not None and row.settled < previous_tick:
+            elif is_behind:
                 behind.append(key)
                 continue
             elif row.state in ENDINGS:

@@ -44,6 +44,7 @@ _ATTEMPTS = 20
 def take(tx: transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, due_at: int,
          include_new: bool, until: int = LAST, min_watermark: int = FIRST,
+         min_since: int = FIRST,
          max_attempts: int = UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
@@ -58,6 +59,9 @@ def take(tx: transaction.Transaction, number: int, tick: int,
 
     :param min_watermark: Objects with an earlier watermark are not claimed,
         but returned as behind.
+    :param min_since: Objects that are listed since an earlier instant, and
+        whose watermark is before that instant, are not claimed, but returned
+        as behind.
     :param settle: True sets the watermark to *tick*, so that this tick and all
         earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
@@ -75,7 +79,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
             'of_rule': rule, 'of_schedule': schedule,
             'first': first_fence(tick)}
     ended_into = (
-        {**into, 'least': min_watermark, 'of_due': due_at, 'of_end': until}
+        {**into, 'least': min_watermark, 'least_since': min_since,
+         'of_due': due_at, 'of_end': until}
         if settle else into)
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
@@ -125,7 +130,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                   or not settle and row.tick >= tick
                   or settle and not follows(row, rule)):
                 continue
-            elif row.settled < min_watermark:
+            elif is_behind(row, min_watermark, min_since):
                 behind.append(listing.row_of(row))
             elif row.state in CLOSED:
                 ended.append(key)
@@ -168,6 +173,15 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     return Claimed([won[key] for key in keys if key in won], busy,
                    superseded.total(), behind, waiting,
                    unlisted=tuple(unlisted)), superseded
+
+
+def is_behind(row: Any, min_watermark: int, min_since: int) -> bool:
+    """Return whether a listed object has an earlier tick that is not settled.
+
+    For the parameters see :func:`take`.
+    """
+    return bool(row.settled < min_watermark
+                or row.settled < row.since < min_since)
 
 
 def follows(row: Any, rule: str) -> bool:

@@ -132,6 +132,8 @@ class Statements:
         self.claim_ended = self._step(
             before, state, claim_values, earlier, begun, in_time, listed,
             follows, in_force, _claim.c.settled >= sa.bindparam('least'),
+            sa.or_(_claim.c.settled >= _claim.c.since, _claim.c.since
+                   >= sa.bindparam('least_since', type_=sa.BigInteger)),
             reads_back=False)
         self.trigger = self._step(
             before, state, trigger_values, earlier, listed,

@@ -227,13 +227,15 @@ class SqlClaimStore:
               include_new: bool = True, previous_tick: int | None = None,
               max_attempts: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
-              until: int | None = None) -> Claimed:
+              until: int | None = None,
+              listing_is_tick: bool = False) -> Claimed:
         keys = _usable(objects)
         if not keys:
             return Claimed([], [], 0, [], [])
         number = self._number(job)
         min_watermark = (
             claiming.FIRST if previous_tick is None else previous_tick)
+        min_since = tick if listing_is_tick else claiming.FIRST
         due_at = tick if due_at is None else due_at
         until = claiming.LAST if until is None else until
 
@@ -242,14 +244,15 @@ class SqlClaimStore:
             if self._sql.claim_at_once is not None:
                 at_once = tx.claim_at_once(
                     number, tick, keys, lease, due_at, until, min_watermark,
-                    max_attempts, rule, schedule, holder, seconds)
+                    min_since, max_attempts, rule, schedule, holder, seconds)
                 if len(at_once) == len(keys):
                     return Claimed(in_order(keys, at_once), [], 0, [], [])
             claimed, superseded = claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
                 due_at=due_at, until=until, include_new=include_new,
-                min_watermark=min_watermark, max_attempts=max_attempts,
-                rule=rule, schedule=schedule, won=at_once)
+                min_watermark=min_watermark, min_since=min_since,
+                max_attempts=max_attempts, rule=rule, schedule=schedule,
+                won=at_once)
             for old in sorted(superseded):
                 history.count(tx, number, old, holder,
                               superseded=superseded[old])
@@ -270,7 +273,11 @@ class SqlClaimStore:
             left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]
-            current = [row for row in left if row.settled >= min_watermark]
+            behind: list[Any] = []
+            current: list[Any] = []
+            for row in left:
+                (behind if claiming.is_behind(row, min_watermark, min_since)
+                 else current).append(row)
             return Claimed(
                 [claim_of(row) for row in existing
                  if row.lease == lease and row.state in _WAITS_FROM],
@@ -279,8 +286,7 @@ class SqlClaimStore:
                 tx.connection.scalar(
                     sa.select(_lease.c.superseded)
                     .where(_lease.c.id == lease)) or 0,
-                [listing.row_of(row) for row in left
-                 if row.settled < min_watermark],
+                [listing.row_of(row) for row in behind],
                 [row.object for row in current if row.state in _WAITS_FROM],
                 unlisted=() if include_new else tuple(
                     key for key in keys

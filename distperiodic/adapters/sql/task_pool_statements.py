@@ -127,9 +127,9 @@ class Statements:
             _bucket, _task, _task.c.bucket == _bucket.c.id).where(
                 _bucket.c.pool == of_pool).group_by(_bucket.c.id)
 
-        #: Statements that renew the worker's bucket, and also fill the bucket
-        #: to ``at_most`` tasks, read it, or move tasks out of it. None means
-        #: that this database has no such statement.
+        #: Statements that each renew the worker's bucket and do one more
+        #: thing: fill it up to ``at_most`` tasks, read it, or move tasks out
+        #: of it. None means that this database has no such statement.
         self.renew_and_fill: Any = None
         self.renew_and_read: Any = None
         self.renew_and_give_back: Any = None

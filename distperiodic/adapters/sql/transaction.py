@@ -75,8 +75,9 @@ class Transaction:
 
     def claim_at_once(self, number: int, tick: int, keys: list[str],
                       name: str, due_at: int, until: int, min_watermark: int,
-                      max_attempts: int, rule: str, schedule: str, holder: str,
-                      seconds: float) -> dict[str, Claim]:
+                      min_since: int, max_attempts: int, rule: str,
+                      schedule: str, holder: str, seconds: float
+                      ) -> dict[str, Claim]:
         """Claim objects whose last claim has ended, in one statement.
 
         If the statement claims all of *keys*, it also counts them in the
@@ -88,6 +89,8 @@ class Transaction:
         :param name: Name of the lease.
         :param min_watermark: Objects with an earlier watermark are not
             claimed.
+        :param min_since: Objects that are listed since an earlier instant,
+            and whose watermark is before that instant, are not claimed.
         :returns: the acquired claims, by object.
         :raises DBDuplicateEntry: the lease exists: an earlier call has already
             acquired these claims.
@@ -98,7 +101,8 @@ class Transaction:
                           seconds),
             'of_job': number, 'of_tick': tick, 'of_due': due_at,
             'of_end': until,
-            'least': min_watermark, 'most': max_attempts,
+            'least': min_watermark, 'least_since': min_since,
+            'most': max_attempts,
             'of_rule': rule, 'of_schedule': schedule,
             'first': first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,

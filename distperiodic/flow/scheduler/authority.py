@@ -109,9 +109,9 @@ class StoreAuthority(_Authority):
         return Change(before if tenure == self._tenure else None, None, False)
 
     def must_read_again(self, reading: Reading | None) -> bool:
-        # The last reading of this member may be too old: the previous owner of
-        # the arcs may have read the catalogue later, and may have listed
-        # objects that this member does not know.
+        # This member's last read of the catalogue may be too old: the previous
+        # owner of the arcs may have read the catalogue more recently, and
+        # found objects that this member does not know.
         return True
 
 

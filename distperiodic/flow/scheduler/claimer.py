@@ -21,6 +21,7 @@ The file is long because it makes every decision about a claim.
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import logging
@@ -76,6 +77,9 @@ class _ClaimRequest(NamedTuple):
     #: process's time is then ahead of the store's clock, so it cannot show
     #: whether it is too late for the tick.
     early: bool = False
+    #: True if the tick is the instant at which the objects were listed, so
+    #: that they have no phase.
+    listing: bool = False
 
 
 class _Rest(NamedTuple):
@@ -289,11 +293,16 @@ class Claimer:
             after = verdict.until
             if after is None:
                 after = min(row.settled for row in rows)
-            for at in range(0, len(rows), self._piece):
-                self._request(_ClaimRequest(
-                    job, plan, rule, tick,
-                    [row.object for row in rows[at:at + self._piece]],
-                    after, True))
+            parts = {False: [row.object for row in rows], True: []}
+            if plan.spread and plan.immediate:
+                parts = {False: [], True: []}
+                for row in rows:
+                    parts[plan.is_listing(row, tick)].append(row.object)
+            for listing, objects in parts.items():
+                for at in range(0, len(objects), self._piece):
+                    self._request(_ClaimRequest(
+                        job, plan, rule, tick, objects[at:at + self._piece],
+                        after, True, listing=listing))
 
     # -- answers of the store
 
@@ -310,7 +319,8 @@ class Claimer:
                 job, request.plan, tick, request.objects, SkippedBy.PAUSE,
                 f'paused: {reason}',
                 functools.partial(
-                    self._request_later, request, _LOCKED_PAUSE))
+                    self._request_later, request, _LOCKED_PAUSE),
+                request.listing)
             return
         lease, holder = self._new_lease(), self._holder()
         self._pending[job.name] += 1
@@ -323,7 +333,8 @@ class Claimer:
                 supersede=job.misfire is not Misfire.ALL,
                 include_new=False, previous_tick=request.after,
                 max_attempts=job.most_attempts, rule=request.rule,
-                schedule=job.schedule_text(), due_at=due_at, until=until)
+                schedule=job.schedule_text(), due_at=due_at, until=until,
+                listing_is_tick=job.run_immediately)
 
         def claimed(answer: Claimed) -> None:
             self._pending[job.name] -= 1
@@ -366,8 +377,8 @@ class Claimer:
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
-            # Another schedule is in force. Read it, so that this process
-            # claims no more objects of the job.
+            # Another schedule is in force. Read the state of the job now, so
+            # that this process claims no more of its objects.
             self.attendance.refresh()
         if answer.behind:
             if request.judged:
@@ -388,7 +399,8 @@ class Claimer:
                     job, request.plan, request.tick, answer.busy,
                     functools.partial(
                         self._request_later,
-                        request._replace(objects=answer.busy), _LOCKED_PAUSE))
+                        request._replace(objects=answer.busy), _LOCKED_PAUSE),
+                    request.listing)
             else:
                 self.wait_for(job.name, answer.busy)
         if answer.unlisted:
@@ -536,15 +548,19 @@ def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
     when the first of the objects is due for the next tick, or when the grace
     of the first object is over. If its end is None, the interval has no end.
     """
-    plan, tick = request.plan, request.tick
-    first = last = 0
+    plan, positions = request.plan, [0]
     if plan.spread:
-        phases = [plan.phase(tick, position_of(key))
-                  for key in request.objects]
-        first, last = min(phases), max(phases)
-    if plan.misfire is Misfire.ALL:
-        return tick + last, None
-    until = plan.schedule.after(tick) - 1
-    if plan.misfire is Misfire.SKIP:
-        until = min(until, tick + plan.grace_us(tick))
-    return tick + last, until + first
+        plan = dataclasses.replace(
+            plan, schedule=schedule.Remembered(plan.schedule))
+        positions = [position_of(key) for key in request.objects]
+        if not request.listing:
+            # The phases determine the order, and to hash is cheaper than to
+            # compute the window of each object.
+            hashed = schedule.scattered
+            positions = [min(positions, key=hashed),
+                         max(positions, key=hashed)]
+    windows = [plan.window(request.tick, position, request.listing)
+               for position in positions]
+    ends = [end for _, end in windows if end is not None]
+    return (max(begin for begin, _ in windows),
+            min(ends) if ends else None)

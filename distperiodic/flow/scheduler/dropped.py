@@ -161,26 +161,31 @@ class DroppedTicks:
 
     def settle(self, job: Job, plan: due.Plan, tick: Instant,
                objects: Sequence[str], by: SkippedBy, reason: str,
-               left_out: Callable[[], None]) -> None:
+               left_out: Callable[[], None], listing: bool) -> None:
         """Record that *objects* do not run for *tick*.
 
         :param left_out: Called if the store has left out some objects, because
             another process has decided their tick or has locked their rows.
+        :param listing: True if *tick* is the instant at which the objects were
+            listed.
         """
-        self._skip(job, tick, objects, by, reason,
-                   _Span(plan, plan.since - 1), left_out)
+        span = (_Span(plan, tick, tick) if listing
+                else _Span(plan, plan.since - 1))
+        self._skip(job, tick, objects, by, reason, span, left_out)
 
     def busy(self, job: Job, plan: due.Plan, tick: Instant,
-             objects: Sequence[str], left_out: Callable[[], None]) -> None:
+             objects: Sequence[str], left_out: Callable[[], None],
+             listing: bool) -> None:
         """Record that the overlap policy skips *tick* for *objects*.
 
         :param left_out: As in :meth:`settle`.
+        :param listing: As in :meth:`settle`.
         """
         number = len(objects)
         self._log.skipped(job, tick, objects, number)
         self._counts[job.name, 'skipped'] += number
         self.settle(job, plan, tick, objects, SkippedBy.OVERLAP, _BUSY,
-                    left_out)
+                    left_out, listing)
 
     def give_up(self, job: Job, plan: due.Plan, verdict: Verdict,
                 rows: Sequence[Row]) -> None:
@@ -194,8 +199,8 @@ class DroppedTicks:
             # True if the object missed its ticks because its own run had not
             # ended.
             ran = not row.free or (
-                row.served is not None and row.served >= verdict.until
-                + plan.phase(verdict.until, row.position))
+                row.served is not None and row.served >= _due_at(
+                    plan, verdict.until, _first(plan, row), row.position))
             floor = plan.floor(row.settled, row.since, row.position)
             groups.setdefault((
                 ran, floor, _first(plan, row),

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
+from distperiodic.core import due
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
 from distperiodic.core.job import Job
@@ -35,6 +36,7 @@ from distperiodic.flow.scheduler.part import Differences
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import Walk
 from distperiodic.flow.scheduler.part import compare_listing
+from distperiodic.flow.scheduler.part import rule_of
 from distperiodic.flow.scheduler.timers import TimerKind
 from distperiodic.flow.scheduler.timers import TimerQueue
 
@@ -197,12 +199,16 @@ class Listing:
         gone = [key for key in before.catalogue.ids
                 if key not in new and part.owns(
                     view, self._identity, position_of(key))]
-        found = compare_listing(part.job, reading, indexes, [], at)
+        # The store has the watermarks of these objects, and keeps them if they
+        # are later.
+        rows = [Row(ids[index], positions[index], due.ALWAYS, due.ALWAYS,
+                    rule_of(before, ids[index]))
+                for index in indexes if ids[index] in changed]
+        found = compare_listing(part.job, reading, indexes, rows, at)
         self._delist(part, gone, at)
         self._record(part.job, found)
         if part.job.run_immediately:
-            self._claimer.judge(part.job, [
-                row for row in found.new if row.object not in changed])
+            self._claimer.judge(part.job, found.new)
 
     def _give_up(self, job: Job, delisted: list[Row], at: Instant) -> None:
         """Record the due ticks of delisted objects as given up.

@@ -285,17 +285,15 @@ def compare_listing(
         plan = plan_of(job, rule, due.ALWAYS)
         return plan, functools.cache(plan.around)
 
-    def floor(rule: str, settled: Instant, begin: Instant,
-              position: int) -> Instant:
-        plan, around = plan_by(rule)
-        return plan.floor(settled, begin, position, around)
     for row in rows:
         position = places.pop(row.object, None)
         if position is None:
             found.delisted.append(row)
         elif row.rule != (rule := rule_of(reading, row.object)):
+            plan, around = plan_by(rule)
             found.listed[at,].append(ports.Listed(
-                row.object, rule, floor(rule, row.settled, at, position)))
+                row.object, rule, plan.floor_of_change(
+                    row.settled, at, position, around)))
         else:
             found.same.append(row)
     for key, position in places.items():
@@ -304,7 +302,8 @@ def compare_listing(
         begin = instants[0]
         settled = begin - 1
         if not job.run_immediately:
-            settled = floor(rule, due.ALWAYS, begin, position)
+            plan, around = plan_by(rule)
+            settled = plan.floor(due.ALWAYS, begin, position, around)
         found.listed[instants].append(ports.Listed(key, rule, settled))
         if len(instants) > 1:
             found.unsure.append(key)
