@@ -26,10 +26,13 @@ from tests.chaos import journal
 from tests.chaos import promises
 from tests.chaos import tasks
 from tests.chaos import times
+from tests.chaos.bus import Bus
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import Cluster
+from tests.chaos.plan import KINDS
 from tests.chaos.plan import LOOSE
+from tests.chaos.plan import OF_THE_BUS
 from tests.chaos.plan import ON_A_SMALL_DISK
 from tests.chaos.plan import Fault
 from tests.chaos.plan import draw
@@ -51,6 +54,8 @@ class Lived:
     """What came of it."""
 
     seed: int
+    #: Class of the bus; see :class:`tests.chaos.bus.Bus`.
+    bus: type[Bus]
     plan: list[Fault]
     record: books.Record
     #: When the last fault was over: microseconds.
@@ -85,24 +90,29 @@ class Lived:
     steps: collections.Counter[str]
 
 
-def live(place, seed, seconds, only=(), pause=LOOSE,
+def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
          tell=lambda text: None):
     """Live through the plan of *seed*; faults come for so many seconds.
 
     :param place: an empty directory; logs and records stay in it.
+    :param bus: subclass of :class:`tests.chaos.bus.Bus`.
     :param only: the kinds of faults that come; empty: all.
     :param pause: see :func:`tests.chaos.plan.draw`.
+    :param bus_only: draw only faults of the bus; see
+        :data:`tests.chaos.plan.OF_THE_BUS`.
     """
     began = time.monotonic()
 
     def told(text):
         tell(f'{time.monotonic() - began:7.1f} {text}')
-    with Cluster(place) as cluster:
+    with Cluster(place, bus) as cluster:
         told('the servers are there')
-        plan = [fault for fault in draw(
-            seed, seconds, pause, ON_A_SMALL_DISK
-            if cluster.disk is None else ())
-            if not only or fault.kind in only]
+        without = bus.without | (KINDS.keys() - OF_THE_BUS if bus_only
+                                 else set())
+        if cluster.disk is None:
+            without |= ON_A_SMALL_DISK
+        plan = [fault for fault in draw(seed, seconds, pause, without)
+                if not only or fault.kind in only]
         driver = faults.Driver(cluster, told)
         rates = gauges.Rates(cluster)
         engine = journal.connect(cluster.postgresql.url)
@@ -151,7 +161,7 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
         client, lines, task_rows, steps, driver.stalls, begin, end,
         books.PATIENCE)
     lived = Lived(
-        seed, plan, record, healed, moves, driver.windows,
+        seed, bus, plan, record, healed, moves, driver.windows,
         _deaths(lines, driver),
         [*driver.findings, *judged.findings, *of_tasks,
          *books.check(record, booked, history, driver.strangers)],
@@ -239,8 +249,9 @@ def _history(connection):
 def _growth(lived):
     """Storms, leaks, and what was not worked off."""
     found = [checker.Finding('storm', (
-        f'{most:.0f} {gauges.UNITS[server]} a second, {calm:.0f} in calm '
-        'times')) for server, (calm, most) in lived.rates.items()
+        f'{most:.0f} {gauges.unit(server, lived.bus)} a second, '
+        f'{calm:.0f} in calm times'))
+        for server, (calm, most) in lived.rates.items()
         if most > gauges.STORM * calm]
     found += [checker.Finding('leak', text)
               for text in gauges.leaks(*lived.sizes)]

@@ -16,8 +16,8 @@ def report(lived):
     """Return the whole report as text."""
     record = lived.record
     lines = [
-        f'seed {lived.seed}: {len(lived.plan)} faults of '
-        f'{len(lived.happened)} kinds, '
+        f'seed {lived.seed}, bus {lived.bus.name}: {len(lived.plan)} faults '
+        f'of {len(lived.happened)} kinds, '
         f'{(record.end - record.begin) / SECOND:.0f} s, '
         f'{len(record.claims)} claims, {len(record.runs)} runs']
     lines += [
@@ -54,8 +54,8 @@ def report(lived):
                      + times.spread(late))
     for server, (calm, most) in lived.rates.items():
         lines.append(
-            f'{gauges.UNITS[server]} a second: {calm:.0f} in calm times, '
-            f'{most:.0f} at most over {gauges.WINDOW} s '
+            f'{gauges.unit(server, lived.bus)} a second: {calm:.0f} in calm '
+            f'times, {most:.0f} at most over {gauges.WINDOW} s '
             f'({most / calm if calm else 0:.1f} times)')
     before, after = lived.sizes
     lines.append('held before and after: ' + ', '.join(
