@@ -159,6 +159,11 @@ class RedisCarrier:
                 if found is None]
         if gone:
             self._client.srem(_hearers(name), *gone)
+            # The process may have created its stream again in the meantime.
+            # It would add the stream to the set only after a minute.
+            back = [hearer for hearer in gone if self._client.exists(hearer)]
+            if back:
+                self._client.sadd(_hearers(name), *back)
         for found in added:
             if isinstance(found, Exception):
                 raise found
