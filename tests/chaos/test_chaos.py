@@ -26,7 +26,7 @@ def test_no_promise_is_broken_whatever_befalls_the_cluster(tmp_path):
 
 
 @pytest.mark.timeout(400)
-def test_no_promise_is_broken_whatever_befalls_a_cluster_on_redis(tmp_path):
+def test_no_promise_is_broken_during_the_faults_of_redis(tmp_path):
     _live(tmp_path, 'redis', BUS_MINUTES, bus_only=True)
 
 
