@@ -43,6 +43,8 @@ SECOND = checker.SECOND
 #: that what was claimed then must have ended.
 CALM = 15.0
 AFTERWARDS = 22.0
+# Jobs with a longer period may have their first ticks later, in seconds.
+_FIRST = 20
 # How long it may take to work off what was missed.
 _PATIENCE = 90.0
 #: The endings that each life has to show.
@@ -217,8 +219,10 @@ def _wait(seconds, rates):
 
 
 def _all_run(cluster):
+    """Return whether each job has run, except those with very rare ticks."""
     ran = {line['job'] for line in cluster.told() if line['what'] == 'end'}
-    return ran == set(jobs.POLICIES)
+    return ran >= {job for job, policy in jobs.POLICIES.items()
+                   if policy.period <= _FIRST * SECOND}
 
 
 def _deaths(lines, driver):
