@@ -105,9 +105,10 @@ class Program:
 
 def records(path):
     """The lines of JSON that processes have written so far."""
-    with path.open() as file:
-        # Another one may be half written.
-        return [json.loads(line) for line in file if line.endswith('\n')]
+    # The last line may be half written. To read line by line would be wrong: a
+    # line that is completed meanwhile would be returned in two parts.
+    complete = path.read_text().rpartition('\n')[0]
+    return [json.loads(line) for line in complete.split('\n') if line]
 
 
 def write_config(path, **sections):
