@@ -106,9 +106,10 @@ class Program:
 
 def records(path):
     """Return the lines of JSON that processes have written so far."""
-    with path.open() as file:
-        # The last line may be incomplete.
-        return [json.loads(line) for line in file if line.endswith('\n')]
+    # The last line may be incomplete. A reader that reads line by line could
+    # return a line in two parts, if the line is completed meanwhile.
+    complete = path.read_text().rpartition('\n')[0]
+    return [json.loads(line) for line in complete.split('\n') if line]
 
 
 def write_config(path, **sections):

@@ -11,17 +11,21 @@ import tempfile
 from tests.chaos import life
 from tests.chaos import plan
 from tests.chaos import report
+from tests.chaos.buses import BUSES
 
 
-def replay(seed, minutes, only=(), dense=False):
+def replay(seed, minutes, bus, only=(), dense=False, bus_only=False):
     """Return the command that repeats the faults of *seed*."""
-    return (f'python -m tests.chaos --seed {seed} --minutes {minutes:g}'
-            + ' --dense' * dense
+    return (f'python -m tests.chaos --bus {bus.name} --seed {seed} '
+            f'--minutes {minutes:g}'
+            + ' --dense' * dense + ' --bus-only' * bus_only
             + ''.join(f" --only '{kind}'" for kind in only))
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser('python -m tests.chaos')
+    parser.add_argument('--bus', choices=sorted(BUSES), default='rabbitmq',
+                        help='the bus between schedulers and workers')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--minutes', type=float, default=3.0,
                         help='how long faults come; the start, the calm '
@@ -30,22 +34,26 @@ def main(arguments=None):
                         help='a kind of fault; the others are left out')
     parser.add_argument('--dense', action='store_true',
                         help='have a fault every 2 s, not every 6 or so')
+    parser.add_argument('--bus-only', action='store_true',
+                        help='draw faults of the bus and its messages, and '
+                        'of the processes only their death')
     parser.add_argument('--place', type=pathlib.Path,
                         help='a directory for logs and records, which stay')
     options = parser.parse_args(arguments)
     place = options.place or pathlib.Path(
         tempfile.mkdtemp(prefix='distperiodic-chaos-'))
     place.mkdir(parents=True, exist_ok=True)
+    bus = BUSES[options.bus]
     lived = life.live(
-        place, options.seed, 60 * options.minutes, options.only,
-        plan.DENSE if options.dense else plan.LOOSE,
+        place, options.seed, 60 * options.minutes, bus, options.only,
+        plan.DENSE if options.dense else plan.LOOSE, options.bus_only,
         tell=lambda text: print(text, flush=True))
     text = report.report(lived)
     (place / 'report.txt').write_text(text + '\n')
     print(text)
     if lived.findings:
-        again = replay(options.seed, options.minutes, options.only,
-                       options.dense)
+        again = replay(options.seed, options.minutes, bus, options.only,
+                       options.dense, options.bus_only)
         print(f'all logs and records: {place}\n'
               f'to have the same faults again: {again}')
         return 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes: three servers, three schedulers, three workers.
 
+The broker is the server of the cluster's bus; see :mod:`tests.chaos.bus`.
 Each scheduler and worker has its own proxy before each server. So a test can
 cut off one process or all of them.
 """
@@ -21,7 +22,7 @@ from tests import wall_clock
 from tests.chaos import journal
 
 GROUP = 'chaos'
-SERVERS = ('zookeeper', 'rabbitmq', 'postgresql')
+SERVERS = ('zookeeper', 'broker', 'postgresql')
 SCHEDULERS = ('s1', 's2', 's3')
 WORKERS = ('w1', 'w2', 'w3')
 #: Number of points of a scheduler on the ring.
@@ -41,14 +42,16 @@ class Host:
     """One scheduler or worker: its program, its configuration and its proxies.
 
     :param servers: servers by name. The host gets a proxy to each of them.
+    :param carrier: see :attr:`tests.chaos.bus.Bus.carrier`.
     """
 
-    def __init__(self, place, name, servers, ledger):
+    def __init__(self, place, name, servers, ledger, carrier):
         self.name = name
         self.kind = 'scheduler' if name in SCHEDULERS else 'worker'
         self.place = place / name
         self.place.mkdir()
         self.ledger = ledger
+        self.carrier = carrier
         self.points_place = place / 'points'
         self.ways = {what: proxy.Proxy((proxy.HOST, one.port))
                      for what, one in servers.items()}
@@ -85,7 +88,7 @@ class Host:
             'hash_ring_replicas_count': self.points,
             'state_path': self.place / 'state', **more}
         return programs.write_config(self.place / name, DEFAULT={
-            'transport_url': self._urls['rabbitmq'],
+            'transport_url': self._urls['broker'],
             'graceful_shutdown_timeout': GRACE}, distperiodic=ours)
 
     def turn_clock(self, seconds):
@@ -104,7 +107,7 @@ class Host:
     def spawn(self, config, log=None):
         return programs.Program(
             [*programs.PYTHON, '-m', 'tests.chaos.member', self.kind, config,
-             self.ledger, self.points_place, self.clock],
+             self.ledger, self.points_place, self.clock, self.carrier],
             log or self.log, append=True)
 
     def close(self):
@@ -125,10 +128,12 @@ class Cluster:
     """All servers and hosts, with a ledger and a journal.
 
     :param place: an empty directory for logs and records.
+    :param bus: subclass of :class:`tests.chaos.bus.Bus`.
     """
 
-    def __init__(self, place):
+    def __init__(self, place, bus):
         self.place = place
+        self._bus = bus
         self._stack = contextlib.ExitStack()
         (place / 'points').mkdir()
         self.book = place / 'ledger.jsonl'
@@ -143,7 +148,8 @@ class Cluster:
     def _begin(self, stack):
         self.disk = self._small_disk(stack)
         self.zookeeper = stack.enter_context(services.zookeeper(its_own=True))
-        self.rabbitmq = stack.enter_context(services.rabbitmq(its_own=True))
+        self.broker = stack.enter_context(self._bus.serve())
+        self.bus = self._bus(self.broker)
         self.postgresql = stack.enter_context(services.postgresql(
             its_own=True, within=self.disk))
         schema.sync(self.postgresql.url)
@@ -158,7 +164,7 @@ class Cluster:
         servers = {name: getattr(self, name) for name in SERVERS}
         for name in (*SCHEDULERS, *WORKERS):
             host = self.hosts[name] = Host(
-                self.place, name, servers, address)
+                self.place, name, servers, address, self.bus.carrier)
             stack.callback(host.close)
 
     def _small_disk(self, stack):
@@ -195,12 +201,9 @@ class Cluster:
         """Return the queue to which the process of each host listens, by host
         name.
         """
-        listed = self.rabbitmq.ctl('-q', 'list_queues', 'name', 'consumers')
-        lines = [line.split('\t') for line in listed.splitlines()
-                 if line.startswith('distperiodic.')]
+        listened = self.bus.listened()
         return {host.name: queue for host in self.hosts.values()
-                for queue, consumers in lines
-                if queue.startswith(host.queues) and consumers != '0'}
+                for queue in listened if queue.startswith(host.queues)}
 
     def told(self):
         """Return the records that the ledger has written so far."""

@@ -8,9 +8,9 @@ itself. Each process reports each point that it passes to the ledger once.
 """
 
 import functools
-import importlib
 import os
 import pathlib
+import pkgutil
 import signal
 from typing import Any
 from typing import NamedTuple
@@ -38,8 +38,9 @@ _STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
 #: Each process receives only one kind of messages: reports or batches.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
-_CAST = (
-    'distperiodic.adapters.messaging.connection', 'BrokerConnection', 'cast')
+# The class that carries the messages depends on the bus.
+_CARRIER = 'carrier'
+_CAST = _CARRIER, '', 'cast'
 
 #: Points of the processes that claim and send work.
 SCHEDULER = {
@@ -90,17 +91,19 @@ class Points:
 
     :param place: directory of the files that arm faults.
     :param ledger: receives the names of the points that were passed.
+    :param carrier: see :attr:`tests.chaos.bus.Bus.carrier`.
     """
 
-    def __init__(self, place, ledger):
+    def __init__(self, place, ledger, carrier):
         self._place = pathlib.Path(place)
         self._ledger = ledger
+        self._carrier = carrier
         self._passed = set()
 
     def install(self, points):
         """Wrap the methods of *points*, which is a mapping by name."""
         for name, point in points.items():
-            owner = owner_of(point)
+            owner = owner_of(point, self._carrier)
             setattr(owner, point.method, self._wrapped(
                 name, point, getattr(owner, point.method)))
 
@@ -137,10 +140,14 @@ class Points:
         os.kill(os.getpid(), getattr(signal, action))
 
 
-def owner_of(point: Point) -> Any:
-    """Return the class or the module that contains the method of a point."""
-    module = importlib.import_module(point.module)
-    return getattr(module, point.owner) if point.owner else module
+def owner_of(point: Point, carrier: str) -> Any:
+    """Return the class or the module that contains the method of a point.
+
+    :param carrier: see :attr:`tests.chaos.bus.Bus.carrier`.
+    """
+    if point.module == _CARRIER:
+        return pkgutil.resolve_name(carrier)
+    return pkgutil.resolve_name(f'{point.module}:{point.owner}')
 
 
 def _meant(point: Point, args: Any, kwargs: Any) -> bool:

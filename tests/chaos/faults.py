@@ -23,6 +23,7 @@ from tests.chaos import books
 from tests.chaos import network
 from tests.chaos import processes
 from tests.chaos import servers
+from tests.chaos.cluster import SERVERS
 
 _SOON = 0.1
 
@@ -172,6 +173,8 @@ class Happening:
         self.driver.findings.append(checker.Finding(self.fault.kind, text))
 
 
+# Names of the servers in the kinds of faults.
+_ROLES = {'ensemble': 'zookeeper', 'broker': 'broker', 'store': 'postgresql'}
 #: Function and arguments for each kind of fault.
 MAKERS = {
     'scheduler killed': (processes.kill, 'scheduler'),
@@ -192,15 +195,14 @@ MAKERS = {
     'ensemble killed': (servers.kill, 'zookeeper'),
     'ensemble wiped': (servers.wipe, 'zookeeper'),
     'ensemble frozen': (servers.freeze, 'zookeeper'),
-    'broker killed': (servers.kill, 'rabbitmq'),
-    'broker out of memory': (
-        servers.alarm, ('set_vm_memory_high_watermark', '0.0000001'),
-        ('set_vm_memory_high_watermark', '0.4')),
-    'broker out of disk': (
-        servers.alarm, ('set_disk_free_limit', '100000GB'),
-        ('set_disk_free_limit', '20MB')),
+    'broker killed': (servers.kill, 'broker'),
+    'broker wiped': (servers.wipe, 'broker'),
+    'broker flushed': (servers.command, 'flush'),
+    'broker frozen': (servers.freeze, 'broker'),
+    'broker out of memory': (servers.run_out, 'memory'),
+    'broker out of disk': (servers.run_out, 'disk'),
     'queue deleted': (servers.delete_queue,),
-    'connections closed': (servers.close_connections,),
+    'connections closed': (servers.command, 'close_connections'),
     'messages doubled': (network.double,),
     'messages replayed': (network.replay,),
     'messages forged': (network.forge,),
@@ -211,15 +213,11 @@ MAKERS = {
     'commit answer lost': (network.lose_commits,),
     'store disk full': (servers.fill_disk,),
     'store locked': (servers.lock,),
-    'all servers away': (servers.kill, 'zookeeper', 'rabbitmq',
-                         'postgresql'),
+    'all servers away': (servers.kill, *SERVERS),
     **{f'{name} {how}': (network.worsen, server, mode)
-       for name, server in (('ensemble', 'zookeeper'),
-                            ('broker', 'rabbitmq'), ('store', 'postgresql'))
+       for name, server in _ROLES.items()
        for how, mode in (('cut', 'reset'), ('half-open', 'drop_s2c'),
                          ('silent', 'drop'), ('slow', 'delay'))},
     **{f'member cut from {name}': (network.cut_off, server)
-       for name, server in (('ensemble', 'zookeeper'),
-                            ('broker', 'rabbitmq'),
-                            ('store', 'postgresql'))},
+       for name, server in _ROLES.items()},
 }

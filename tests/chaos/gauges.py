@@ -9,16 +9,13 @@ import collections
 import contextlib
 import time
 
-import amqp
 import psutil
 import sqlalchemy as sa
 
-from tests import proxy
 from tests.chaos.cluster import SERVERS
 
-#: Counted units of each server.
-UNITS = {'zookeeper': 'requests to ZooKeeper', 'rabbitmq': 'AMQP frames',
-         'postgresql': 'statements'}
+# Counted units of each server but the broker.
+_UNITS = {'zookeeper': 'requests to ZooKeeper', 'postgresql': 'statements'}
 #: Seconds over which a rate is measured.
 WINDOW = 10
 #: Greatest allowed ratio of a rate to the rate in calm times.
@@ -26,6 +23,14 @@ STORM = 3.0
 # Number of measurements of the resources, and seconds between two of them. At
 # least one measurement falls between two ticks.
 _LOOKS, _BETWEEN = 20, 0.3
+
+
+def unit(server, bus):
+    """Return the counted unit of a server.
+
+    :param bus: bus of the cluster.
+    """
+    return bus.unit if server == 'broker' else _UNITS[server]
 
 
 class Rates:
@@ -110,20 +115,10 @@ def _queues(cluster):
     """Return the number of messages in the queues of the members, and of
     missing queues.
     """
-    names = cluster.queues()
-    found = {'messages in queues': 0,
-             'queues missing': len(cluster.hosts) - len(names)}
-    with amqp.Connection(
-            f'{proxy.HOST}:{cluster.rabbitmq.port}', userid='tests',
-            password='loopback-only') as connection:  # noqa: S106
-        for name in names.values():
-            channel = connection.channel()
-            try:
-                found['messages in queues'] += channel.queue_declare(
-                    name, passive=True).message_count
-            except amqp.NotFound:
-                found['queues missing'] += 1
-    return found
+    names = cluster.queues().values()
+    found = cluster.bus.waiting(names)
+    return {'messages in queues': sum(found),
+            'queues missing': len(cluster.hosts) - len(found)}
 
 
 #: Allowed growth of each resource, by a prefix of its name. A resource that is

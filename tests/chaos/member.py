@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program that runs one scheduler or worker of the cluster.
 
-    python -m tests.chaos.member scheduler|worker CONFIG LEDGER POINTS CLOCK
+    python -m tests.chaos.member \
+        scheduler|worker CONFIG LEDGER POINTS CLOCK CARRIER
+
+CARRIER is the class of the product that carries messages over the bus.
 """
 
 import pathlib
@@ -18,7 +21,7 @@ from tests.chaos.ledger import Ledger
 from tests.functional import served
 
 
-def main(kind, config, ledger, place, clock):
+def main(kind, config, ledger, place, clock, carrier):
     time_ns = wall_clock.follow(pathlib.Path(clock))
     time.time = lambda: time_ns() / 1e9
     served.log()
@@ -28,7 +31,7 @@ def main(kind, config, ledger, place, clock):
     told = Ledger(ledger, conf.distperiodic.member_id)
     own = (failpoints.SCHEDULER if kind == 'scheduler'
            else failpoints.WORKER)
-    failpoints.Points(place, told).install(own | failpoints.BOTH)
+    failpoints.Points(place, told, carrier).install(own | failpoints.BOTH)
     tasks = jobs.make_tasks(conf, jobs.Hands(
         told, conf.distperiodic.connection))
     return served.serve(kind, conf, tasks)

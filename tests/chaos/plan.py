@@ -32,6 +32,9 @@ KINDS = {
     'ensemble slow': (2.0, 6.0),
     'member cut from ensemble': (3.0, 8.0),
     'broker killed': (0.5, 5.0),
+    'broker wiped': (0.5, 5.0),
+    'broker flushed': (0.0, 0.0),
+    'broker frozen': (2.0, 6.0),
     'broker out of memory': (2.0, 5.0),
     'broker out of disk': (2.0, 5.0),
     'queue deleted': (0.0, 0.0),
@@ -69,7 +72,13 @@ DENSE = (0.8, 3.5)
 
 
 #: Kinds of faults that need a small file system, which the test can fill.
-ON_A_SMALL_DISK = ('store disk full',)
+ON_A_SMALL_DISK = frozenset(['store disk full'])
+#: Faults of the bus and of its messages, and deaths of processes meanwhile.
+OF_THE_BUS = frozenset(
+    [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [
+        'queue deleted', 'connections closed', 'garbage sent',
+        'all servers away', 'scheduler killed', 'worker killed',
+        'killed at a step', 'frozen at a step'])
 # Kinds of faults at a failpoint. They occur more often than the others,
 # because there are many failpoints.
 _AT_A_STEP = ('killed at a step', 'frozen at a step')

@@ -16,8 +16,8 @@ def report(lived):
     """Return the whole report as text."""
     record = lived.record
     lines = [
-        f'seed {lived.seed}: {len(lived.plan)} faults of '
-        f'{len(lived.happened)} kinds, '
+        f'seed {lived.seed}, bus {lived.bus.name}: {len(lived.plan)} faults '
+        f'of {len(lived.happened)} kinds, '
         f'{(record.end - record.begin) / SECOND:.0f} s, '
         f'{len(record.claims)} claims, {len(record.runs)} runs']
     lines += [
@@ -57,8 +57,8 @@ def report(lived):
                      + times.spread(late))
     for server, (calm, most) in lived.rates.items():
         lines.append(
-            f'{gauges.UNITS[server]} per second: {calm:.0f} before the '
-            f'faults, at most {most:.0f} later, as a mean of '
+            f'{gauges.unit(server, lived.bus)} per second: {calm:.0f} before '
+            f'the faults, at most {most:.0f} later, as a mean of '
             f'{gauges.WINDOW} s ({most / calm if calm else 0:.1f} times)')
     before, after = lived.sizes
     lines.append('resources in use before the faults, and at the end: '

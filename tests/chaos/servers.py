@@ -9,10 +9,13 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from tests import waiting
 from tests.chaos import journal
 
 # Seconds that the tests wait for a lock in the database.
 _PATIENCE = 3
+# Seconds within which some process is expected to listen to a queue.
+_QUEUES = 15.0
 
 
 def kill(fault, *names):
@@ -72,39 +75,35 @@ def freeze(fault, name):
             yield fault.seconds
 
 
-def alarm(fault, on, off):
+def run_out(fault, resource):
     """Let the broker run out of a resource, so that it accepts no messages."""
-    yield from fault.take('rabbitmq')
-    yield from fault.apart(lambda: fault.cluster.rabbitmq.ctl(*on))
+    yield from fault.take('broker')
+    yield from fault.apart(lambda: fault.cluster.bus.run_out(resource))
     yield fault.seconds
-    yield from fault.apart(lambda: fault.cluster.rabbitmq.ctl(*off))
+    yield from fault.apart(lambda: fault.cluster.bus.recover(resource))
 
 
 def delete_queue(fault):
     """Delete the queue of a member, with its messages."""
-    yield from fault.take('rabbitmq')
+    yield from fault.take('broker')
     fault.happened = False
 
     def delete():
         # After another fault of the broker the members create their queues
         # again, one by one.
-        for _ in range(10):
-            found = sorted(fault.cluster.queues().values())
-            if found:
-                fault.cluster.rabbitmq.ctl(
-                    'delete_queue', fault.random.choice(found))
-                fault.happened = True
-                return
+        found = waiting.wait_until(
+            lambda: sorted(fault.cluster.queues().values()), _QUEUES)
+        fault.cluster.bus.delete_queue(fault.random.choice(found))
+        fault.happened = True
     # The queue may be deleted at the same moment. Then the command fails.
     with contextlib.suppress(pytest.fail.Exception):
         yield from fault.apart(delete)
 
 
-def close_connections(fault):
-    """The broker closes all connections."""
-    yield from fault.take('rabbitmq')
-    yield from fault.apart(lambda: fault.cluster.rabbitmq.ctl(
-        'close_all_connections', 'by the tests'))
+def command(fault, method):
+    """Call a method of the bus that makes its server do something."""
+    yield from fault.take('broker')
+    yield from fault.apart(getattr(fault.cluster.bus, method))
 
 
 def end_connections(fault):

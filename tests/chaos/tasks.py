@@ -69,7 +69,7 @@ class Client:
         opts.register_opts(conf)
         conf(['--config-file', str(programs.write_config(
             cluster.place / 'client.conf', DEFAULT={
-                'transport_url': cluster.rabbitmq.url}, distperiodic={
+                'transport_url': cluster.broker.url}, distperiodic={
                     'connection': cluster.postgresql.url, 'group': GROUP,
                     'backend_url': cluster.zookeeper.url,
                     'dispatcher': 'messaging'}))])

@@ -247,7 +247,7 @@ def test_a_tick_that_is_given_up_by_an_overlap_that_was_not_is_found(steady):
 
 @pytest.mark.parametrize('befell, findings', [
     ({'postgresql'}, False), ({'s1', 7, 's2', 's3'}, False),
-    ({'rabbitmq', 'w1'}, True), ({'s1', 7}, True)])
+    ({'broker', 'w1'}, True), ({'s1', 7}, True)])
 def test_a_tick_may_be_given_up_if_nobody_was_able_to_claim(
         steady, befell, findings):
     give_up(steady, SkippedBy.MISFIRE)

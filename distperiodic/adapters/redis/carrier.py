@@ -161,6 +161,11 @@ class RedisCarrier:
                 if found is None]
         if gone:
             self._client.srem(_hearers(name), *gone)
+            # The process may have created its stream again in the meantime.
+            # It would add the stream to the set only after a minute.
+            back = [hearer for hearer in gone if self._client.exists(hearer)]
+            if back:
+                self._client.sadd(_hearers(name), *back)
         for found in added:
             if isinstance(found, Exception):
                 raise found
@@ -193,17 +198,34 @@ class RedisCarrier:
     def _declare(self, inbox: Inbox) -> None:
         """Create the stream, or renew the time until it expires."""
         try:
+            self._create(inbox)
+        except redis.exceptions.OutOfMemoryError:
+            # A full server rejects these commands even if they have no effect.
+            # Read the stream nevertheless, because this frees memory.
+            if not self._declared(inbox):
+                raise
+        self._client.pexpire(inbox.queue, _EXPIRES)
+        for name in inbox.hears:
+            self._client.pexpire(_hearers(name), _EXPIRES)
+        self._decided.set()
+        self._record_answer()
+
+    def _create(self, inbox: Inbox) -> None:
+        try:
             self._client.xgroup_create(inbox.queue, _GROUP, '0',
                                        mkstream=True)
         except redis.ResponseError as exc:
             if not str(exc).startswith('BUSYGROUP'):
                 raise
-        self._client.pexpire(inbox.queue, _EXPIRES)
         for name in inbox.hears:
             self._client.sadd(_hearers(name), inbox.queue)
-            self._client.pexpire(_hearers(name), _EXPIRES)
-        self._decided.set()
-        self._record_answer()
+
+    def _declared(self, inbox: Inbox) -> bool:
+        """Return whether the stream exists, and is in the sets of its names.
+        """
+        return bool(self._client.exists(inbox.queue)) and all(
+            self._client.sismember(_hearers(name), inbox.queue)
+            for name in inbox.hears)
 
     def _take_pending(self, inbox: Inbox) -> None:
         """Pass on the entries that were read before and are still pending."""

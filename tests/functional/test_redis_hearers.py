@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages to all processes that hear a name, over a real Redis."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+import redis as client
+from oslo_config import cfg
+
+from distperiodic.adapters.messaging import drivers
+from distperiodic.exceptions import NoConsumer
+from tests.services import ports
+
+TOPIC = 'distperiodic.g.notices'
+HEARERS = f'{TOPIC}.all.hearers'
+QUEUE = 'distperiodic.g.reports.s~1'
+
+
+@contextlib.contextmanager
+def way(port, before, word):
+    """Lead connections to *port*, and call *before* when a request contains
+    *word*. Yield the port of this way.
+    """
+    def forward(source, target, look):
+        with contextlib.suppress(OSError), source, target:
+            while piece := source.recv(65536):
+                if look and word in piece:
+                    before()
+                target.sendall(piece)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                ends = [listener.accept()[0],
+                        socket.create_connection((ports.HOST, port))]
+                for pair in (*ends, True), (*ends[::-1], False):
+                    threading.Thread(
+                        target=forward, args=pair, daemon=True).start()
+
+    with socket.create_server((ports.HOST, 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_queue_that_returns_meanwhile_stays_in_the_set_of_its_name(
+        redis_server):
+    with client.Redis.from_url(redis_server.url) as connection:
+        connection.sadd(HEARERS, QUEUE)
+
+        def declare():
+            connection.xgroup_create(QUEUE, 'distperiodic', '0',
+                                     mkstream=True)
+            connection.sadd(HEARERS, QUEUE)
+
+        with way(redis_server.port, declare, b'SREM') as port:
+            url = f'redis://{ports.HOST}:{port}/0'
+            carrier = drivers.driver_of(url).carrier(
+                cfg.ConfigOpts(), url, inbox=None, replicated=False,
+                monotonic=time.monotonic)
+            with pytest.raises(NoConsumer):
+                carrier.cast(TOPIC, 'all', {})
+            carrier.cast(TOPIC, 'all', {})
+            carrier.close(1)
+
+        assert connection.xlen(QUEUE) == 1
