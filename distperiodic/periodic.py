@@ -38,7 +38,7 @@ from typing import cast
 from typing import overload
 
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.core import workflow
+from distperiodic.core import task_values
 from distperiodic.core.context import Context
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
@@ -243,7 +243,7 @@ def command(module: str, name: str) -> Callable[[Method], Method]:
     :returns: A decorator that returns the method unchanged.
     """
     for value, is_module in ((module, True), (name, False)):
-        if problem := workflow.name_problem(value, is_module):
+        if problem := task_values.name_problem(value, is_module):
             raise InvalidWorkflow(
                 f'{_caller()}: the {"module" if is_module else "command"} is '
                 f'{problem}')

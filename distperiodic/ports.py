@@ -4,7 +4,7 @@
 Each port is a contract. Adapters implement a port, and the conformance suite
 of the port tests every adapter. The flow depends only on ports.
 
-All ports are in one file, so that a reader finds every contract in one place.
+The file is long so that a reader finds every contract in one place.
 """
 
 from collections.abc import Callable

@@ -15,6 +15,8 @@ A class declares commands, and a client submits tasks that run them::
 
 The commands are run by the same schedulers and workers that run the periodic
 jobs of the class.
+
+The file is long because it documents one public class in full.
 """
 
 import datetime
@@ -41,7 +43,9 @@ from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import tables
+from distperiodic.core import definitions
 from distperiodic.core import schedule
+from distperiodic.core import task_values
 from distperiodic.core import workflow
 from distperiodic.core.task import Command
 from distperiodic.core.task import Queue
@@ -93,7 +97,7 @@ class Client:
 
     def __init__(self, conf: Any, workflows: Mapping[str, Any] | None = None):
         self._conf = conf
-        self._given = workflow.parse_workflows(
+        self._given = definitions.parse_workflows(
             {} if workflows is None else workflows)
         self._clock = SystemClock()
         self._connections: Connections[TaskStore] = Connections(self._connect)
@@ -216,7 +220,7 @@ class Client:
         for known in (self._given, self._of_file):
             if isinstance(type_, str) and type_ in known:
                 return known[type_]
-        single = (workflow.single(type_) if isinstance(type_, str)
+        single = (definitions.single(type_) if isinstance(type_, str)
                   else None)
         if single is None:
             names = ', '.join(sorted({**self._of_file, **self._given}))
@@ -501,7 +505,7 @@ def _parameters_text(parameters: Any) -> str:
     if not isinstance(found, Mapping):
         raise exceptions.InvalidTask(
             f'parameters are {_shown(parameters)}; give a dictionary')
-    problem = workflow.parameters_problem(found)
+    problem = task_values.parameters_problem(found)
     if problem:
         raise exceptions.InvalidTask(f'parameters {problem}')
     return json.dumps(dict(found), sort_keys=True)

@@ -17,7 +17,7 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
-from distperiodic.core import workflow
+from distperiodic.core import definitions
 from distperiodic.core.job import COMMAND_PREFIX
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def task_workflows(case: Case) -> Finding:
         return ok(f'{path}: {types}')
     unknown = [
         f'{name} ({configured.listed(needed)})' for name, needed
-        in sorted(workflow.types_by_command(workflows).items())
+        in sorted(definitions.types_by_command(workflows).items())
         if COMMAND_PREFIX + name not in case.tasks.commands]
     if unknown:
         return warn(

@@ -10,7 +10,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
-from distperiodic.core import workflow
+from distperiodic.core import task_values
 from distperiodic.core.workflow import StepInput
 
 #: Maximum number of characters of a run's progress, as JSON.
@@ -179,7 +179,7 @@ class Context:
                 f'job {self.job!r}: context.finish() needs a database that '
                 'holds the claims; set [distperiodic] connection')
         self._finish(self.object, session, None if self._step is None
-                     else workflow.result_text(result))
+                     else task_values.result_text(result))
 
     @property
     def key(self) -> str:

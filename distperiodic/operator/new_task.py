@@ -7,6 +7,7 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
+from distperiodic.core import definitions
 from distperiodic.core import workflow
 
 
@@ -70,5 +71,5 @@ def definition_text(definition: workflow.Definition) -> str:
     if text is None:
         if len(_texts) > 1000:
             _texts.clear()
-        text = _texts[definition] = json.dumps(workflow.as_data(definition))
+        text = _texts[definition] = json.dumps(definitions.as_data(definition))
     return text

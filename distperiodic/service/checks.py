@@ -13,7 +13,7 @@ from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.messaging import drivers
-from distperiodic.core import workflow
+from distperiodic.core import definitions
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.store import check_store
 
@@ -105,7 +105,7 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
         # Other workers may have the commands that this worker lacks.
         return
     unknown = {name: types for name, types
-               in workflow.types_by_command(workflows).items()
+               in definitions.types_by_command(workflows).items()
                if COMMAND_PREFIX + name not in tasks.commands}
     if unknown:
         LOG.warning(

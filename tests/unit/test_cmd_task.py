@@ -9,8 +9,8 @@ import pytest
 
 from distperiodic.cmd import task_show
 from distperiodic.cmd import task_submit
+from distperiodic.core import definitions
 from distperiodic.core import waiting
-from distperiodic.core import workflow
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
@@ -66,7 +66,7 @@ def test_what_is_no_start_is_refused(text):
 
 def seen(status=Status.WAITING, cursor=0):
     """A task with three steps and no records."""
-    [definition] = workflow.parse_workflows({'three': [{'normal': {
+    [definition] = definitions.parse_workflows({'three': [{'normal': {
         'module': 'a', 'command': 'run'}}] * 3}).values()
 
     return Task(

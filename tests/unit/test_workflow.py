@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.workflow_file import read_workflows
+from distperiodic.core import definitions
+from distperiodic.core import task_values
 from distperiodic.core import workflow
 from distperiodic.core.workflow import Action
 from distperiodic.core.workflow import Outcome
@@ -19,7 +21,7 @@ from distperiodic.core.workflow import StepDefinition
 NORMAL = Action('m', 'do')
 ROLLBACK = Action('m', 'undo')
 
-definitions = st.lists(st.booleans(), min_size=1, max_size=6).map(
+DEFINITIONS = st.lists(st.booleans(), min_size=1, max_size=6).map(
     lambda undone: tuple(
         StepDefinition(NORMAL, ROLLBACK if can else None) for can in undone))
 
@@ -77,7 +79,7 @@ def expected(definition, outcomes, cancelled_after=None):
                          cursor, 0, True)
 
 
-@given(definitions, st.lists(st.sampled_from(Outcome), max_size=12),
+@given(DEFINITIONS, st.lists(st.sampled_from(Outcome), max_size=12),
        st.none() | st.integers(1, 8))
 def test_a_task_runs_what_the_documentation_says(
         definition, outcomes, cancelled_after):
@@ -89,7 +91,7 @@ def test_a_task_runs_what_the_documentation_says(
     assert position == model
 
 
-@given(definitions, st.lists(st.sampled_from(Outcome), max_size=12))
+@given(DEFINITIONS, st.lists(st.sampled_from(Outcome), max_size=12))
 def test_a_task_never_runs_a_step_after_a_rollback_or_twice(
         definition, outcomes):
     ran, position = follow(definition, outcomes)
@@ -101,7 +103,7 @@ def test_a_task_never_runs_a_step_after_a_rollback_or_twice(
     assert position.cursor == len(forward) - 1
 
 
-@given(definitions)
+@given(DEFINITIONS)
 def test_a_task_that_waits_is_cancelled_at_once(definition):
     assert workflow.cancel(
         definition, workflow.START, started=False).status == 'cancelled'
@@ -142,11 +144,11 @@ def test_a_task_that_has_ended_well_or_is_running_is_not_retried():
         definition, Position(Status.FAILED), None) == workflow.START
 
 
-@given(definitions)
+@given(DEFINITIONS)
 def test_what_the_store_records_of_a_workflow_is_that_workflow(definition):
-    text = json.dumps(workflow.as_data(definition))
+    text = json.dumps(definitions.as_data(definition))
 
-    assert workflow.parse_definition(json.loads(text)) == definition
+    assert definitions.parse_definition(json.loads(text)) == definition
 
 
 STEP = {'normal': {'module': 'm', 'command': 'do'}}
@@ -183,7 +185,7 @@ STEP = {'normal': {'module': 'm', 'command': 'do'}}
 ])
 def test_an_invalid_workflow_is_refused_with_its_place(source, where):
     with pytest.raises(exceptions.InvalidWorkflow) as caught:
-        workflow.parse_workflows(source, 'file.yaml')
+        definitions.parse_workflows(source, 'file.yaml')
 
     text = str(caught.value)
     assert text.startswith(f'file.yaml: {where}')
@@ -221,7 +223,7 @@ def test_a_recorded_workflow_may_have_retries_that_are_never_used():
     recorded = [{'normal': {
         **STEP['normal'], 'retry': 2, 'delivery': 'at_most_once'}}]
 
-    [step] = workflow.parse_definition(recorded)
+    [step] = definitions.parse_definition(recorded)
 
     assert step.normal.retry == 2
 
@@ -249,7 +251,7 @@ def test_a_file_of_yaml_and_of_json_are_read_alike(tmp_path):
     found = [read_workflows(str(tmp_path / name))
              for name in ('f.json', 'f.yaml')]
 
-    assert found[0] == found[1] == workflow.parse_workflows(source)
+    assert found[0] == found[1] == definitions.parse_workflows(source)
 
 
 @pytest.mark.parametrize('result', [
@@ -257,7 +259,7 @@ def test_a_file_of_yaml_and_of_json_are_read_alike(tmp_path):
     {'x': '\ud800'}, {'x': 'y' * 1_000_001}])
 def test_a_result_that_cannot_be_merged_is_refused(result):
     with pytest.raises(exceptions.InvalidTask) as caught:
-        workflow.result_text(result)
+        task_values.result_text(result)
 
     assert '\n' not in str(caught.value)
     assert len(str(caught.value)) < 400

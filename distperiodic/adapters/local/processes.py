@@ -37,8 +37,8 @@ from distperiodic.adapters.local import process_links
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.context import Context
 from distperiodic.core.job import check_ended
+from distperiodic.core.task_values import result_text
 from distperiodic.core.workflow import StepInput
-from distperiodic.core.workflow import result_text
 
 LOG = logging.getLogger(__name__)
 

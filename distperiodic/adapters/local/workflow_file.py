@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from distperiodic.core import definitions
 from distperiodic.core import workflow
 from distperiodic.exceptions import InvalidWorkflow
 
@@ -44,7 +45,7 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
         raise InvalidWorkflow(
             f'{path}: the values are nested too deeply, or contain '
             'themselves; write each workflow as a list of steps') from None
-    return workflow.parse_workflows(
+    return definitions.parse_workflows(
         {} if source is None else source, path,
         functools.partial(_locate, root))
 
@@ -74,7 +75,7 @@ def _check_unique(node: Any) -> None:
             _check_unique(item)
 
 
-def _locate(root: Any, path: workflow.Path) -> str:
+def _locate(root: Any, path: definitions.Path) -> str:
     """Return ``':LINE:COLUMN'`` of the value at *path*.
 
     If this value does not exist, return the place of the innermost value on

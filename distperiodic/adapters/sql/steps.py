@@ -40,6 +40,7 @@ from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import in_order
 from distperiodic.adapters.sql.transaction import run_once
+from distperiodic.core import task_values
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
@@ -647,7 +648,7 @@ def _input(task: task_rows.Task) -> workflow.StepInput:
 
 def _ended_well(task: task_rows.Task, result: str | None) -> _End:
     found = json.loads(result) if result else None
-    if found and (problem := workflow.parameters_problem(
+    if found and (problem := task_values.parameters_problem(
             {**task.parameters, **found})):
         return _ended_badly(
             task, 'the parameters of the task, merged with the result of this '

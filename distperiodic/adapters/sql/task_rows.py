@@ -22,6 +22,7 @@ from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core import definitions
 from distperiodic.core import workflow
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import Position
@@ -96,7 +97,7 @@ class Task:
 # Cache the result: thousands of tasks may have the same workflow.
 @functools.lru_cache(maxsize=200)
 def _definition(text: str) -> workflow.Definition:
-    return workflow.parse_definition(json.loads(text))
+    return definitions.parse_definition(json.loads(text))
 
 
 def record_key(position: Position) -> str:

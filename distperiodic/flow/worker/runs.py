@@ -48,7 +48,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import schedule
-from distperiodic.core import workflow
+from distperiodic.core import task_values
 from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
 from distperiodic.core.credit import RunTimeAverage
@@ -477,7 +477,7 @@ class Executor:
                     if returned is not None:
                         check_ended(job.name, returned)
                         if step is not None:
-                            result = workflow.result_text(returned)
+                            result = task_values.result_text(returned)
                         returned = None
             except ports.LeaseEnded:
                 lost = True

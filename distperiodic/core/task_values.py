@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the values of tasks: names, parameters and results."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from distperiodic.exceptions import InvalidTask
+
+#: Maximum number of characters of a module, a command or a type.
+MAX_NAME = 90
+#: Maximum number of characters of the parameters of a task, as JSON.
+MAX_PARAMETERS = 1_000_000
+_MODULE = re.compile('[A-Za-z0-9_-]+')
+
+
+def name_problem(value: object, module: bool = False) -> str:
+    """Return the reason why *value* cannot name a type, a command or a module.
+
+    :param module: True if *value* names a module. Fewer characters are then
+        allowed, because the name of a module is part of the name of a queue
+        and of a section of the configuration.
+    :returns: The value and the remedy. Empty means that *value* is valid.
+    """
+    legal = (isinstance(value, str) and 0 < len(value) <= MAX_NAME
+             and value.isprintable())
+    if legal and module:
+        legal = _MODULE.fullmatch(str(value)) is not None
+    if legal:
+        return ''
+    letters = 'from A-Z a-z 0-9 _ -' if module else 'that are printable'
+    return f'{shown(value)}; give 1 to {MAX_NAME} characters {letters}'
+
+
+def parameters_problem(parameters: Mapping[Any, Any]) -> str:
+    """Return the reason why a task cannot have these *parameters*.
+
+    :returns: The problem and the remedy. Empty means that the parameters are
+        valid.
+    """
+    for key in parameters:
+        if not isinstance(key, str):
+            return (f'have the key {shown(key)}, which JSON would turn into '
+                    'text; use texts as keys')
+    try:
+        text = json.dumps(dict(parameters), allow_nan=False)
+        # A lone surrogate is valid in JSON, but no database stores it.
+        if r'\ud' in text:
+            json.dumps(dict(parameters), ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as exc:
+        return (f'cannot be written as JSON ({shown(str(exc))}); use '
+                'texts, numbers, lists and dictionaries')
+    if len(text) > MAX_PARAMETERS:
+        return (f'have {len(text)} characters as JSON, but the limit is '
+                f'{MAX_PARAMETERS}; store the data elsewhere, and its '
+                'location in the parameters')
+    return ''
+
+
+def result_text(result: object) -> str | None:
+    """Return the result of a command as JSON text.
+
+    The result is None if the command returned None.
+
+    :raises InvalidTask: The result cannot be merged into the parameters of a
+        task.
+    """
+    if result is None:
+        return None
+    if not isinstance(result, Mapping):
+        raise InvalidTask(
+            f'the command returned {shown(result)}; return a dictionary, to '
+            'merge into the parameters of later steps, or None')
+    if problem := parameters_problem(result):
+        raise InvalidTask(f'the values that the command returned {problem}')
+    return json.dumps(dict(result))
+
+
+def shown(value: object) -> str:
+    """Return *value* for an error message, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f'{text[:57]}...'
