@@ -463,9 +463,11 @@ class _Queues:
         self.tasks: dict[str, dict[str, Row]] = collections.defaultdict(dict)
         requests = sorted(facts.requests, reverse=True)
         # One transaction ends a task and starts the next task of its queue.
-        # Its rows are ordered by id, so take the tasks that end first.
+        # Its rows are ordered by id, so take the tasks that it ends first. It
+        # may write several versions of a task; these stay in their order.
+        last = {(row.at, row.task): row.status for row in facts.rows}
         for row in sorted(facts.rows, key=lambda row: (
-                row.at, row.status in ACTIVE)):
+                row.at, last[row.at, row.task] in ACTIVE)):
             while requests and requests[-1].at <= row.at:
                 self._request(requests.pop())
             if row.queue is not None:

@@ -273,6 +273,22 @@ def test_two_tasks_of_a_queue_at_work_are_found(history):
     assert history.kinds() == {'two at work'}
 
 
+def test_a_cancel_and_the_next_task_of_a_queue_may_be_one_transaction(
+        history):
+    in_queue(history, 'a', 'b')
+    history.move('a', 'running')
+    history.recover('a')
+    history.ask('cancel', 'a')
+    history.move('a', 'running', cancelling=True)
+    history.move('a', 'cancelled', back=True, cancelling=True)
+    history.move('b', 'running')
+    *_, first, second, third = history.rows
+    history.rows[-2:] = [row._replace(at=first.at)
+                         for row in (second, third)]
+
+    assert history.kinds() == set()
+
+
 def test_a_task_that_is_stuck_holds_its_queue(history):
     in_queue(history, 'a', 'b')
     history.move('a', 'running')
