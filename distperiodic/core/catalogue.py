@@ -113,7 +113,7 @@ class Catalogue:
     :raises InvalidObject: An object has no usable id.
     """
 
-    __slots__ = ('objects', 'ids', 'positions', 'told', '_distinct',
+    __slots__ = ('objects', 'ids', 'positions', '_distinct',
                  '_order', '_sorted', '_mine', '_phases')
 
     def __init__(self, objects: Iterable[Any]):
@@ -128,9 +128,6 @@ class Catalogue:
             for obj in self.objects:
                 id_of(obj)
             raise
-        #: True if a duplicate id was already reported. :attr:`duplicate` is
-        #: then None.
-        self.told = False
         self._distinct: int | None = None
         self._order: array[int] | None = None
         self._sorted: array[int] | None = None
@@ -154,10 +151,10 @@ class Catalogue:
     def duplicate(self) -> str | None:
         """An id that occurs more than once.
 
-        None means that all ids are different, or that :attr:`told` is set.
+        None means that all ids are different.
         """
         seen: set[str] = set()
-        if self.told or self.distinct == len(self.ids):
+        if self.distinct == len(self.ids):
             return None
         for key in self.ids:
             if key in seen:

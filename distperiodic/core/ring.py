@@ -134,7 +134,7 @@ class Ring:
     """Ring of points in ascending order, each with its owner.
 
     The points are computed when the ring is first used. So a series of
-    membership changes does not compute the points of rings that nobody uses.
+    membership changes does not compute the points of rings that are never used.
 
     :param members: Number of points by member identity. A member with twice
         the points owns about twice the objects.

@@ -293,11 +293,10 @@ class Claimer:
             after = verdict.until
             if after is None:
                 after = min(row.settled for row in rows)
-            parts = {False: [row.object for row in rows], True: []}
-            if plan.spread and plan.immediate:
-                parts = {False: [], True: []}
-                for row in rows:
-                    parts[plan.is_listing(row, tick)].append(row.object)
+            parts: dict[bool, list[str]] = {False: [], True: []}
+            for row in rows:
+                parts[plan.spread and plan.is_listing(row, tick)].append(
+                    row.object)
             for listing, objects in parts.items():
                 for at in range(0, len(objects), self._piece):
                     self._request(_ClaimRequest(
