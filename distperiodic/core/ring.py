@@ -133,8 +133,8 @@ _Placed = tuple[list[int], list[str]]
 class Ring:
     """Ring of points in ascending order, each with its owner.
 
-    The points are computed when the ring is first used. So a series of
-    membership changes does not compute the points of rings that are never used.
+    The points are computed when the ring is first used. So in a series of
+    membership changes, the points of unused rings are not computed.
 
     :param members: Number of points by member identity. A member with twice
         the points owns about twice the objects.
