@@ -296,7 +296,7 @@ class SchedulerService(lifecycle.Lifecycle):
         :param drained: True leaves the ring.
         """
         self._flow.set_drained(drained)
-        if self._group_member is not None:
+        if self._group_member is not None and not self._draining:
             self._group_member.publish(points=0 if drained else opts.value(
                 self._conf, 'hash_ring_replicas_count'))
 
@@ -374,7 +374,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _mutated(self, conf: Any, changes: Any) -> None:
         """Apply mutable options that were read again."""
-        if self._group_member is None:
+        if self._group_member is None or self._draining:
             return
         points = opts.reloaded(conf, 'hash_ring_replicas_count')
         if points is not None and not self._control.drained:
@@ -598,9 +598,10 @@ class SchedulerService(lifecycle.Lifecycle):
         self._last_worker = self._clock.monotonic()
         self._draining = True
         if self._group_member is not None:
-            # Leave only the group of schedulers. While workers run work of
-            # this process, it must still see their groups.
-            self._group_member.leave(self._settings.group, timeout=5.0)
+            # Leave the ring, but stay in the group: other members take over
+            # the runs of a process that has left the group and cannot renew
+            # their leases.
+            self._group_member.publish(points=0)
         if self._board is not None:
             notices.unlisten(self._board, self._put_notice)
         self._flow.drain()
@@ -611,6 +612,12 @@ class SchedulerService(lifecycle.Lifecycle):
                 and not self._idle.wait(
                     max(0.0, end - self._clock.monotonic()))):
             self._warn_unfinished('the time for stopping has expired')
+        if self._group_member is not None:
+            # Leave only the group of schedulers, since the reports of workers
+            # may still arrive.
+            self._group_member.leave(self._settings.group, timeout=max(
+                0.0, min(lifecycle.CLOSING,
+                         end - self._clock.monotonic())))
         if self._store is not None:
             self._control.stopped()
             self._store.stop(max(0.0, min(

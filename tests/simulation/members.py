@@ -254,7 +254,8 @@ class Scheduler(_Member):
         """Leave the ring, finish the claimed work, and end."""
         self.leaving = True
         self.left = self.world.now
-        self.cluster.ensemble.leave(self, self.group)
+        self.member = dataclasses.replace(self.member, points=0)
+        self.cluster.ensemble.publish(self, self.group, self.member)
         self.flow.drain()
         self._drain(40)
 
@@ -264,6 +265,7 @@ class Scheduler(_Member):
         if looks and (dispatcher.waiting or dispatcher.outstanding):
             self.later(0.5, self._drain, looks - 1)
             return
+        self.cluster.ensemble.leave(self, self.group)
         dispatcher.close()
         self.end()
 
