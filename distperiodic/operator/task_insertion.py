@@ -6,19 +6,28 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
+from distperiodic.adapters.sql.jobs import kind_and_name
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import Status
 from distperiodic.operator import new_task
 from distperiodic.operator.new_task import NewTask
 
+_job = tables.job
 _queue = tables.queue
+_ready = tables.ready
 _task = tables.task
+
+# Columns of a task that has not started.
+_UNSTARTED = {'status': Status.WAITING, 'cursor': 0, 'step': 0, 'back': 0,
+              'move': 0, 'records': '{}'}
 
 
 class TaskInsertion:
@@ -27,6 +36,23 @@ class TaskInsertion:
     def __init__(self, dialect: Dialect, namespace: str):
         self._dialect = dialect
         self._namespace = namespace
+
+    def insert_at_once(self, tx: Transaction, task: NewTask) -> bool:
+        """Insert a task that is in no queue with one statement.
+
+        :returns: False if nothing was inserted. Then call :meth:`insert`: the
+            database has no such statement, a task with the same key exists, or
+            the command of the first step has no row yet.
+        """
+        if self._dialect.name != 'postgresql':
+            return False
+        _, command = kind_and_name(
+            COMMAND_PREFIX + task.definition[0].normal.name)
+        return tx.connection.execute(self._dialect.once(_insert_at_once), {
+            **{f'new_{name}': value
+               for name, value in _columns(task).items()},
+            'of_space': self._namespace, 'of_command': command,
+        }).one_or_none() is not None
 
     def insert(self, tx: Transaction, tasks: Sequence[NewTask],
                queues: Sequence[str], numbers: Numbers | Commands, now: int,
@@ -52,20 +78,12 @@ class TaskInsertion:
             task.id for task in tasks]) if repeated else {}
         new = [task for task in tasks if task.id not in written]
         if new:
+            given = [_columns(task) for task in new]
             differ: dict[str, list[Any]] = {
-                'id': [task.id for task in new],
-                'type': [task.type for task in new],
-                'key': [task.key for task in new],
-                'queue': [task.queue for task in new],
-                'priority': [task.priority for task in new],
-                'due': [task.due for task in new],
-                'definition': [new_task.definition_text(task.definition)
-                               for task in new],
-                'parameters': [task.parameters for task in new],
-                'digest': [new_task.digest(task) for task in new],
-                # The tasks of one call keep their order.
-                'created': [now + index for index in range(len(new))],
+                name: [columns[name] for columns in given] for name in given[0]
             }
+            # The tasks of one call keep their order.
+            differ['created'] = [now + index for index in range(len(new))]
             # Send a value that is the same for all tasks only once: a workflow
             # may be long, and often all tasks have the same workflow.
             same = {name: values[0] for name, values in differ.items()
@@ -73,8 +91,7 @@ class TaskInsertion:
             self._dialect.insert_new(connection, _task, {
                 name: values for name, values in differ.items()
                 if name not in same
-            }, **same, space=self._namespace, status=Status.WAITING,
-                cursor=0, step=0, back=0, move=0, records='{}')
+            }, **same, **_UNSTARTED, space=self._namespace)
         taken = {}
         if keyed:
             taken = self._existing(
@@ -136,3 +153,45 @@ class TaskInsertion:
         self._dialect.insert_new(
             tx.connection, _queue, {'name': names}, space=self._namespace,
             changes=0, goes_on=0)
+
+
+def _columns(task: NewTask) -> dict[str, Any]:
+    """Return the columns of a task that do not depend on the database."""
+    return {
+        'id': task.id, 'type': task.type, 'key': task.key,
+        'queue': task.queue, 'priority': task.priority, 'due': task.due,
+        'definition': new_task.definition_text(task.definition),
+        'parameters': task.parameters, 'digest': new_task.digest(task)}
+
+
+def _insert_at_once(dialect: Dialect) -> Any:
+    """Build the statement that inserts a task and its first ready step.
+
+    Without the row of the command, or if the key exists, it inserts nothing.
+    """
+    command = sa.select(_job.c.id, dialect.now.label('now')).where(
+        _job.c.space == sa.bindparam('of_space'),
+        _job.c.kind == tables.COMMAND,
+        _job.c.name == sa.bindparam('of_command')).cte('command')
+    columns = {
+        **{name: sa.bindparam(f'new_{name}', type_=_task.c[name].type)
+           for name in ('id', 'type', 'key', 'queue', 'priority', 'due',
+                        'definition', 'parameters', 'digest')},
+        **{name: sa.literal(value, _task.c[name].type)
+           for name, value in _UNSTARTED.items()},
+        'space': sa.bindparam('of_space'), 'created': command.c.now}
+    task = postgresql.insert(_task).from_select(
+        list(columns), sa.select(*columns.values()).select_from(command)
+    ).on_conflict_do_nothing().returning(
+        _task.c.id, _task.c.due, _task.c.priority).cte('task')
+    delayed = task.c.due > command.c.now
+    step = {
+        'task': task.c.id, 'job': command.c.id,
+        'precedence': -task.c.priority, 'delayed': sa.case(
+            (delayed, 1), else_=0),
+        'due': sa.case((delayed, task.c.due), else_=command.c.now),
+        'after': sa.literal_column('0'), 'move': sa.literal_column('0'),
+        'starts': sa.literal_column('1')}
+    return postgresql.insert(_ready).from_select(
+        list(step), sa.select(*step.values()).select_from(
+            task.join(command, sa.true()))).returning(_ready.c.task)

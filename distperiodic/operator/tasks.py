@@ -76,6 +76,9 @@ class TaskStore:
             # The first try may have been committed although its answer was
             # lost.
             repeated = next(tries) > 0
+            if (len(tasks) == 1 and tasks[0].queue is None and not repeated
+                    and insertion.insert_at_once(tx, tasks[0])):
+                return [tasks[0].id]
             queues = sorted({task.queue for task in tasks
                              if task.queue is not None})
             if queues:
