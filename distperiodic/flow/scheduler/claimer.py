@@ -518,12 +518,17 @@ class Claimer:
             name: waits for name, waits in self._waits.items() if any(waits)}
         for name, (waiting, released) in self._waits.items():
             # If many objects wait, most of them wait for runs of this
-            # scheduler, which are reported to this process. So do not read the
-            # rows of these objects.
+            # scheduler, which are reported to this process. Reports can be
+            # lost, so read the rows of some of these objects at each sweep.
             known = (self._dispatcher.objects(name)
                      if len(waiting) > self._piece else ())
-            released.update(
-                (key, None) for key in waiting if key not in known)
+            some = list(itertools.islice(
+                (key for key in waiting if key in known), self._piece))
+            released.update((key, None) for key in itertools.chain(
+                (key for key in waiting if key not in known), some))
+            for key in some:
+                # Check the other objects at the next sweep.
+                waiting[key] = waiting.pop(key)
         self.judge_released()
 
     def forget(self, job: str) -> None:
