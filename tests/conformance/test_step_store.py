@@ -234,6 +234,61 @@ def test_the_history_counts_each_task_of_a_queue_that_its_worker_goes_on_with(
     assert [int(number) for number in counted] == [3, 3, 0]
 
 
+def leases(board):
+    """Return the names of all leases, with their numbers of runs."""
+    engine = database.make_engine(board.url)
+    with engine.connect() as connection:
+        found = connection.execute(
+            sa.select(tables.lease.c.id, tables.lease.c.remaining)
+            .join(tables.job, tables.job.c.id == tables.lease.c.job)
+            .where(tables.job.c.space == board.group)).all()
+    engine.dispose()
+    return {row.id: row.remaining for row in found}
+
+
+def test_a_lease_ends_with_the_last_of_its_runs(board):
+    board.client.submit_many([{'type': 'two'}] * 3)
+    [lease] = board.take()
+    granted = board.begin(lease)
+
+    def end(claims):
+        ended = board.end(lease._replace(claims=claims), granted,
+                          proceed=here())
+        [(following, _)] = ended.granted
+        return following.id
+
+    first = end(lease.claims[:1])
+    assert leases(board) == {granted: 2, first: 1}
+    others = end(lease.claims[1:])
+    assert leases(board) == {first: 1, others: 2}
+
+
+def test_a_step_that_cannot_be_claimed_is_not_granted_with_others(board):
+    """The claim of its command is still open, so it stays ready."""
+    ids = board.client.submit_many([{'type': 'two'}] * 2)
+    [lease] = board.take()
+    granted = board.begin(lease)
+    engine, claim = database.make_engine(board.url), tables.claim
+    with engine.begin() as connection:
+        number = connection.scalar(sa.select(tables.job.c.id).where(
+            tables.job.c.space == board.group, tables.job.c.name == 'b.run'))
+        others = [column for column in claim.c if column is not claim.c.job]
+        connection.execute(sa.insert(claim).from_select(
+            [claim.c.job, *others],
+            sa.select(sa.literal(number), *others).where(
+                claim.c.object == ids[0])))
+    engine.dispose()
+
+    ended = board.end(lease, granted, proceed=here())
+
+    [(following, inputs)] = ended.granted
+    assert set(inputs) == {ids[1]}
+    assert [one.object for one in following.claims] == [ids[1]]
+    assert leases(board) == {following.id: 1}
+    assert board.end(following, following.id).done == {ids[1]}
+    assert board.client.get(ids[0]).status == 'running'
+
+
 def test_a_task_of_a_queue_that_is_delayed_is_not_granted(board):
     board.client.submit('patient', queue='q')
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)

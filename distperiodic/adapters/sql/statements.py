@@ -236,8 +236,8 @@ class Statements:
         if dialect.name == 'postgresql':
             self.count_and_make = self.make.add_cte(
                 self.count_of.cte('counted'))
-            self.claim_at_once = self._at_once(
-                dialect, self.claim_ended.move_returning)
+            self.claim_at_once = self.at_once(
+                dialect, self.claim_ended.move_returning, counted=('due',))
         this = _lease.c.id == sa.bindparam('stands_in')
         number = sa.bindparam('number', type_=sa.Integer)
         self.leave = sa.update(_lease).where(this).values(
@@ -322,24 +322,25 @@ class Statements:
                 _claim.c.rule != '',
                 _claim.c.settled < sa.bindparam('of_tick')))
 
-    def _at_once(self, dialect: Dialect, move: Any) -> Any:
-        """Build one statement that moves claims, counts the objects and
-        creates the lease.
+    def at_once(self, dialect: Dialect, move: Any,
+                counted: Sequence[str] = COUNTED) -> Any:
+        """Build a statement that moves claims and, if all were moved, counts
+        them and creates their lease.
 
-        The count and the lease are written only if all objects were moved.
+        :param move: Statement that moves and returns claims.
+        :param counted: See :meth:`_count`.
         """
         moved = move.cte('moved')
-        # Select one row if all objects were moved, and otherwise no row.
+        # Select one row if all claims were moved, and otherwise no row.
         every = sa.select(dialect.now.label('now')).select_from(
             moved).having(
                 sa.func.count() == sa.bindparam('new_remaining')).cte('every')
         made = _made(every.c.now)
-        counted = self._count(dialect, sa.bindparam('runner'),
-                              counted=('due',), given=every)
+        count = self._count(dialect, sa.bindparam('runner'), counted, every)
         lease = sa.insert(_lease).from_select(
             list(made), sa.select(*made.values()).select_from(every))
         return sa.select(moved).add_cte(
-            counted.cte('counted'), lease.cte('made'))
+            count.cte('counted'), lease.cte('made'))
 
     def _count(self, dialect: Dialect, member: Any,
                counted: Sequence[str] = COUNTED, given: Any = None) -> Any:

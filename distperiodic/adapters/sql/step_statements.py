@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
+from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import in_state
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
@@ -50,6 +51,19 @@ def claim(dialect: Dialect) -> Any:
         _claim, ('object', 'position'), (
             'job', 'tick', 'settled', 'state', 'fence', 'attempt', 'lease',
             'worker', 'since', 'rule'), change, in_state(before), GRANTED)
+
+
+def grant(dialect: Dialect, statements: Statements) -> Any:
+    """Claim the next steps of tasks and grant their runs, on PostgreSQL.
+
+    If all steps are claimed, the statement also counts them and creates their
+    lease. In any case, it deletes the lease of the runs that have ended if no
+    other runs are in that lease; ``left`` is then 1.
+    """
+    left = statements.last_leave.returning(_lease.c.id).cte('ended')
+    return statements.at_once(dialect, claim(dialect)).add_columns(
+        sa.select(sa.func.count()).select_from(left).scalar_subquery()
+        .label('left'))
 
 
 def _ready_now(dialect: Dialect, *conditions: Any) -> Any:

@@ -37,6 +37,7 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.partitions import SqlPartitions
 from distperiodic.adapters.sql.statements import Statements
+from distperiodic.adapters.sql.step_statements import grant
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import in_order
 from distperiodic.adapters.sql.transaction import run_once
@@ -82,6 +83,10 @@ class _End(NamedTuple):
     result: Mapping[str, Any] | None = None
 
 
+#: A lease of granted steps, with the inputs of these steps by task.
+_Granted = tuple[Lease, dict[str, workflow.StepInput]]
+
+
 class _Lease(NamedTuple):
     """The lease in which a step ran."""
 
@@ -104,6 +109,10 @@ class SqlSteps:
         self._numbers = numbers
         self._namespace = namespace
         self._outcomes = outcomes
+        #: Statement that claims and grants steps. None means that this
+        #: database has no such statement.
+        self._grant = grant(database.dialect, sql) if (
+            database.dialect.name == 'postgresql') else None
         #: Tasks that ended or became stuck in the current transaction.
         self._ended: list[task_rows.Task] = []
 
@@ -412,37 +421,43 @@ class SqlSteps:
                 counted.add(row.object)
             left += len(counted)
         moves.turn_queues()
-        granted = [] if proceed is None else self._proceed(
-            tx, moves, numbers, proceed, now, counts)
+        granted, written, is_left = (
+            ([], False, False) if proceed is None else self._proceed(
+                tx, moves, numbers, proceed, now, counts, run.id, left))
         moves.write()
-        counts = history.merged(counts)
+        if not written:
+            counts = history.merged(counts)
         # Write the last count in one statement with the first lease.
-        last_count = counts.pop() if granted and counts else None
+        last_count = (counts.pop() if granted and counts and not written
+                      else None)
         history.add(tx, counts)
         if waiting:
             tx.make(into, State.RETRY, number, tick, list(waiting), '',
                     pause(max(one.attempt for one in waiting.values())))
-        for lease, _ in granted:
+        for lease, _ in [] if written else granted:
             assert proceed is not None
             tx.make(lease.id, State.RUNNING, numbers[lease.job], lease.tick,
                     [one.object for one in lease.claims], proceed.holder,
                     proceed.seconds, counted=last_count)
             last_count = None
-        tx.leave(run.id, left)
+        if not is_left:
+            tx.leave(run.id, left)
         return ports.Advanced(
             counted | {row.object for row in rows[State.DONE]},
             set(waiting), {row.object for row in rows[State.DEAD]}, granted)
 
-    @staticmethod
-    def _proceed(tx: Transaction, moves: task_rows.Moves,
+    def _proceed(self, tx: Transaction, moves: task_rows.Moves,
                  numbers: Mapping[str, int], proceed: ports.Proceed,
-                 now: int, counts: list[dict[str, Any]]
-                 ) -> list[tuple[Lease, dict[str, workflow.StepInput]]]:
+                 now: int, counts: list[dict[str, Any]], ended: str, left: int
+                 ) -> tuple[list[_Granted], bool, bool]:
         """Claim steps that have just become ready, and grant their runs.
 
-        The caller creates the leases.
-
-        :param counts: Receives the counts to add to the history.
+        :param counts: The counts to add to the history. Those of the claims
+            are added to the list, and those that are written are removed.
+        :param ended: Lease of the runs that have ended.
+        :param left: Number of these runs.
+        :returns: the granted steps, whether their lease was created, and
+            whether the lease *ended* was deleted.
         """
         tasks: dict[str, task_rows.Task] = {}
         rows: dict[str, list[task_rows.Ready]] = {}
@@ -450,24 +465,36 @@ class SqlSteps:
             tasks[row.task] = task
             rows.setdefault(row.job, []).append(row)
         names = lease_names(proceed.into)
+        groups = [(job, tick, [row.task for row in of_tick], next(names))
+                  for job in sorted(rows)
+                  for tick, of_tick in _by_tick(rows[job], now)]
         granted = []
-        for job in sorted(rows):
-            for tick, of_tick in _by_tick(rows[job], now):
-                name = next(names)
-                keys = [row.task for row in of_tick]
+        written = is_left = False
+        for job, tick, keys, name in groups:
+            due = history.increments(
+                numbers[job], tick, proceed.holder, due=len(keys))
+            if self._grant is not None and len(groups) == 1:
+                *others, last = history.merged([*counts, due])
+                won, is_left = tx.grant_steps(
+                    self._grant, numbers[job], tick, keys, name,
+                    proceed.holder, proceed.seconds, last, ended, left)
+                written = len(won) == len(keys)
+                if written:
+                    counts[:] = others
+            else:
                 won = tx.claim_steps(numbers[job], tick, keys, name,
                                      State.RUNNING, proceed.holder)
-                if not won:
-                    continue
-                for key in won:
-                    moves.begin(tasks[key])
-                counts.append(history.increments(
-                    numbers[job], tick, proceed.holder, due=len(won)))
-                granted.append((
-                    Lease(name, job, tick, in_order(keys, won),
-                          State.RUNNING),
-                    {key: _input(tasks[key]) for key in won}))
-        return granted
+            if not won:
+                continue
+            for key in won:
+                moves.begin(tasks[key])
+            if not written:
+                counts.append(due | {'more_due': len(won)})
+            granted.append((
+                Lease(name, job, tick, in_order(keys, won),
+                      State.RUNNING),
+                {key: _input(tasks[key]) for key in won}))
+        return granted, written, is_left
 
     def _follow(self, moves: task_rows.Moves, end: _End, row: Any,
                 run: _Lease, now: int) -> None:

@@ -279,6 +279,13 @@ class Moves:
             return
         halts = leaves and failed and not row.goes_on
         following = None
+        if (leaves and row.halted is None and not halts
+                and self._tx.dialect.name == 'postgresql'):
+            following = connection.execute(
+                self._tx.dialect.once(_turn), ours).one_or_none()
+            if following is not None:
+                self.make_ready(Task(following), 0, following.move)
+            return
         if row.halted is None and not halts:
             # Lock the task as well: otherwise another transaction could cancel
             # it in the meantime.
@@ -328,6 +335,19 @@ _SET_HEAD = sa.update(_queue).where(*_OF_QUEUE).values(
     changes=_queue.c.changes + 1, **{
         name: sa.bindparam(f'new_{name}', type_=_queue.c[name].type)
         for name in ('head', 'halted', 'halted_why', 'halted_by')})
+
+
+def _turn(_: Dialect) -> Any:
+    """Build the statement that makes the next task the head of its queue.
+
+    It locks and returns this task. Without a waiting task, the queue has no
+    head, and no row is returned. Only PostgreSQL has such statements.
+    """
+    following = _LOCK_NEXT.cte('following')
+    turned = sa.update(_queue).where(*_OF_QUEUE).values(
+        head=sa.select(following.c.id).scalar_subquery(),
+        changes=_queue.c.changes + 1)
+    return sa.select(following).add_cte(turned.cte('turned'))
 
 
 def insert_ready(tx: Transaction, numbers: Numbers | Commands,

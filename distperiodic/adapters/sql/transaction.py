@@ -122,17 +122,47 @@ class Transaction:
         :param state: CLAIMED; or RUNNING, which also grants the runs to
             *worker*.
         """
-        ordered = sorted(keys)
         rows = self.connection.execute(
-            self.dialect.once(step_statements.claim), self.dialect.rows(
-                {'object': ordered, 'position': positions_of(ordered)},
-                job=number, tick=tick, settled=tick, state=state,
-                fence=first_fence(tick), attempt=1, lease=lease,
-                worker=worker, since=tick, rule=''))
+            self.dialect.once(step_statements.claim), self._steps(
+                number, tick, keys, lease, state, worker))
         if self.dialect.name != 'postgresql':
             return {one.object: one
                     for one in self.standing(number, keys, lease)}
         return {row.object: claim_of(row) for row in rows}
+
+    def grant_steps(self, statement: Any, number: int, tick: int,
+                    keys: Sequence[str], lease: str, holder: str,
+                    seconds: float, counted: dict[str, Any], ended: str,
+                    left: int) -> tuple[dict[str, Claim], bool]:
+        """Claim the next steps of tasks and grant their runs to *holder*.
+
+        If all steps are claimed, *counted* is added to the history, and the
+        lease is created.
+
+        :param statement: Result of :func:`.step_statements.grant`.
+        :param ended: Lease of the runs that have ended.
+        :param left: Number of these runs.
+        :returns: the claims by task, and whether the lease *ended* is deleted.
+            Otherwise call :meth:`leave`.
+        :raises DBDuplicateEntry: as in :meth:`make`.
+        """
+        rows = self.connection.execute(statement, {
+            **self._steps(number, tick, keys, lease, State.RUNNING, holder),
+            **self._lease(lease, State.RUNNING, number, tick, list(keys),
+                          holder, seconds),
+            **counted, 'stands_in': ended, 'number': left}).all()
+        return ({row.object: claim_of(row) for row in rows},
+                any(row.left for row in rows))
+
+    def _steps(self, number: int, tick: int, keys: Sequence[str], lease: str,
+               state: State, worker: str | None) -> Any:
+        """Return the parameters of :func:`.step_statements.claim`."""
+        ordered = sorted(keys)
+        return self.dialect.rows(
+            {'object': ordered, 'position': positions_of(ordered)},
+            job=number, tick=tick, settled=tick, state=state,
+            fence=first_fence(tick), attempt=1, lease=lease,
+            worker=worker, since=tick, rule='')
 
     def changed(self, change: Change,
                 parameters: dict[str, Any]) -> Sequence[Any]:
