@@ -106,7 +106,7 @@ def _listen_to_own_queue(driver: Any, target: Any,
     share, but no message is ever sent to these. The broker deletes the queue
     of the server after a time without a consumer.
 
-    :param hears: Other routing keys of messages for this queue.
+    :param hears: Further routing keys to which the queue is bound.
     """
     from oslo_messaging._drivers import amqpdriver
     from oslo_messaging._drivers import base

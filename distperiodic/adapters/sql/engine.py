@@ -78,8 +78,7 @@ _WAITS = {
 def check(connection_url: str) -> sa.URL:
     """Return *connection_url* in the form that the engine needs.
 
-    :raises ConfigError: The URL can never work, whatever the state of the
-        database.
+    :raises ConfigError: The URL is invalid, so a retry would also fail.
     """
     shown = redaction.redact(connection_url)
     try:
