@@ -55,7 +55,7 @@ class Run:
 
 @dataclasses.dataclass(slots=True)
 class Claim:
-    """One (job, object, tick) in the store, with all that happened to it."""
+    """One (job, object, tick) in the store, with its whole history."""
 
     job: str
     object: str

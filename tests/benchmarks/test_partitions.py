@@ -30,7 +30,7 @@ from tests import programs
 from tests import waiting
 from tests.benchmarks import measuring
 
-#: Seconds of a window, and seconds at its begin that do not count.
+#: Seconds of a window, and seconds at its beginning that do not count.
 WINDOW, SETTLING = 11.0, 3.0
 
 class Service:

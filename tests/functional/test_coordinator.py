@@ -622,8 +622,8 @@ def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
 
 
 def test_a_server_that_lost_its_data(fragile, join, figure):
-    """Such a server rejects its old clients for ever, so the members replace
-    their clients.
+    """A server that lost its data rejects its old clients forever, so the
+    members replace their clients.
     """
     rings = [join(fragile.url, name) for name in 'abc']
     all_know(rings)
@@ -1149,7 +1149,7 @@ def test_a_start_that_failed_can_be_tried_again(way, join):
 def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
         zookeeper, group, raw, way, join):
     """ZooKeeper rejects the client at once. So retries without a pause would
-    overload it.
+    overload ZooKeeper.
     """
     secret = kazoo.client.KazooClient(
         way.url.removeprefix('zookeeper://'))

@@ -278,8 +278,8 @@ except exceptions.ConfigError as exc:
 
 
 def test_eventlet_without_its_patches_is_refused_at_once():
-    """Without the patches its threads would never run, and no message would
-    report this.
+    """If eventlet has not patched the threads, the service's threads would
+    never run, and no message would report this.
     """
     told = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,

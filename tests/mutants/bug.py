@@ -62,7 +62,7 @@ class Bug(NamedTuple):
 
 
 def bugs():
-    """Return all bugs, file by file, in the order in which they stand."""
+    """Return all bugs, file by file, in the order of their lines."""
     return [bug for path in sorted(HERE.glob('*.txt'))
             for bug in read(path.read_text())]
 

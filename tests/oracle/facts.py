@@ -31,7 +31,8 @@ class Skip(NamedTuple):
     at: int
     job: str
     object: str
-    #: The watermark before the skip. The skip gives up the ticks after it.
+    #: The watermark before the skip. The skip gives up the ticks after this
+    #: watermark.
     before: int
     #: The last tick that the skip gives up.
     until: int

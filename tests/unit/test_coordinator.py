@@ -576,7 +576,9 @@ def test_starting_twice_and_stopping_twice_is_harmless(made, hash_ring):
 
 def test_threads_that_wait_for_a_start_that_fails_do_not_start_again(
         made, hash_ring):
-    """Otherwise the tenth thread would wait ten times as long as the first."""
+    """If each thread tried again, the tenth thread would wait ten times as
+    long as the first.
+    """
     def ask():
         with pytest.raises(exceptions.CoordinationUnavailable):
             hash_ring.start()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions on an object whose runs take time, and whose listing, schedule
-or job changes, against a model that looks at every tick one by one.
+or job changes, against a model that examines all ticks one by one.
 """
 
 import pytest
