@@ -328,7 +328,7 @@ class Client:
             never.wait(left)
             pause = min(_LONGEST_LOOK, 1.5 * pause)
 
-    # -- steer
+    # -- control
 
     def cancel(self, id_: str, why: str = '') -> Status:
         """Cancel a task, and return its status.

@@ -58,9 +58,10 @@ def server_class() -> type:
                     self.transport._driver, self._target, self.on_garbage,
                     self.hears)
             except (AttributeError, TypeError):
-                # This is another driver, or another release of oslo.messaging.
-                # Let oslo.messaging declare its three queues and log a
-                # traceback for each invalid message. That works as well.
+                # The driver is another one, or that of another release of
+                # oslo.messaging. Let oslo.messaging declare its three queues
+                # and log a traceback for each invalid message: the server
+                # works in this way, too.
                 LOG.debug('the queues are left to oslo.messaging',
                           exc_info=True)
                 return super()._create_listener()
