@@ -117,7 +117,7 @@ class Election:
         self.interval = min(_INTERVAL, lease / _PER_LEASE)
         self.role = Role.STARTING
         self.standing: Standing | None = None
-        #: Time at which the request was sent whose answer is *standing*.
+        #: Time at which the request that *standing* answers was sent.
         self._read_at = 0.0
         self._next_beat = 0.0
         self._pending = False

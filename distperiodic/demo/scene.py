@@ -133,7 +133,7 @@ class Scene:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since all first processes had joined."""
+        """Seconds since all of the first processes have joined."""
         return 0.0 if self._began is None else (
             self._clock.monotonic() - self._began)
 

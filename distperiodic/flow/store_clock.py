@@ -56,8 +56,8 @@ class StoreClock:
         #: The estimate at the last answer, and the monotonic clock at that
         #: moment, both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
-        #: The store's time at which the estimate is equal to it again, after
-        #: the estimate was ahead.
+        #: The store's time at which an estimate that was ahead is correct
+        #: again.
         self._meet: Instant = 0
         self._next = clock.monotonic()
         self._pending = False

@@ -134,7 +134,7 @@ def make_engine(connection_url: str, bounded: bool = True,
 
     :param bounded: True limits the duration of waits and of statements.
     :param options: Options of oslo.db's engine.
-    :raises ConfigError: the URL cannot work.
+    :raises ConfigError: the URL is invalid.
     """
     engine = engines.create_engine(
         check(connection_url), **{
