@@ -254,7 +254,8 @@ def bring(store, job, tick, key, state):
     """Bring a free object's tick to *state*; return its lease and newest
     claim.
 
-    A listed object has no claim. For it the result is ('', None).
+    An object that is only listed has no claim, so the result for LISTED is
+    ('', None).
     """
     if state is State.LISTED:
         enlist(store, job, tick - SECOND, key)

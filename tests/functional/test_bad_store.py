@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program reports a store that it cannot use in one line.
+"""A program reports, in one line, a store that it cannot use.
 
 If the fault is permanent, the program ends before it forks. If the fault may
 be repaired, the program logs it and waits, and no tick is lost.

@@ -980,9 +980,9 @@ def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
     """The points change just after the thread has read the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
-    # Only a private step is between a read and the use of its result. A
-    # process also calls Term.read when it joins, but then a change of points
-    # only makes it join again.
+    # Use a private method: no public one is called between a read of the group
+    # and the use of its result. A process also calls Term.read when it joins,
+    # but then a change of points only makes it join again.
     keep = a._read
     points = iter(range(42, 52))
 

@@ -98,7 +98,9 @@ def removed(data):
 
 
 def own_of(scene):
-    """Return own schedules of an object. A job of the group has none."""
+    """Return a strategy for the own schedule of an object. It is always None
+    in a job of scope ``group``.
+    """
     return st.sampled_from([None] if scene.group else [None, *scene.grids])
 
 
