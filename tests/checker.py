@@ -96,7 +96,9 @@ class Effect(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A time in which a process could not act, or knew that it must not."""
+    """An interval in which a process could not act, or knew that it must not
+    act.
+    """
 
     process: str
     begin: int

@@ -60,7 +60,7 @@ class Bus(abc.ABC):
 
     @abc.abstractmethod
     def send_garbage(self, queues):
-        """Send bytes that are no message of the product to each queue."""
+        """Send bytes that are not a message of the product to each queue."""
 
     @abc.abstractmethod
     def tap(self, *, listens=True):

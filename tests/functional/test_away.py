@@ -63,7 +63,7 @@ def wait_whole(cluster):
 
 def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
         started, zookeeper_server, rabbitmq, postgresql):
-    """ZooKeeper is down for three session timeouts. In this time the store
+    """ZooKeeper is down for three session timeouts. During this time the store
     decides which scheduler may claim.
     """
     cluster, first = started(zookeeper_server, rabbitmq, postgresql.url)

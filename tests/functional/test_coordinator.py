@@ -3,8 +3,8 @@
 
 Measured durations, such as the time until all members see a join, are printed
 and recorded as properties of the test. A deadline in a test only ensures that
-something happens at all, on a machine with any load. The printed figures show
-how fast it happens.
+something happens at all, under any load of the machine. The printed figures
+show how fast it happens.
 """
 
 import contextlib

@@ -175,7 +175,7 @@ launch(conf, Own(), SchedulerService(conf, Tasks(conf)),
 
 @pytest.fixture
 def host(tmp_path):
-    """Return a function that starts a program with its own service beside a
+    """Return a function that starts a program with a service of its own and a
     scheduler.
     """
     (tmp_path / 'tasks.py').write_text(TASKS.replace(

@@ -49,7 +49,7 @@ class Due(NamedTuple):
     at: int
     #: Time at which the tick is due, by the store's clock.
     instant: int
-    #: End of the time in which the tick is due: the next change of the
+    #: End of the interval in which the tick is due: the next change of the
     #: object's schedule or listing.
     until: int
     #: True if the tick must be decided; False if it only may run.
@@ -72,13 +72,13 @@ class Due(NamedTuple):
 
 @dataclasses.dataclass
 class Piece:
-    """A time in which one schedule of an object holds."""
+    """An interval in which one schedule of an object holds."""
 
     job: Job
     plan: due.Plan
-    #: Ticks that come due in this time may run.
+    #: Ticks that come due in this interval may run.
     may: Span
-    #: Ticks that come due in this time must be decided.
+    #: Ticks that come due in this interval must be decided.
     must: Span
     #: Ticks before this time are not due, because the object was not listed.
     listed: int

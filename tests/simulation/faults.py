@@ -31,7 +31,9 @@ class Faults:
         self._world.after(life.faults_until, self._cluster.heal)
 
     def _when(self, life):
-        """Return a time for a fault: near a tick of some job, or any time."""
+        """Return an instant for a fault: near a tick of some job, or at
+        random.
+        """
         random = self._random
         last = life.faults_until - 20
         at = random.uniform(life.faults_from, last)

@@ -180,7 +180,7 @@ class Life:
 
 
 class Piece:
-    """A time in which one schedule of a listed object holds."""
+    """An interval in which one schedule of a listed object holds."""
 
     def __init__(self, life):
         self.model, self.row = life.model, life.row

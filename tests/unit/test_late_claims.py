@@ -116,7 +116,7 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
     objects = [f'o-{n}' for n in range(120)]
     everyone = three_that_lose_two(world, objects, 605, spread=True)
     one = everyone[0]
-    # In this time its late scans read the rows of all members' objects.
+    # During this time its late scans read the rows of all members' objects.
     world.advance(200)
 
     def served():
@@ -139,7 +139,7 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
         worlds.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
         else key for key in (f'o-{n}' for n in range(60))]
     one = three_that_lose_two(world, objects, 1400)[0]
-    # In this time the job has ticks at 1800 and 2400.
+    # During this time the job has ticks at 1800 and 2400.
     world.advance(1020)
 
     def served():

@@ -271,7 +271,7 @@ def test_each_absence_is_told_once(flow, store, caplog):
         store.there.clear()
         flow.ask(number)
         wait_until(lambda: flow.line.away)
-        # The thread makes many attempts in this time.
+        # The thread makes many attempts during this time.
         assert not flow.line.flush(0.1)
         store.there.set()
         assert flow.line.flush(SOON)
