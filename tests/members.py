@@ -7,7 +7,7 @@
 
 A thread of the child calls get_subset every few milliseconds, like a program
 that starts work by the ring. It records the time of each call and its result.
-Times are of CLOCK_MONOTONIC, which all processes of a host share.
+Times are read from CLOCK_MONOTONIC, which all processes of a host share.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ class Bus(abc.ABC):
     """
 
     name: str
-    #: Counted unit of the requests to the server.
+    #: Unit in which requests to the server are counted.
     unit: str
     #: Class of the product that carries the messages, as MODULE:CLASS.
     carrier: str

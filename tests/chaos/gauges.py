@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from tests.chaos.cluster import SERVERS
 
-# Counted units of each server but the broker.
+# Units in which requests are counted, for each server except the broker.
 _UNITS = {'zookeeper': 'requests to ZooKeeper', 'postgresql': 'statements'}
 #: Seconds over which a rate is measured.
 WINDOW = 10
@@ -26,7 +26,7 @@ _LOOKS, _BETWEEN = 20, 0.3
 
 
 def unit(server, bus):
-    """Return the counted unit of a server.
+    """Return the unit in which requests to a server are counted.
 
     :param bus: bus of the cluster.
     """

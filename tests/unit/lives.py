@@ -4,7 +4,7 @@ documentation describes it.
 
 The model examines all ticks one by one. It follows the page ``tick.rst``: the
 ticks that are due by the row, the ``misfire`` policy for those that are late,
-and ``overlap`` for a tick that finds an earlier run.
+and ``overlap`` for a tick that comes due during an earlier run.
 """
 
 import functools

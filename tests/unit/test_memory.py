@@ -55,7 +55,8 @@ class Owner:
         return into
 
     def run(self, tick, *objects):
-        """Claim objects for *tick* and run them to success; return the claims.
+        """Claim objects for *tick* and run them successfully; return the
+        claims.
         """
         lease, won = self.claim(tick, *objects)
         keys = [one.object for one in won]
