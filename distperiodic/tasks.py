@@ -311,7 +311,8 @@ class Client:
 
         :param id_: Id of the task.
         :param timeout: Maximum number of seconds to wait. If the task has not
-            ended by then, it is returned as it is. None means no limit.
+            ended by then, it is returned with its current status. None means
+            no limit.
         :raises UnknownTask: No task of this group has that id.
         """
         end = None if timeout is None else self._clock.monotonic() + timeout

@@ -85,7 +85,9 @@ class Claim:
 
 
 class Effect(NamedTuple):
-    """A write to a system that compares fences, and its decision."""
+    """A write to a system that compares fences, and the decision of the
+    system.
+    """
 
     at: int
     job: str

@@ -236,7 +236,7 @@ class _Child:
 
 def main() -> None:
     child = _Child()
-    # Output of print() must not be taken for an answer.
+    # Output of print() must not look like an answer.
     out = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     for line in sys.stdin:
