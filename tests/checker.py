@@ -217,7 +217,7 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
             if not any(stall.begin <= run.start <= stall.end
                        for stall in stopped[one.process]):
                 found.append(Finding('overlap', (
-                    f'{run.job} {run.object}: {_told(one)} goes on at '
+                    f'{run.job} {run.object}: {_told(one)} continues at '
                     f'the start of {_told(run)}')))
         others.append(run)
     return found

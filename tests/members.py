@@ -101,7 +101,7 @@ class Process:
         def sure() -> bool:
             found.extend(self.asked())
             return any(one.known and one.at > after for one in found)
-        wait_until(sure, 20, 'it did not come to know its view')
+        wait_until(sure, 20, 'its view is still unknown')
         return found
 
     def signal(self, number: signal.Signals) -> float:

@@ -128,7 +128,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     def told(text):
         tell(f'{time.monotonic() - began:7.1f} {text}')
     with Cluster(place, bus) as cluster:
-        told('the servers are there')
+        told('the servers serve clients')
         without = bus.without | (KINDS.keys() - OF_THE_BUS if bus_only
                                  else set())
         if cluster.disk is None:

@@ -104,7 +104,7 @@ def assert_kept(cluster, first, last, **about):
     # The last results may not have arrived yet.
     waiting.wait_until(
         lambda: _totals(cluster, first, last) == (due, due), 15,
-        f'the history does not come to {due} due and ended', interval=0.2)
+        f'the history does not reach {due} due and ended', interval=0.2)
 
 
 def _totals(cluster, first, last):

@@ -36,7 +36,7 @@ def wait_account(cluster, tick, **expected):
         lambda: (lambda told: told and all(
             told[name] == number for name, number in expected.items())
             and told)(judged.account(cluster).get(judged.us(tick))),
-        40, f'the history of tick {tick} does not come to {expected}',
+        40, f'the history of tick {tick} does not reach {expected}',
         interval=0.2)
 
 

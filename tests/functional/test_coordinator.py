@@ -201,7 +201,7 @@ def all_know(rings, timeout=SOON):
     everybody = sorted(one.member_id for one in rings)
     for one in rings:
         wait_until(lambda one=one: knows(one, *everybody), timeout,
-                   f'{one.member_id} did not come to know {everybody}')
+                   f'{one.member_id} did not see {everybody}')
 
 
 def me(one):
@@ -521,12 +521,12 @@ def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
     began = time.monotonic()
 
     with way.being(fault):
-        holds(lambda: knows(one, 'a', 'b'), 0.5, 'it took fright at once')
+        holds(lambda: knows(one, 'a', 'b'), 0.5, 'it became uncertain at once')
     accepted = way.accepted
     wait_until(lambda: way.accepted > accepted or way.connections, 10)
     heard = one.ring_view().trusted_until
     wait_until(lambda: one.view(one.group_id).trusted_until > heard, SOON,
-               'nothing was heard again')
+               'no answer arrived again')
 
     assert me(one).entry == entry
     assert [names(v) for at, v in watcher.seen if at > began] == []
@@ -541,7 +541,7 @@ def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
 
     way.set('delay', 0.3)
 
-    holds(lambda: knows(one, 'a'), 4.5, 'it was not sure any more')
+    holds(lambda: knows(one, 'a'), 4.5, 'it was no longer certain')
     assert me(one).entry == entry
     assert len(watcher.seen) == 1
 
@@ -667,7 +667,7 @@ def test_an_ensemble_that_loses_one_and_then_its_quorum(
     killed = time.monotonic()
     wait_until(lambda: all(
         one.view(one.group_id).trusted_until > killed + 4 for one in rings),
-        SOON, 'nothing was heard of the rest of the ensemble')
+        SOON, 'no answer came from the rest of the ensemble')
     all_know(rings)
     figure('the leader was lost, all are sure again after',
            time.monotonic() - killed)
@@ -764,7 +764,7 @@ def test_a_forked_member_that_just_ends_leaves_its_parent_in_the_group(
     told = parent.do('fork', True)
 
     wait_until(lambda: parent.do('members') == [mine], SOON,
-               f'{told["identity"]} did not fall with its session')
+               f'{told["identity"]} did not leave with its session')
     assert parent.do('entry') == entry
     assert [one for one in parent.asked() if not one.known] == []
 

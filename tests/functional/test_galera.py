@@ -402,7 +402,7 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
                 before = turns.copy()
                 waiting.wait_until(lambda: all(
                     turns[n] > before[n] + 5 for n in range(3)), 60,
-                    'nothing goes on without the node')
+                    'no run continues without the node')
             finally:
                 over.set()
         at_once(kill, *(lambda number=number: work(number)

@@ -56,7 +56,7 @@ class Bug(NamedTuple):
         found = len(re.findall(f'(?={re.escape(self.old)})', text))
         if found != 1:
             raise DoesNotApply(
-                f'the patch no longer applies: its text stands {found} times '
+                f'the patch no longer applies: its text occurs {found} times '
                 f'in {self.path}')
         return text.replace(self.old, self.new)[1:]
 

@@ -6,7 +6,7 @@ The rules are those of the pages ``explanation/task``, ``howto/rollback`` and
 state machine. The evidence is the record of the commands, and each committed
 version of a row::
 
-    rows of a task ── visits: it stands at one command ──┐
+    rows of a task ── visits: it stays at one command ──┐
     runs of commands, grants of the store ───────────────┼─► findings
     submissions, requests of operators ──────────────────┘
 
@@ -408,7 +408,7 @@ def _submitted(facts: TaskFacts, histories: Mapping[str, Sequence[Row]]
     """Find tasks that were lost, stored twice, or never submitted."""
     for task in histories:
         if task not in facts.submissions:
-            yield Finding('invented', f'nobody has submitted task {task}')
+            yield Finding('invented', f'task {task} was never submitted')
     by_key: dict[str, set[str]] = collections.defaultdict(set)
     for task, one in facts.submissions.items():
         if one.key is not None and task in histories:

@@ -218,7 +218,7 @@ class Judge:
             self._open_since = self._world.t
         elif self._patience is not None and self._world.t > (
                 self._open_since + self._patience * SECOND):
-            self._find('late: nobody has taken over since '
+            self._find('late: no worker has taken over since '
                        f'{self._open_since / SECOND:.3f}')
             self._open_since = self._world.t
 
