@@ -280,7 +280,7 @@ class Scene:
 
     def _one_joins(self) -> None:
         seat = self._add('scheduler', len(self.members) + 1)
-        self._say(f'{seat.name} is started')
+        self._say(f'{seat.name} starts')
 
     def _one_is_killed(self) -> None:
         seat = self.members[1]

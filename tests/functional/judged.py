@@ -39,7 +39,7 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
            committed=()):
     """Return the record of the job ``ping`` of *cluster* between two ticks.
 
-    :param repeats: returns whether a run may be repeated although it ended,
+    :param repeats: returns whether a run that has ended may be repeated,
         because its process could not report the end. None allows this for the
         processes in *stalls*.
     :param windows: (begin, end) of each fault that explains unclaimed ticks,
