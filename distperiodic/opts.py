@@ -586,7 +586,7 @@ def _check_known(path: str) -> None:
     try:
         cfg.ConfigParser(path, read).parse()
     except (cfg.Error, OSError):
-        # oslo.config has just read the file, so somebody is changing it now.
+        # oslo.config has just read the file, so it is being changed now.
         return
     known = [opt.dest for opt in PARTITION_OPTS]
     for section in filter(is_of_partition, read):

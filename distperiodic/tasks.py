@@ -311,7 +311,8 @@ class Client:
 
         :param id_: Id of the task.
         :param timeout: Maximum number of seconds to wait. If the task has not
-            ended by then, it is returned as it is. None means no limit.
+            ended by then, it is returned with its current status. None means
+            no limit.
         :raises UnknownTask: No task of this group has that id.
         """
         end = None if timeout is None else self._clock.monotonic() + timeout
@@ -328,7 +329,7 @@ class Client:
             never.wait(left)
             pause = min(_LONGEST_LOOK, 1.5 * pause)
 
-    # -- steer
+    # -- control
 
     def cancel(self, id_: str, why: str = '') -> Status:
         """Cancel a task, and return its status.

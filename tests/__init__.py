@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests. They run on threads, as services do since the end of eventlet.
+"""The tests. They run on threads, as distperiodic's services do.
 
 oslo.service fixes its backend for the whole process when a module first needs
 it. So this package chooses the backend before any test module is imported.

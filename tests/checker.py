@@ -55,7 +55,7 @@ class Run:
 
 @dataclasses.dataclass(slots=True)
 class Claim:
-    """One (job, object, tick) in the store, with all that happened to it."""
+    """One (job, object, tick) in the store, with its whole history."""
 
     job: str
     object: str
@@ -85,7 +85,9 @@ class Claim:
 
 
 class Effect(NamedTuple):
-    """A write to a system that compares fences, and its decision."""
+    """A write to a system that compares fences, and the decision of the
+    system.
+    """
 
     at: int
     job: str
@@ -96,7 +98,9 @@ class Effect(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A time in which a process could not act, or knew that it must not."""
+    """An interval in which a process could not act, or knew that it must not
+    act.
+    """
 
     process: str
     begin: int
@@ -213,7 +217,7 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
             if not any(stall.begin <= run.start <= stall.end
                        for stall in stopped[one.process]):
                 found.append(Finding('overlap', (
-                    f'{run.job} {run.object}: {_told(one)} goes on at '
+                    f'{run.job} {run.object}: {_told(one)} continues at '
                     f'the start of {_told(run)}')))
         others.append(run)
     return found

@@ -13,16 +13,16 @@ import pytest
 from tests import services
 
 # Property tests judge results, and not the time that a busy machine takes, so
-# slow generation of examples is not a failure. A run of all tests tests a
-# change and must not depend on luck, so its examples are always the same.
+# slow generation of examples is not a failure. A run of all tests must not
+# depend on luck, so it always uses the same examples.
 # --hypothesis-profile=search tries other examples.
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     'same', deadline=None, derandomize=True, suppress_health_check=_SLOW)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
-# For a run that only asks whether a test fails: skip the search for smaller
-# examples.
+# For runs that only need to know whether a test fails: do not search for
+# smaller examples.
 hypothesis.settings.register_profile(
     'first', deadline=None, derandomize=True, suppress_health_check=_SLOW,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])

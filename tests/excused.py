@@ -19,7 +19,8 @@ from tests import checker
 
 
 class Window(NamedTuple):
-    """A time in which a fault, or an effect of the fault, may excuse a miss.
+    """An interval in which a fault, or an effect of the fault, may excuse a
+    miss.
     """
 
     begin: int

@@ -7,7 +7,7 @@
 
 A thread of the child calls get_subset every few milliseconds, like a program
 that starts work by the ring. It records the time of each call and its result.
-Times are of CLOCK_MONOTONIC, which all processes of a host share.
+Times are read from CLOCK_MONOTONIC, which all processes of a host share.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Process:
         def sure() -> bool:
             found.extend(self.asked())
             return any(one.known and one.at > after for one in found)
-        wait_until(sure, 20, 'it did not come to know its view')
+        wait_until(sure, 20, 'its view is still unknown')
         return found
 
     def signal(self, number: signal.Signals) -> float:
@@ -236,7 +236,7 @@ class _Child:
 
 def main() -> None:
     child = _Child()
-    # Output of print() must not be taken for an answer.
+    # Output of print() must not look like an answer.
     out = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -27,8 +27,8 @@ class MemberList(of_members.OfMembers, display.Table, lister.Lister):
     """Show the processes of the group, as the store knows them.
 
     A silent member has not reported for session_timeout: it was killed, it
-    hangs, or it cannot reach the store. Without a store, the command asks the
-    members over the broker.
+    hangs, or it cannot reach the store. Without a store, the command queries
+    the members over the broker.
     """
 
     essential = ('Member', 'Role', 'Partition role', 'State', 'Seen')

@@ -257,8 +257,8 @@ class Simulation:
         """Return how many objects move when *who* joins or leaves.
 
         :return: Three numbers of objects: all objects that change their owner;
-            the objects that must change their owner, because *who* owns them
-            before or after; and the objects that move between two other
+            the objects that must change their owner, because *who* is the old
+            or the new owner; and the objects that move between two other
             members.
         """
         moved = needed = 0

@@ -214,7 +214,7 @@ def drawn(look: 'Look') -> 'Iterator[Sequence[Any]]':
 
 def _row(look: 'Look', at: Position,
          command: 'tasks.Command') -> Sequence[Any]:
-    """Return the row of the command at *at*."""
+    """Return the row of *command*, which is at position *at* of its task."""
     task, position = look.task, look.position
     here = (at.step, at.back) == (position.step, position.back) and (
         not task.ended)

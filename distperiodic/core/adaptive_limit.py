@@ -25,7 +25,7 @@ _BRIEF = 0.5
 
 
 class AdaptiveLimit:
-    """The part of one scheduler in a shared limit.
+    """The share of one scheduler in a shared limit.
 
     :param most: Shared limit: the maximum number of concurrent runs of all
         schedulers.

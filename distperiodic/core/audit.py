@@ -162,8 +162,8 @@ def balance(ticks: Mapping[Instant, Counts],
     explain why objects are not counted at earlier ticks. A run that an
     operator triggered outside the schedule explains no other tick.
 
-    :param expected: For each tick, the number of objects that were due for it
-        and whose watermark is not before it.
+    :param expected: For each tick, the number of objects that were due for the
+        tick and whose watermark is not before the tick.
     :param undecided: For each tick, the number of objects by class, among the
         objects whose watermark is before the tick.
     """

@@ -10,8 +10,8 @@ states, and in the lease that the caller names.
 A *lease* holds claims of one job and tick for one holder, until an instant of
 the store's clock. A claim is in one lease at a time, and each grant creates a
 new lease. So if a claim is still in the lease of a caller, the claim has not
-been granted to another holder. To check the lease is as safe as to compare
-fences::
+been granted to another holder. Checking the lease is therefore as safe as
+comparing fences::
 
     scheduler's lease          worker's lease        lease without a holder
       waiting                    running               until the retry is due

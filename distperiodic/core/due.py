@@ -174,7 +174,7 @@ class Plan:
             around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the watermark of a listed object that changes to this plan.
 
-        Unlike a listing, the change is no tick of its own.
+        Unlike a listing, the change itself is not a tick.
 
         :param settled: The watermark before the change.
         :param since: Instant from which the object follows this plan.
@@ -299,7 +299,7 @@ class Plan:
         return tuple(reversed(found))
 
     def is_listing(self, row: Row, tick: Instant) -> bool:
-        """Return whether *tick* is due as the instant of the listing.
+        """Return whether *tick* is the instant of the listing, and is due.
 
         The object of *row* then has no phase. See :attr:`immediate`.
         """
@@ -309,8 +309,9 @@ class Plan:
                listing: bool = False) -> tuple[Instant, Instant | None]:
         """Return the first and the last instant at which *tick* runs.
 
-        Between them :meth:`verdict` runs it, if the object was not due for a
-        newer tick before. The last instant is None if it runs however late.
+        Between these instants :meth:`verdict` runs *tick*, unless the object
+        was due for a newer tick before. None as the last instant means that
+        *tick* runs even if it is very late.
 
         :param listing: True if *tick* is the instant of the listing.
         """

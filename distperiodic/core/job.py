@@ -170,7 +170,8 @@ class Job:
 
         :param since: Instant since which the job has its schedule. The method
             ignores *since* if *own* is given, because the row of each such
-            object records since when the object follows its schedule.
+            object records the instant from which the object follows its
+            schedule.
         :param own: The objects' own schedule. Such objects have no phase. None
             means that the objects follow the schedule of the job.
         """

@@ -36,7 +36,7 @@ def seconds_east(zone: tzinfo, second: int) -> int:
 
 
 def change_after(zone: tzinfo, low: int, high: int) -> int:
-    """Return the first second in (*low*, *high*] with another offset than
+    """Return the first second in (*low*, *high*] whose offset is not that of
     *low*.
 
     The offset at *high* must differ from the offset at *low*.

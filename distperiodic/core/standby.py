@@ -117,7 +117,7 @@ class Election:
         self.interval = min(_INTERVAL, lease / _PER_LEASE)
         self.role = Role.STARTING
         self.standing: Standing | None = None
-        #: Time at which the request was sent whose answer is *standing*.
+        #: Time at which the request that *standing* answers was sent.
         self._read_at = 0.0
         self._next_beat = 0.0
         self._pending = False
@@ -191,7 +191,7 @@ class Election:
     def requested(self, request: Request, now: float) -> None:
         """Record that the *request* of :meth:`next` was sent."""
         self._pending = True
-        # From now on another worker may become active, before the answer
+        # From now on another worker may become active, even before the answer
         # arrives. Even a request without an answer may have succeeded.
         self._releasing |= request is Request.RELEASE
         self._next_beat = now + self.interval

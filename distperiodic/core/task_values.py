@@ -8,7 +8,7 @@ from typing import Any
 
 from distperiodic.exceptions import InvalidTask
 
-#: Maximum number of characters of a module, a command or a type.
+#: Maximum number of characters of the name of a module, a command or a type.
 MAX_NAME = 90
 #: Maximum number of characters of the parameters of a task, as JSON.
 MAX_PARAMETERS = 1_000_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo as lines of text: its events, ticks and final account."""
+"""The demo as lines of text: its events, ticks and final summary."""
 
 import datetime
 import sys
@@ -82,7 +82,7 @@ def tick_line(scene: Scene, tick: Tick) -> str:
 
 
 def account_lines(scene: Scene) -> list[str]:
-    """Return the final account of the records of the handlers."""
+    """Return the final summary of the records of the handlers."""
     account = scene.account
     total = account.total()
     half, most, all_ = account.lateness(0.5, 0.99, 1.0)

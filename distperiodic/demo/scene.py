@@ -133,7 +133,7 @@ class Scene:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since all first processes had joined."""
+        """Seconds since all of the first processes have joined."""
         return 0.0 if self._began is None else (
             self._clock.monotonic() - self._began)
 
@@ -280,7 +280,7 @@ class Scene:
 
     def _one_joins(self) -> None:
         seat = self._add('scheduler', len(self.members) + 1)
-        self._say(f'{seat.name} is started')
+        self._say(f'{seat.name} starts')
 
     def _one_is_killed(self) -> None:
         seat = self.members[1]

@@ -25,8 +25,8 @@ LOG = logging.getLogger(__name__)
 _INTERVAL = 60.0
 # Seconds until the next query after an unreliable answer. A slow answer is
 # unreliable, because it may be wrong by half of its response time. An
-# unexpected time is unreliable, because somebody may just be correcting the
-# store's clock.
+# unexpected time is unreliable, because an operator may be correcting the
+# store's clock at that moment.
 _RETRY_AFTER = 1.0
 # A query sends up to _QUERIES requests, because the first request may be slow:
 # it may have to open a connection. After a response that took less than _FAST
@@ -56,8 +56,8 @@ class StoreClock:
         #: The estimate at the last answer, and the monotonic clock at that
         #: moment, both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
-        #: The store's time at which the estimate is equal to it again, after
-        #: the estimate was ahead.
+        #: The store's time at which an estimate that was ahead is correct
+        #: again.
         self._meet: Instant = 0
         self._next = clock.monotonic()
         self._pending = False
@@ -90,8 +90,8 @@ class StoreClock:
         """
         now = self._clock.monotonic()
         if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
-            # Somebody has set the local wall clock. The store's clock may
-            # follow after a delay, so query the store often for a while.
+            # The local wall clock was set. The store's clock may follow after
+            # a delay, so query the store often for a while.
             self._frequent_until = now + _INTERVAL
             self.sync()
         elif now >= self._next:

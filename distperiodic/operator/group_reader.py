@@ -45,7 +45,7 @@ class Job(NamedTuple):
 def connect(connection_url: str) -> Database:
     """Return a connection to the tables, which is opened at its first use.
 
-    :raises ConfigError: the URL cannot work.
+    :raises ConfigError: the URL is invalid.
     """
     return Database(connection_url, schema.check_connection)
 

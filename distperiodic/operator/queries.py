@@ -59,7 +59,7 @@ class Account(NamedTuple):
 
     #: Time of the store's clock when the data was read.
     now: int
-    #: First tick of the account. The history of earlier ticks may be pruned.
+    #: First tick of the audit. The history of earlier ticks may be pruned.
     begins: int
     #: Text of the schedule in force. An empty text means that it is unknown.
     schedule: str
@@ -341,7 +341,7 @@ def _alike(connection: sa.Connection, number: int, begins: int,
     :param excluded: Objects to leave out.
     """
     columns = [
-        # Replace all instants before the beginning of the account by the same
+        # Replace all instants before the beginning of the audit by the same
         # instant, so that more rows fall into one group.
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),

@@ -170,7 +170,7 @@ def _refusal(database: Database, statement: sa.Executable) -> str:
 
 
 def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
-    """Return one statement of each kind on *table* that affects no row."""
+    """Return statements on *table*, one of each kind, that affect no row."""
     column = next(iter(table.c))
     return [
         ('SELECT', sa.select(column).where(sa.false())),

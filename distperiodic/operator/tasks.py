@@ -125,7 +125,7 @@ class TaskStore:
             '[distperiodic] connection, or set connection to the database of '
             'the session and run: distperiodic db sync')
 
-    # -- steer
+    # -- control
 
     def cancel(self, task: str, by: str) -> Status:
         """Cancel a task, and return its status.

@@ -367,8 +367,8 @@ class Lifecycle(ServiceBase):
     def run(self) -> None:
         """Start, work until SIGTERM or Ctrl-C, and stop gracefully.
 
-        This method is the whole program of a process that runs this service
-        without a launcher. Call it in the main thread. SIGHUP reads the
+        A program that runs only this service, without a launcher, needs no
+        more than this call. Call it in the main thread. SIGHUP reads the
         mutable options again. A second Ctrl-C ends the process at once.
 
         :raises SystemExit: An option cannot be used; the text is one line.

@@ -92,7 +92,7 @@ class PartitionRole:
                 self._topic, me.process, seconds=settings.session_timeout,
                 starting=True)
         if others:
-            # This worker would run jobs beside the active worker.
+            # This worker would run jobs at the same time as the active worker.
             raise exceptions.ConfigError(
                 f'partition {self._topic!r} has mode = standby for '
                 f'{", ".join(sorted(map(identity_of, others)))}, but not for '

@@ -3,7 +3,7 @@
 
 A sorted set contains the pool, one sorted set per worker contains its bucket,
 and a hash contains the names of the buckets. Each call acquires a lock in
-Redis. The original releases another key than the one that it has locked. This
+Redis. The original releases a key other than the one that it has locked. This
 is corrected here, because otherwise no measurement is possible. A caller that
 does not get the lock tries again, while the original raises an error.
 ``tasks_done`` clears the whole bucket, as in the original.

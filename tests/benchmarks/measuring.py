@@ -2,10 +2,10 @@
 """Measurements and tables of the benchmarks.
 
 The cases of one table alternate, so that other load on the machine affects
-them equally. The result is the ratio of two medians of one run. A median is
-always shown with its least and greatest value. No benchmark fails because of
-its figures. The line below each table shows the load, which reveals the
-figures of a busy machine.
+them equally. The result is the ratio of two medians of one run. Each median is
+shown with the minimum and the maximum of its rounds. No benchmark fails
+because of its figures. The line below each table shows the load, which reveals
+the figures of a busy machine.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ def ms(seconds: float) -> str:
 
 
 def spread(figure: Figure) -> str:
-    """Return the least and the greatest value of a figure, in milliseconds."""
+    """Return the minimum and the maximum of a figure, in milliseconds."""
     return f'{ms(figure.least)}-{ms(figure.most)}'
 
 

@@ -31,7 +31,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
 
 
 def at_once(starts, ends):
-    """Return the greatest and the average number of concurrent runs."""
+    """Return the maximum and the average number of concurrent runs."""
     marks = sorted([(at, 1) for at in starts] + [(at, -1) for at in ends])
     most = going = 0
     for _, change in marks:

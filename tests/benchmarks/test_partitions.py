@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delay of the runs of a partition beside another partition that misbehaves.
+"""Delay of the runs of a partition while another partition misbehaves.
 
 The measured partition has 100 objects per second, each with its own due time.
-It runs alone and beside 15 objects of another partition with 5 threads. These
-objects are slow (1 s each, every 3 s), hang (they do not return), or crash
-(the process ends, every 3 s). All cases alternate within the same processes. A
-figure is the median over the rounds of the p99 of a window. A ratio is the
-ratio of two medians.
+It runs alone, and together with 15 objects of another partition with 5
+threads. These objects are slow (1 s each, every 3 s), hang (they do not
+return), or crash (the process ends, every 3 s). All cases alternate within the
+same processes. A figure is the median over the rounds of the p99 of a window.
+A ratio is the ratio of two medians.
 
 ``local``: one scheduler with its embedded store. A partition that crashes has
 ``executor = process``. ``messaging``: ZooKeeper, RabbitMQ and PostgreSQL, one
@@ -30,7 +30,7 @@ from tests import programs
 from tests import waiting
 from tests.benchmarks import measuring
 
-#: Seconds of a window, and seconds at its begin that do not count.
+#: Seconds of a window, and seconds at its beginning that do not count.
 WINDOW, SETTLING = 11.0, 3.0
 
 class Service:

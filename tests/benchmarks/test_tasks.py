@@ -385,8 +385,7 @@ def fill(connection, client, number, group, count):
 
 
 def costs(postgresql, place, count):
-    """Return the median seconds of each operation beside *count* waiting
-    tasks.
+    """Return the median seconds of each operation with *count* waiting tasks.
     """
     group = f'w{uuid.uuid4().hex[:8]}'
     conf = cfg.ConfigOpts()

@@ -276,13 +276,13 @@ def _booked(record_, booked):
             tuple(one) for one in booked).items():
         if number > 1:
             found.append(checker.Finding(
-                'doubled', f'effect {effect} stands {number} times'))
+                'doubled', f'effect {effect} exists {number} times'))
         if effect not in counted:
             found.append(checker.Finding(
-                'doubled', f'effect {effect} stands, and its run is not '
+                'doubled', f'effect {effect} exists, but its run is not '
                 'done'))
-    found += [checker.Finding('lost', f'{one} is done, and its effect does '
-                              'not stand')
+    found += [checker.Finding('lost', f'{one} is done, but its effect does '
+                              'not exist')
               for one in counted - {tuple(one) for one in booked}]
     return found
 

@@ -16,7 +16,7 @@ class Bus(abc.ABC):
     """
 
     name: str
-    #: Counted unit of the requests to the server.
+    #: Unit in which requests to the server are counted.
     unit: str
     #: Class of the product that carries the messages, as MODULE:CLASS.
     carrier: str
@@ -60,7 +60,7 @@ class Bus(abc.ABC):
 
     @abc.abstractmethod
     def send_garbage(self, queues):
-        """Send bytes that are no message of the product to each queue."""
+        """Send bytes that are not a message of the product to each queue."""
 
     @abc.abstractmethod
     def tap(self, *, listens=True):

@@ -155,7 +155,7 @@ class Happening:
             raise failed[0]
 
     def until(self, condition, timeout=60.0):
-        """Wait for a condition. Return whether it became true."""
+        """Wait for a condition. Return whether the condition became true."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             with contextlib.suppress(OSError):

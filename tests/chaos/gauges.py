@@ -14,11 +14,11 @@ import sqlalchemy as sa
 
 from tests.chaos.cluster import SERVERS
 
-# Counted units of each server but the broker.
+# Units in which requests are counted, for each server except the broker.
 _UNITS = {'zookeeper': 'requests to ZooKeeper', 'postgresql': 'statements'}
 #: Seconds over which a rate is measured.
 WINDOW = 10
-#: Greatest allowed ratio of a rate to the rate in calm times.
+#: Maximum allowed ratio of a rate to the rate without faults.
 STORM = 3.0
 # Number of measurements of the resources, and seconds between two of them. At
 # least one measurement falls between two ticks.
@@ -26,7 +26,7 @@ _LOOKS, _BETWEEN = 20, 0.3
 
 
 def unit(server, bus):
-    """Return the counted unit of a server.
+    """Return the unit in which requests to a server are counted.
 
     :param bus: bus of the cluster.
     """
@@ -72,7 +72,7 @@ def sizes(cluster, engine):
     """Return the size of each resource by name: the least of several
     measurements.
 
-    A resource that a tick needs only for a moment is no leak.
+    A resource that a tick needs only for a moment is not a leak.
     """
     least = {}
     for _ in range(_LOOKS):

@@ -87,7 +87,7 @@ class Lived:
     #: were skipped without a claim.
     endings: collections.Counter[str]
     #: For each server, its mean rate of requests before the first fault and
-    #: its greatest rate after that.
+    #: its maximum rate after that.
     rates: dict[str, tuple[float, float]]
     #: The resources in use before the first fault and at the end; see
     #: :func:`tests.chaos.gauges.sizes`.
@@ -114,7 +114,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
 
     :param place: an empty directory for logs and records, which stay there.
     :param seconds: length of the plan in seconds. All planned faults begin and
-        end in this time.
+        end within this time.
     :param bus: subclass of :class:`tests.chaos.bus.Bus`.
     :param only: kinds of the faults to apply. Empty means all kinds.
     :param pause: see :func:`tests.chaos.plan.draw`.
@@ -128,7 +128,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     def told(text):
         tell(f'{time.monotonic() - began:7.1f} {text}')
     with Cluster(place, bus) as cluster:
-        told('the servers are there')
+        told('the servers serve clients')
         without = bus.without | (KINDS.keys() - OF_THE_BUS if bus_only
                                  else set())
         if cluster.disk is None:

@@ -112,7 +112,7 @@ def forge(fault):
 
 
 def send_garbage(fault):
-    """Send bytes that are no message of the product."""
+    """Send bytes that are not a message of the product."""
     yield from fault.take('broker')
     fault.happened = False
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tests.chaos import failpoints
 
-#: Least and greatest duration in seconds, for each kind of fault.
+#: Minimum and maximum duration in seconds, for each kind of fault.
 KINDS = {
     'scheduler killed': (0.5, 6.0),
     'worker killed': (0.5, 6.0),
@@ -63,7 +63,7 @@ KINDS = {
 }
 
 
-#: Least and greatest number of seconds from the start of a fault to the start
+#: Minimum and maximum number of seconds from the start of a fault to the start
 #: of the next fault. Some faults do not overlap any other fault.
 LOOSE = (1.0, 12.0)
 #: Shorter intervals than :data:`LOOSE`. All kinds of faults occur sooner, but

@@ -38,8 +38,8 @@ def _stop(fault, pid):
 
 
 def _go_on(fault, pid, begin):
-    # The recorded stall includes 0.3 s after the end of the stop. In this time
-    # the process may still start overdue work.
+    # The recorded stall includes 0.3 s after the end of the stop. During this
+    # time the process may still start overdue work.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     yield 0.3

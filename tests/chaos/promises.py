@@ -4,9 +4,9 @@
 The simulation uses the same oracle. Here a scheduler counts as unable to claim
 during each fault of ZooKeeper or PostgreSQL. It also counts as unable during a
 fault of its own host, and for the :data:`START` seconds after that fault. If
-other schedulers are able to claim in this time, they must claim the ticks of
-the affected scheduler. There is no other excuse: the reason of each skip must
-be true at all times.
+other schedulers are able to claim during this time, they must claim the ticks
+of the affected scheduler. There is no other excuse: the reason of each skip
+must be true at all times.
 """
 
 from oslo_config import cfg

@@ -129,10 +129,10 @@ class _Tap(bus.Tap):
 
 
 def _message(line):
-    """Return the stream and the content of a message that a member sent.
+    """Return the stream and the content of a message that a member sent. None
+    means that the command sends no message of the product.
 
-    :param line: a command that Redis reports. None is returned if it sends no
-        message of the product.
+    :param line: a command that Redis reports.
     """
     words = [ast.literal_eval(f'b{word.decode()}')
              for word in _ARGUMENT.findall(line)]

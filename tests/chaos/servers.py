@@ -101,13 +101,13 @@ def delete_queue(fault):
 
 
 def command(fault, method):
-    """Call a method of the bus that makes its server do something."""
+    """Call *method* of the bus, which disturbs its server."""
     yield from fault.take('broker')
     yield from fault.apart(getattr(fault.cluster.bus, method))
 
 
 def end_connections(fault):
-    """Let the database end all connections but the one of this test."""
+    """Let the database end all connections except that of this test."""
     yield from fault.take('postgresql')
     with _asking(fault.cluster) as connection:
         connection.execute(sa.text(

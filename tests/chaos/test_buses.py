@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of messages reach the product, on each bus.
 
-If a bus of the tests did nothing, a life would pass without a fault.
+If a fault of a test bus had no effect, a run of the chaos suite would test
+nothing.
 """
 
 import contextlib

@@ -254,7 +254,8 @@ def bring(store, job, tick, key, state):
     """Bring a free object's tick to *state*; return its lease and newest
     claim.
 
-    A listed object has no claim. For it the result is ('', None).
+    An object that is only listed has no claim, so the result for LISTED is
+    ('', None).
     """
     if state is State.LISTED:
         enlist(store, job, tick - SECOND, key)
@@ -1350,7 +1351,8 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
 ])
 def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         store, job, tick, later, since):
-    """The process that lists the object may have been suspended before that.
+    """The process that lists the object may have been suspended after it had
+    read the catalogue.
     """
     enlist(store, job, tick, 'a', at=tick)
     delist(store, job, tick + 5 * SECOND, 'a')
@@ -2149,7 +2151,9 @@ def test_what_was_lost_less_often_begins_anew_once_it_has_ended(
 
 def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
         store, job, tick):
-    """Otherwise a job with short ticks would never reach its last attempt."""
+    """Without the earlier losses, a job with short ticks would never reach its
+    last attempt.
+    """
     lose(store, job, tick, 'a', 2)
     lose(store, job, tick, 'b', 5)
 

@@ -102,7 +102,7 @@ class Noted(Membership):
 
     def wait(self, *identities, timeout=SOON):
         wait_until(lambda: self.knows(*identities), timeout,
-                   f'{self.identity} did not come to know {identities}')
+                   f'{self.identity} did not see {identities}')
 
 
 def names(view):
@@ -251,7 +251,7 @@ def test_who_is_at_rest_stays(enter):
         assert b.knows('a', 'b')
         time.sleep(0.01)
 
-    assert [len(one.told) for one in (a, b)] == told, 'told of no change'
+    assert [len(one.told) for one in (a, b)] == told, 'no change'
     assert [one.me.entry for one in (a, b)] == entries
 
 

@@ -478,7 +478,9 @@ print(admin.promote('p', 'h:1', by='op', within=600.0).active, flush=True)
 
 
 def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
-    """Otherwise the choice would still be recorded after the take-over."""
+    """Without the wait, the choice would still be recorded after the
+    take-over.
+    """
     world.acquire(A)
     world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
     with subprocess.Popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a scheduler to its workers and back: guarantees of every bus.
+"""Messages from a scheduler to its workers and back: guarantees of every bus.
 
 Faults that only a broker has (broken, forged or stuck messages) are tested in
 tests/functional/test_messaging.py.

@@ -161,7 +161,7 @@ class Observer(coordinator.Coordinator):
     def wait_members(self, number, timeout=20.0):
         waiting.wait_until(
             lambda: len(self.now.members) == number, timeout,
-            f'group {self.group} did not come to {number} members',
+            f'group {self.group} did not reach {number} members',
             interval=0.01)
         return self.now
 

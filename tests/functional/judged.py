@@ -39,7 +39,7 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
            committed=()):
     """Return the record of the job ``ping`` of *cluster* between two ticks.
 
-    :param repeats: returns whether a run may be repeated although it ended,
+    :param repeats: returns whether a run that has ended may be repeated,
         because its process could not report the end. None allows this for the
         processes in *stalls*.
     :param windows: (begin, end) of each fault that explains unclaimed ticks,
@@ -104,7 +104,7 @@ def assert_kept(cluster, first, last, **about):
     # The last results may not have arrived yet.
     waiting.wait_until(
         lambda: _totals(cluster, first, last) == (due, due), 15,
-        f'the history does not come to {due} due and ended', interval=0.2)
+        f'the history does not reach {due} due and ended', interval=0.2)
 
 
 def _totals(cluster, first, last):

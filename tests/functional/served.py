@@ -52,7 +52,7 @@ def fail(context):
 
 def shout(context):
     # Only the first error of each exception class is logged as a warning. So
-    # raise another class than the other handlers.
+    # raise a class that no other handler raises.
     raise ValueError('\0\ud800' + 5_000_000 * 'x')
 
 

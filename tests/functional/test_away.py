@@ -63,7 +63,7 @@ def wait_whole(cluster):
 
 def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
         started, zookeeper_server, rabbitmq, postgresql):
-    """ZooKeeper is down for three session timeouts. In this time the store
+    """ZooKeeper is down for three session timeouts. During this time the store
     decides which scheduler may claim.
     """
     cluster, first = started(zookeeper_server, rabbitmq, postgresql.url)
@@ -129,8 +129,8 @@ def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
 
 def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
         started, zookeeper, rabbitmq, postgresql):
-    """A repeated call finds by the name of its lease that its first attempt
-    was committed. So the claim does not wait for the end of the lease.
+    """A repeated call recognizes, by the name of its lease, that its first
+    attempt was committed. So the claim does not wait until the lease expires.
     """
     url = sa.make_url(postgresql.url)
     with proxy.Proxy((url.host, url.port)) as way:

@@ -36,7 +36,7 @@ def wait_account(cluster, tick, **expected):
         lambda: (lambda told: told and all(
             told[name] == number for name, number in expected.items())
             and told)(judged.account(cluster).get(judged.us(tick))),
-        40, f'the history of tick {tick} does not come to {expected}',
+        40, f'the history of tick {tick} does not reach {expected}',
         interval=0.2)
 
 
@@ -95,7 +95,9 @@ def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
 
 def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
         cluster):
-    """This holds even if a tick is too short for six losses of a worker."""
+    """A tick may be too short for six losses of a worker; the losses of
+    earlier ticks count.
+    """
     cluster.set(spacing=10, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')
     for _ in range(2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program reports a store that it cannot use in one line.
+"""A program reports, in one line, a store that it cannot use.
 
 If the fault is permanent, the program ends before it forks. If the fault may
 be repaired, the program logs it and waits, and no tick is lost.
@@ -297,7 +297,8 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
 @pytest.mark.parametrize('kind', ['scheduler', 'worker'])
 def test_a_service_whose_store_is_away_stops_at_once(
         tmp_path, zookeeper, rabbitmq, kind):
-    """It does not wait for ``graceful_shutdown_timeout``, which is 20 s here.
+    """The service does not wait for ``graceful_shutdown_timeout``, which is 20
+    s here.
     """
     cluster = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url,

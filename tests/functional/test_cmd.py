@@ -74,7 +74,7 @@ class Service:
         waiting.wait_until(
             lambda: sum(row['role'] == 'member'
                         for row in self.table('status')) == number,
-            30, f'the group did not come to {number} members')
+            30, f'the group did not reach {number} members')
 
     def lines(self, name):
         path = self.place / name
@@ -143,13 +143,13 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
                 embedded.place / 'watch.log', 'status', '--watch', '0.2',
                 '--config-file', embedded.config) as watch:
             waiting.wait_until(lambda: '2 members' in watch.said(), 20,
-                               'nobody was there')
+                               'the group was empty')
             # Freeze the first process. The launcher does not react to this.
             for process in scheduler.family()[:1]:
                 process.suspend()
             waiting.wait_until(
                 lambda: re.search(GONE, watch.said()), 30,
-                'nobody was missed')
+                'no member was missing')
             watch.press_ctrl_c()
 
     assert commands.numbers(enough['finding']) == [2]

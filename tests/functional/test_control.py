@@ -318,7 +318,7 @@ def test_a_submission_is_on_record_without_its_parameters(place_of_sqlite):
 
 def test_a_trigger_that_reads_the_catalogue_is_on_record_before_it_writes(
         place_of_sqlite):
-    """An action that was interrupted is on record, without a successful
+    """An action that was interrupted has a record, without a successful
     outcome.
     """
     place = place_of_sqlite

@@ -3,8 +3,8 @@
 
 Measured durations, such as the time until all members see a join, are printed
 and recorded as properties of the test. A deadline in a test only ensures that
-something happens at all, on a machine with any load. The printed figures show
-how fast it happens.
+something happens at all, under any load of the machine. The printed figures
+show how fast it happens.
 """
 
 import contextlib
@@ -201,7 +201,7 @@ def all_know(rings, timeout=SOON):
     everybody = sorted(one.member_id for one in rings)
     for one in rings:
         wait_until(lambda one=one: knows(one, *everybody), timeout,
-                   f'{one.member_id} did not come to know {everybody}')
+                   f'{one.member_id} did not see {everybody}')
 
 
 def me(one):
@@ -521,12 +521,12 @@ def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
     began = time.monotonic()
 
     with way.being(fault):
-        holds(lambda: knows(one, 'a', 'b'), 0.5, 'it took fright at once')
+        holds(lambda: knows(one, 'a', 'b'), 0.5, 'it became uncertain at once')
     accepted = way.accepted
     wait_until(lambda: way.accepted > accepted or way.connections, 10)
     heard = one.ring_view().trusted_until
     wait_until(lambda: one.view(one.group_id).trusted_until > heard, SOON,
-               'nothing was heard again')
+               'no answer arrived again')
 
     assert me(one).entry == entry
     assert [names(v) for at, v in watcher.seen if at > began] == []
@@ -541,7 +541,7 @@ def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
 
     way.set('delay', 0.3)
 
-    holds(lambda: knows(one, 'a'), 4.5, 'it was not sure any more')
+    holds(lambda: knows(one, 'a'), 4.5, 'it was no longer certain')
     assert me(one).entry == entry
     assert len(watcher.seen) == 1
 
@@ -622,8 +622,8 @@ def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
 
 
 def test_a_server_that_lost_its_data(fragile, join, figure):
-    """Such a server rejects its old clients for ever, so the members replace
-    their clients.
+    """A server that lost its data rejects its old clients forever, so the
+    members replace their clients.
     """
     rings = [join(fragile.url, name) for name in 'abc']
     all_know(rings)
@@ -667,7 +667,7 @@ def test_an_ensemble_that_loses_one_and_then_its_quorum(
     killed = time.monotonic()
     wait_until(lambda: all(
         one.view(one.group_id).trusted_until > killed + 4 for one in rings),
-        SOON, 'nothing was heard of the rest of the ensemble')
+        SOON, 'no answer came from the rest of the ensemble')
     all_know(rings)
     figure('the leader was lost, all are sure again after',
            time.monotonic() - killed)
@@ -764,7 +764,7 @@ def test_a_forked_member_that_just_ends_leaves_its_parent_in_the_group(
     told = parent.do('fork', True)
 
     wait_until(lambda: parent.do('members') == [mine], SOON,
-               f'{told["identity"]} did not fall with its session')
+               f'{told["identity"]} did not leave with its session')
     assert parent.do('entry') == entry
     assert [one for one in parent.asked() if not one.known] == []
 
@@ -980,9 +980,9 @@ def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
     """The points change just after the thread has read the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
-    # Only a private step is between a read and the use of its result. A
-    # process also calls Term.read when it joins, but then a change of points
-    # only makes it join again.
+    # Use a private method: no public one is called between a read of the group
+    # and the use of its result. A process also calls Term.read when it joins,
+    # but then a change of points only makes it join again.
     keep = a._read
     points = iter(range(42, 52))
 
@@ -1149,7 +1149,7 @@ def test_a_start_that_failed_can_be_tried_again(way, join):
 def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
         zookeeper, group, raw, way, join):
     """ZooKeeper rejects the client at once. So retries without a pause would
-    overload it.
+    overload ZooKeeper.
     """
     secret = kazoo.client.KazooClient(
         way.url.removeprefix('zookeeper://'))

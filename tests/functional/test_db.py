@@ -310,7 +310,7 @@ def test_tables_of_another_release_are_refused_in_one_line(
     assert version in str(raised.value)
     assert 'distperiodic db sync' in str(raised.value)
     assert 'loopback-only' not in str(raised.value)
-    assert len(claim(store, 'a').won) == 1, 'it was not looked at again'
+    assert len(claim(store, 'a').won) == 1, 'it was not checked again'
     store.close()
 
 
@@ -430,7 +430,7 @@ def test_a_server_that_comes_back_is_used_again(request, service):
 
     server.stop()
     server.start()
-    assert len(claim(store, 'c').won) == 1, 'the old connection is not it'
+    assert len(claim(store, 'c').won) == 1, 'the old connection was used'
     assert claim(store, 'a', 'b', 'c').won == []
     store.close()
 

@@ -143,7 +143,7 @@ def test_members_die_with_a_demo_that_is_killed(stage):
         demo.process.kill()
         demo.process.wait(10)
         waiting.wait_until(lambda: not stage.members(), 5,
-                           'the members went on')
+                           'the members continued')
     # The killed process could not remove its directory.
     directory, = stage.directories()
     shutil.rmtree(directory)

@@ -270,7 +270,7 @@ def test_large_tables_are_found_if_no_scheduler_deletes_old_rows(
     place = place_of_sqlite
     monkeypatch.setattr(store_checks, '_MANY', 2)
     place.run('poll', place.now, 'a')
-    # A large history is no fault while its rows are recent.
+    # A large history is not a fault while its rows are recent.
     assert wrong(examine(place)) == {}
 
     place.run('poll', place.now - 40 * DAY, 'b')

@@ -71,7 +71,7 @@ def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
     again = alone.start('scheduler')
     end = alone.wait_complete(1, after=time.time())[-1]
     waiting.wait_until(lambda: not under_way(alone), 20,
-                       'what had begun did not end')
+                       'the runs in progress did not end')
 
     assert time.time() - killed < alone.options.get('lease', 60) / 2
     judged.assert_kept(alone, begin, end,
@@ -278,8 +278,8 @@ except exceptions.ConfigError as exc:
 
 
 def test_eventlet_without_its_patches_is_refused_at_once():
-    """Without the patches its threads would never run, and no message would
-    report this.
+    """If eventlet has not patched the threads, the service's threads would
+    never run, and no message would report this.
     """
     told = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,

@@ -252,7 +252,7 @@ def test_of_claimers_on_all_nodes_one_wins_each_object(cluster, job):
 
 def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
         stores, job):
-    """Never do both calls succeed, even at the same time."""
+    """The two calls never both succeed, even at the same time."""
     first, second, _ = stores
     first.renew([name()], holder=WORKER, seconds=LONG)
     second.take_over_expired([job], into=name(), holder='', seconds=LONG,
@@ -278,7 +278,7 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
 
 
 def test_of_two_starts_at_once_one_at_least_sees_them_both(stores, job):
-    """So a limit on concurrent runs holds over all nodes."""
+    """Because of this, a limit on concurrent runs applies across all nodes."""
     for _ in range(20):
         tick, leases = next(TICKS), [name(), name()]
         for key, lease in zip('ab', leases, strict=True):
@@ -402,7 +402,7 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
                 before = turns.copy()
                 waiting.wait_until(lambda: all(
                     turns[n] > before[n] + 5 for n in range(3)), 60,
-                    'nothing goes on without the node')
+                    'no run continues without the node')
             finally:
                 over.set()
         at_once(kill, *(lambda number=number: work(number)

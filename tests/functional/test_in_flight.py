@@ -29,7 +29,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
 
 
 def most_at_once(cluster):
-    """Return the greatest number of concurrent runs of ping and pong."""
+    """Return the maximum number of concurrent runs of ping and pong."""
     marks = sorted(
         (run.at, change) for job in ('ping', 'pong')
         for event, change in (('start', 1), ('end', -1))

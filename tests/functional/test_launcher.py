@@ -74,7 +74,7 @@ def wait_changed(running, points):
 
 
 def test_options_are_read_again_without_a_pause(running, tmp_path, zookeeper):
-    """This holds even in the process with the hanging handler."""
+    """The process with the hanging handler reads the options, too."""
     before = pids(tmp_path)
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
     hung_up = time.time()
@@ -175,7 +175,7 @@ launch(conf, Own(), SchedulerService(conf, Tasks(conf)),
 
 @pytest.fixture
 def host(tmp_path):
-    """Return a function that starts a program with its own service beside a
+    """Return a function that starts a program with a service of its own and a
     scheduler.
     """
     (tmp_path / 'tasks.py').write_text(TASKS.replace(
@@ -199,7 +199,7 @@ def notes(place, text):
 
 
 def test_a_service_of_ones_own_runs_beside_a_scheduler(host, tmp_path):
-    """An error of one service ends the process of both. Then a new process
+    """An error of one service ends the process of both, and a new process
     starts.
     """
     with host(f'[distperiodic]\nstate_path = {tmp_path}\n') as program:

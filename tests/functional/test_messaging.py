@@ -169,7 +169,7 @@ def test_what_is_meant_for_another_process_is_dropped_aloud(
 
 
 def test_what_is_meant_for_another_term_of_the_process_goes_on(ends):
-    """The bus delivers the message. Its receiver compares the term later, and
+    """The bus delivers the message. The receiver compares the term later, and
     answers.
     """
     ends.send(1, worker=ends.worker.replace('~1~', '~2~'))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services work with the least and the greatest value of each numeric
-option.
+"""The services work with the minimum and the maximum of each numeric option.
 
 Each test changes one option.
 """

@@ -21,8 +21,8 @@ QUEUE = 'distperiodic.g.reports.s~1'
 
 @contextlib.contextmanager
 def way(port, before, word):
-    """Lead connections to *port*, and call *before* when a request contains
-    *word*. Yield the port of this way.
+    """Forward connections to *port*, and call *before* when a request contains
+    *word*. Yield the port of the proxy.
     """
     def forward(source, target, look):
         with contextlib.suppress(OSError), source, target:

@@ -126,7 +126,7 @@ def test_no_service_and_no_command_tells_a_secret(service):
             program.wait(60)
             said[program.log.stem] = program.said()
 
-    # The programs did log what they could.
+    # Each command has run, and the programs have logged at DEBUG.
     assert [name for name, text in said.items() if '--help' in text] == []
     assert 'Sending request' in said['scheduler']
     assert 'Sending request' in said['status']

@@ -323,7 +323,7 @@ def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
             away = time.time()
             waiting.wait_until(
                 lambda: remote.logged('not sent'), 20,
-                'nobody noticed that the broker is away')
+                'no process noticed that the broker is down')
             # The scheduler is still a member and still ticks, so it does not
             # wait for the broker.
             assert len(group.now.members) == 1

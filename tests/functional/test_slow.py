@@ -30,8 +30,8 @@ def cluster(tmp_path, postgresql):
 
 
 def longest_gap(runs, begin, end):
-    """Return the longest time without the begin of one of *runs* within
-    [*begin*, *end*], in seconds.
+    """Return the longest interval within [*begin*, *end*] in which none of
+    *runs* began, in seconds.
     """
     times = [begin, *sorted(
         run.at for run in runs if begin < run.at < end), end]

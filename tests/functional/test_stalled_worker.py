@@ -66,7 +66,7 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
 
             with way.being('drop'):
                 workers.wait_members(1)
-                assert under_way(cluster, pid), 'nothing was at stake'
+                assert under_way(cluster, pid), 'no run was in progress'
                 cluster.wait_complete(1, after=time.time())
             workers.wait_members(2)
         last = cluster.wait_complete(1, after=time.time())[-1]

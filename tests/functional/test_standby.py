@@ -93,7 +93,9 @@ def wait_pids(cluster, after, timeout=20.0):
 
 
 def turns(cluster):
-    """Return how often the process that began runs changed."""
+    """Return how many runs began in a process other than that of the run
+    before.
+    """
     begun = sorted(cluster.runs(), key=lambda run: run.at)
     return sum(one.pid != other.pid
                for one, other in itertools.pairwise(begun))

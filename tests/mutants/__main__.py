@@ -32,7 +32,7 @@ def main(arguments=None):
     bugs = [bug for bug in all_bugs() if not options.only or any(
         text in f'{bug.name} {bug.path}' for text in options.only)]
     if not bugs:
-        parser.error('no bug has that name')
+        parser.error('there is no bug of that name')
     if options.list:
         for bug in bugs:
             print(f'{bug.name}\n    {bug.path}: {", ".join(bug.suites)}')

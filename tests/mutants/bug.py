@@ -56,13 +56,13 @@ class Bug(NamedTuple):
         found = len(re.findall(f'(?={re.escape(self.old)})', text))
         if found != 1:
             raise DoesNotApply(
-                f'the patch no longer applies: its text stands {found} times '
+                f'the patch no longer applies: its text occurs {found} times '
                 f'in {self.path}')
         return text.replace(self.old, self.new)[1:]
 
 
 def bugs():
-    """Return all bugs, file by file, in the order in which they stand."""
+    """Return all bugs, file by file, in the order of their lines."""
     return [bug for path in sorted(HERE.glob('*.txt'))
             for bug in read(path.read_text())]
 

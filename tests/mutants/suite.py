@@ -60,7 +60,7 @@ class Unusable(Exception):
 
 
 class NoSuchTest(Unusable):
-    """A test that has caught a bug before does not exist any more."""
+    """A test that has caught a bug before no longer exists."""
 
 
 def suite(name, tests=()):

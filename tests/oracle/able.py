@@ -12,7 +12,7 @@ The library promises two claims. The earlier of their deadlines holds:
 
 A member is able to claim while it is alive, knows that it is a member, is not
 stalled, and receives answers from the store. The bounds count from the end of
-the last time in which it was not able.
+the last interval in which it was not able.
 """
 
 from tests.oracle.due import Owners
@@ -23,7 +23,7 @@ from tests.oracle.facts import without
 
 
 class Able:
-    """The times in which each member was able to claim."""
+    """The intervals in which each member was able to claim."""
 
     def __init__(self, facts: Facts, owners: Owners):
         self._bounds = facts.bounds

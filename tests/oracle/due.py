@@ -49,15 +49,16 @@ class Due(NamedTuple):
     at: int
     #: Time at which the tick is due, by the store's clock.
     instant: int
-    #: End of the time in which the tick is due: the next change of the
+    #: End of the interval in which the tick is due: the next change of the
     #: object's schedule or listing.
     until: int
     #: True if the tick must be decided; False if it only may run.
     must: bool
     plan: due.Plan
     job: Job
-    #: Time from which the store knows the object: when a reading recorded it,
-    #: or by when a reading had to record it.
+    #: Time from which the store knows the object: the time at which a reading
+    #: recorded it, or else the latest time at which a reading had to record
+    #: it.
     known: int
     #: First instant for which the tick may be claimed. After a change of the
     #: schedule the same tick may be due once more, but it runs only once.
@@ -71,13 +72,13 @@ class Due(NamedTuple):
 
 @dataclasses.dataclass
 class Piece:
-    """A time in which one schedule of an object holds."""
+    """An interval in which one schedule of an object holds."""
 
     job: Job
     plan: due.Plan
-    #: Ticks that come due in this time may run.
+    #: Ticks that come due in this interval may run.
     may: Span
-    #: Ticks that come due in this time must be decided.
+    #: Ticks that come due in this interval must be decided.
     must: Span
     #: Ticks before this time are not due, because the object was not listed.
     listed: int
@@ -180,8 +181,8 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, since: int,
 
 def _job_ticks(facts: Facts, job: str, begin: int, end: int
                ) -> Iterator[int]:
-    """Yield the times from *begin* to before *end* at which ticks of a job
-    come. Each tick is of the schedule that is in force at its time.
+    """Yield the times in [*begin*, *end*) at which ticks of a job come due.
+    Each tick belongs to the schedule that is in force at its time.
     """
     for since, until, one in _until_next(facts.in_force[job]):
         if one is None or until <= begin:
@@ -277,8 +278,8 @@ class Owners:
 
     def reading(self, pair: Pair, since: int, *,
                 there: bool) -> Reading | None:
-        """Return the first reading of a catalogue after *since* that its
-        object's owner made and was able to record.
+        """Return the first reading of a catalogue after *since* that the owner
+        of the object made, and was able to record.
 
         :param there: whether the reading must contain the object, or must not
             contain it.

@@ -31,7 +31,8 @@ class Skip(NamedTuple):
     at: int
     job: str
     object: str
-    #: The watermark before the skip. The skip gives up the ticks after it.
+    #: The watermark before the skip. The skip gives up the ticks after this
+    #: watermark.
     before: int
     #: The last tick that the skip gives up.
     until: int
@@ -77,12 +78,13 @@ class Scheduler:
     entered: int | None = None
     #: Time at which the process was killed or began to stop.
     left: int = FOREVER
-    #: Times in which the process could not claim: it was stalled, or the store
-    #: did not answer it.
+    #: Intervals in which the process could not claim: it was stalled, or the
+    #: store did not answer it.
     unable: list[Span] = dataclasses.field(default_factory=list)
-    #: Times in which its catalogue methods did not return.
+    #: Intervals in which its catalogue methods did not return.
     unread: list[Span] = dataclasses.field(default_factory=list)
-    #: Times in which the process could not detect that members joined or left.
+    #: Intervals in which the process could not detect that members joined or
+    #: left.
     unaware: list[Span] = dataclasses.field(default_factory=list)
 
     def aware(self, change: int) -> int:
@@ -102,16 +104,16 @@ class Entry(NamedTuple):
 class Bounds(NamedTuple):
     """Limits on delays, in microseconds."""
 
-    #: Greatest time from the moment when a member owns an object to its claim
+    #: Maximum time from the moment when a member owns an object to its claim
     #: of a due tick of this object.
     prompt: int
-    #: Greatest time from the moment when any member is able to claim to its
+    #: Maximum time from the moment when some member is able to claim, to its
     #: claim of a tick that the owner leaves unclaimed.
     late: int
     #: Interval between two checks of the paused jobs, and of the ticks that
     #: wait for a run of another process.
     sweep: int
-    #: Greatest deviation of a decision from the end of a grace, and greatest
+    #: Maximum deviation of a decision from the end of a grace, and maximum
     #: time for which a change may be unknown.
     slack: int
 
@@ -134,7 +136,7 @@ class Facts:
         default_factory=dict)
     readings: dict[str, list[Reading]] = dataclasses.field(
         default_factory=dict)
-    #: Times in which each job was paused.
+    #: Intervals in which each job was paused.
     pauses: dict[str, list[Span]] = dataclasses.field(default_factory=dict)
     #: (job, tick) pairs that an operator triggered.
     triggered: set[tuple[str, int]] = dataclasses.field(default_factory=set)

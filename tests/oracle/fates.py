@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outcome of each due tick, and a check of the reason for each skip.
 
-A skip with one of these reasons is true under the condition beside it:
+The reason of a skip is true under the condition in its row:
 
 ======== ==============================================================
 misfire  no member was able to claim the tick in time; or a newer tick,

@@ -6,7 +6,7 @@ The rules are those of the pages ``explanation/task``, ``howto/rollback`` and
 state machine. The evidence is the record of the commands, and each committed
 version of a row::
 
-    rows of a task ── visits: it stands at one command ──┐
+    rows of a task ── visits: it stays at one command ──┐
     runs of commands, grants of the store ───────────────┼─► findings
     submissions, requests of operators ──────────────────┘
 
@@ -131,7 +131,7 @@ class TaskFacts:
 
 @dataclasses.dataclass
 class _Visit:
-    """The time in which a task stands at one command."""
+    """The interval in which a task is at one command."""
 
     rows: list[Row]
     end: int
@@ -225,7 +225,7 @@ def _judge_task(facts: TaskFacts, submission: Submission,
 
 
 def _visits(rows: Sequence[Row], end: int) -> Iterator[_Visit]:
-    """Divide the history of a task by the commands at which it stands."""
+    """Divide the history of a task into visits, one for each command."""
     visit: _Visit | None = None
     for row in rows:
         before = None if visit is None else visit.rows[-1]
@@ -278,7 +278,9 @@ def _received(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
 
 def _within(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
             ) -> Iterator[Finding]:
-    """Find results that were added although the task did not move."""
+    """Find results that were added although the task stayed at the same
+    command.
+    """
     for row in visit.rows:
         if json.loads(row.parameters) != known:
             yield _finding(
@@ -406,7 +408,7 @@ def _submitted(facts: TaskFacts, histories: Mapping[str, Sequence[Row]]
     """Find tasks that were lost, stored twice, or never submitted."""
     for task in histories:
         if task not in facts.submissions:
-            yield Finding('invented', f'nobody has submitted task {task}')
+            yield Finding('invented', f'task {task} was never submitted')
     by_key: dict[str, set[str]] = collections.defaultdict(set)
     for task, one in facts.submissions.items():
         if one.key is not None and task in histories:
@@ -535,8 +537,8 @@ def _place_in_line(row: Row) -> tuple[int, str]:
 def _unended(facts: TaskFacts, queues: _Queues,
              histories: Mapping[str, Sequence[Row]],
              runs: Mapping[str, Sequence[CommandRun]]) -> Iterator[Finding]:
-    """Find tasks that had enough time, but have neither ended nor have a
-    reason to wait.
+    """Find tasks that had enough time but have not ended, and have no reason
+    to wait.
     """
     since = facts.end - facts.patience
     for task, rows in histories.items():

@@ -6,7 +6,7 @@ takes the first available one of these:
 
 1. the server whose URL is in the environment: ``DISTPERIODIC_TEST_`` +
    service + ``_URL``, for example ``DISTPERIODIC_TEST_ZOOKEEPER_URL``. A test
-   that breaks its server asks for ``its_own``, and never gets this one;
+   that breaks its server passes ``its_own``, and never gets this one;
 2. a container, if a Docker daemon answers;
 3. the program of the Debian package.
 

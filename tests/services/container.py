@@ -33,8 +33,8 @@ class Container:
         """Store the settings of the container.
 
         :param inside: Port on which the server listens in the container.
-        :param port: Port of loopback that leads to *inside*. A port that
-            Docker chooses would change with each start.
+        :param port: Port on the loopback interface that is forwarded to
+            *inside*. A port that Docker chooses would change with each start.
         """
         self._make = make
         self._ports = {f'{inside}/tcp': (ports.HOST, port)}

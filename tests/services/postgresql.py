@@ -45,9 +45,9 @@ def postgresql(*, its_own: bool = False, within: pathlib.Path | None = None
                ) -> Iterator[PostgreSQL | server.ExternalServer]:
     """One PostgreSQL server.
 
-    :param its_own: never the server that the environment names.
-    :param within: a directory for its data, such as a small file system;
-        not for a container.
+    :param its_own: True if the server in the environment must not be used.
+    :param within: Directory for its data, such as a small file system. A
+        container ignores this parameter.
     """
     found = None if its_own else server.external('POSTGRESQL')
     if found:
@@ -67,7 +67,7 @@ def postgresql(*, its_own: bool = False, within: pathlib.Path | None = None
     with (server.directory('postgresql', within) as place,
           server.running(_started_here(place, port)) as one):
         yield one
-        # One that is killed leaves shared memory behind.
+        # A server that is killed leaves shared memory behind.
         one.stop()
 
 
@@ -76,7 +76,8 @@ def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
                 for name in ('initdb', 'postgres')]
     secret = place / 'secret'
     secret.write_text(PASSWORD)
-    # The server refuses to run as root, and wants its directory for itself.
+    # The server refuses to run as root, and requires a data directory that
+    # only its user can access.
     start = (
         'test -e "$0/PG_VERSION" || "$1" --pgdata "$0" --auth scram-sha-256 '
         f'--username {USER} --pwfile "$3" --encoding UTF8 --locale C.UTF-8 '
@@ -84,7 +85,7 @@ def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
         f'-c listen_addresses={ports.HOST} -c port={port} '
         '-c unix_socket_directories= -c max_connections=200 '
         '-c dynamic_shared_memory_type=mmap '
-        # Tests ask when others could see a move.
+        # Tests read the time at which a transaction was committed.
         '-c track_commit_timestamp=on '
         # Nothing here must outlive the machine.
         '-c fsync=off')
@@ -92,5 +93,5 @@ def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
     return PostgreSQL(port, process.Process(
         [*server.unprivileged('postgres', place, data),
          'sh', '-c', start, str(data), *programs, str(secret)], data,
-        # It does not wait for its clients to go.
+        # With SIGINT it does not wait until its clients disconnect.
         ends_on=signal.SIGINT))

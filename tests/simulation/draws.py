@@ -127,7 +127,7 @@ class Setup:
 
     @property
     def lag(self):
-        """Greatest delay of a view, in seconds."""
+        """Maximum delay of a view, in seconds."""
         return 3.0 if 'view lag' in self.noise else 0.05
 
 #: Durations for worlds with the store in SQLite. A call of this store costs a

@@ -24,7 +24,7 @@ class Ensemble:
     """The coordination service: its entries, sessions and watchers.
 
     :param session: session timeout in seconds.
-    :param lag: greatest delay of a view, in seconds.
+    :param lag: maximum delay of a view, in seconds.
     """
 
     def __init__(self, world, session, lag):

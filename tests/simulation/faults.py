@@ -31,7 +31,9 @@ class Faults:
         self._world.after(life.faults_until, self._cluster.heal)
 
     def _when(self, life):
-        """Return a time for a fault: near a tick of some job, or any time."""
+        """Return an instant for a fault: near a tick of some job, or at
+        random.
+        """
         random = self._random
         last = life.faults_until - 20
         at = random.uniform(life.faults_from, last)
@@ -141,8 +143,8 @@ class Faults:
         self.rolling_restart(process, seconds)
 
     def all_down(self, process, seconds):
-        """Kill all schedulers for a while. Soon after they have started again,
-        kill a scheduler.
+        """Kill all schedulers for a while. Soon after the restart, kill one of
+        them again.
         """
         for one in list(self._cluster.here.values()):
             if one is not None and one.alive and one.identity[0] == 's' and (
@@ -210,7 +212,7 @@ class Faults:
             self._cluster.ensemble.heard(process, process.group)
 
     def all_signs_cut(self, process, seconds):
-        """Cut *process* from the coordination service and from the store."""
+        """Cut *process* off from the coordination service and the store."""
         self.cut(process, seconds)
         self.cut_from_store(process, seconds)
 
@@ -219,8 +221,8 @@ class Faults:
         self._cluster.standby.promote()
 
     def clock_step(self, process, seconds):
-        """Set the wall clock of *process*. This must have no effect, because
-        all processes use the clock of the store.
+        """Set the wall clock of *process*. The change must have no effect,
+        because all processes use the clock of the store.
         """
         process.clock.skew += int(self._random.uniform(-20.0, 20.0) * 1e6)
 

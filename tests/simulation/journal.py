@@ -45,7 +45,9 @@ class Journal:
         self.granted[lease, name] = fence
 
     def end(self, job, name, tick, state, fence=None):
-        """Record the end of a claim. Its result counts if *state* is done."""
+        """Record the end of a claim. The result of its run counts if *state*
+        is done.
+        """
         claim = self.claims[job, name, tick]
         claim.endings.append((self._now(), state))
         if state == 'done':

@@ -105,7 +105,7 @@ class Reader:
         self.hangs = False
         self._hung_since = 0
         self._waiting = []
-        #: Times in which a catalogue method did not return.
+        #: Intervals in which a catalogue method did not return.
         self.unread = []
 
     def read(self, job, tick, ticket, arcs):

@@ -195,7 +195,8 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
             journal.claim(job, name, tick, lease)
         return
     if settled != was_settled:
-        # An object that was listed again has missed no tick: this is no skip.
+        # An object that was listed again has not missed a tick, so this is not
+        # a skip.
         if not relisted:
             journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
         return

@@ -135,7 +135,7 @@ class Judge:
         self._world.after(_LOOKS, self._look)
 
     def began(self, run, going):
-        """Judge the begin of *run*, while the runs *going* have not ended."""
+        """Judge the start of *run*, while the runs *going* are in progress."""
         worker, fence, *_ = self._row()
         if worker != run.process:
             self._find(f'not active: {run.process} begins {run.job} '
@@ -174,8 +174,8 @@ class Judge:
         """Return whether *process* may run although another worker is active,
         because it could not detect this.
 
-        Such a process was frozen or cut off during its run, or it is cut from
-        the store and an operator has chosen another worker.
+        Such a process was frozen or cut off during its run, or it is cut off
+        from the store and an operator has chosen another worker.
         """
         unaware = [*process.unable, *process.cuts]
         return (process.frozen or process.cut is not None
@@ -218,7 +218,7 @@ class Judge:
             self._open_since = self._world.t
         elif self._patience is not None and self._world.t > (
                 self._open_since + self._patience * SECOND):
-            self._find('late: nobody has taken over since '
+            self._find('late: no worker has taken over since '
                        f'{self._open_since / SECOND:.3f}')
             self._open_since = self._world.t
 

@@ -115,7 +115,7 @@ _LATE = types.MappingProxyType({
 
 
 class StaleFence(_TaskBug):
-    """A result moves its task even if the fence of the result is old."""
+    """A result advances its task even if the fence of the result is old."""
 
     given = _LATE
 

@@ -27,7 +27,7 @@ class Line:
     away: bool = False
     lost: float = 0.0
     slow: float = 0.0
-    #: Times in which the store was unreachable.
+    #: Intervals in which the store was unreachable.
     outages: list = dataclasses.field(default_factory=list)
     _since: int = 0
 

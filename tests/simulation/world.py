@@ -128,8 +128,8 @@ class Process:
         #: Time since which the process cannot reach the coordination service.
         #: None means that it can.
         self.cut = None
-        #: Earlier times in which the process could not reach the coordination
-        #: service.
+        #: Earlier intervals in which the process could not reach the
+        #: coordination service.
         self.cuts = []
         #: Whether the process cannot reach the store.
         self.cut_from_store = False
@@ -140,10 +140,10 @@ class Process:
         #: Time at which the process first saw itself among the members. None
         #: means not yet.
         self.entered = None
-        #: Times in which the process was stalled, or the store did not answer
-        #: it.
+        #: Intervals in which the process was stalled, or the store did not
+        #: answer it.
         self.unable = []
-        #: End of the last time in which the process was frozen or cut off.
+        #: End of the last interval in which the process was frozen or cut off.
         self.heard = 0
         #: True time until which the process can be certain of its session.
         self.sure_until = float('inf')

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one object: what the documentation says of each of its ticks.
+"""A model of one object: the decision on each of its ticks, as the
+documentation describes it.
 
-The model looks at all ticks one by one. It follows the page ``tick.rst``:
-the ticks that are due by the row, the ``misfire`` policy for those that are
-late, and ``overlap`` for a tick that finds an earlier run.
+The model examines all ticks one by one. It follows the page ``tick.rst``: the
+ticks that are due by the row, the ``misfire`` policy for those that are late,
+and ``overlap`` for a tick that comes due during an earlier run.
 """
 
 import functools
@@ -91,14 +92,15 @@ class Life:
         """List the object; with run_immediately *at* is a tick."""
         self.since = at
         plan = self.model.plan
-        # What came before is settled. So later a schedule with a phase may
-        # not owe a tick before *at* that is due only after it.
+        # Without a phase, all ticks before *at* are settled, even if a later
+        # schedule has a phase with which one of them would come due after
+        # *at*. With a phase, only ticks that came due before *at* are settled.
         self.settle(at - 1 if plan.immediate or not plan.spread else max([
             tick for tick in self.model.ticks[:-1]
             if self.model.due_at(tick, self.row) < at], default=ALWAYS))
 
     def change(self, at):
-        """Change the schedule; the change is no tick."""
+        """Change the schedule; the change itself is not a tick."""
         self.list(at)
         plan = self.model.plan
         if plan.immediate and (
@@ -178,7 +180,7 @@ class Life:
 
 
 class Piece:
-    """A time in which one schedule of a listed object holds."""
+    """An interval in which one schedule of a listed object holds."""
 
     def __init__(self, life):
         self.model, self.row = life.model, life.row

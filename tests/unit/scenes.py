@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One object on a bench, and its model beside: both take the same steps."""
+"""One object in the product and in a model; both take the same steps."""
 
 import bisect
 import dataclasses
@@ -22,7 +22,7 @@ MINUTE = 60 * SECOND
 
 
 class Scene:
-    """One object on a bench, and its model.
+    """One object in the product (the bench), and its model (the life).
 
     :param some: Grids to choose from. The first one is that of the job.
     :param edges: Instants at which the object may be due, in order.
@@ -55,8 +55,8 @@ class Scene:
         return self.bench.clock.now()
 
     def play(self, steps):
-        """Take *steps*, each of a move along the edges, the microseconds
-        after that edge, and an action.
+        """Take *steps*. Each step is a tuple: the number of edges to move, the
+        microseconds after the new edge, and the action to take then.
         """
         for move, after, action in steps:
             index = bisect.bisect_right(self.edges, self.now) - 1 + move
@@ -72,7 +72,7 @@ class Scene:
         self.latest = max(self.latest, at)
 
     def agree(self):
-        """Check that the product has decided as the model."""
+        """Check that the product has made the same decisions as the model."""
         ends = self.bench.taken()
         assert ends == self.life.ends
         self.life.ends = []

@@ -130,8 +130,8 @@ def test_what_is_brief_is_sent_ahead_so_that_no_place_is_idle():
 
 
 def test_nothing_is_sent_ahead_of_nothing():
-    """Otherwise a scheduler would send runs again after each refusal, without
-    a pause.
+    """If a scheduler sent runs ahead while workers hold none of its runs, it
+    would send them again after each refusal, without a pause.
     """
     one = Bound()
     one.fill()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How schedulers report their jobs to the store, and read their status."""
+"""Schedulers report their jobs to the store, and read the status of the jobs.
+"""
 
 import pytest
 

@@ -254,7 +254,7 @@ class TestAfterTheWatermark:
 
 
 class TestSpread:
-    """Objects with phases: each is due at its own point of the period."""
+    """Objects with phases: each is due at its own instant in the period."""
 
     HALF = next(n for n in range(2 ** 20)
                 if phase_us(n, MINUTE) // SECOND == 30)

@@ -79,7 +79,9 @@ def test_what_its_workers_die_of_takes_no_other_object_with_it(
 
 
 def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
-    """This lasts until the object is fixed and one of its runs succeeds."""
+    """Each tick costs one worker until the object is fixed and one of its runs
+    succeeds.
+    """
     me = at_work(world, 40)
     workers = Workers(me, 2, 'object-7')
 
@@ -303,8 +305,8 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
 
 
 def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
-    """Before other schedulers took their shares, all of them fitted into the
-    limit.
+    """The limit had room for all suspects until other schedulers took their
+    shares.
     """
     me = at_work(world, 10, job(objects=True, max_in_flight=12),
                  workers=[worker('w0', slots=1000)])

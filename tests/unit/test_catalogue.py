@@ -260,7 +260,7 @@ def test_an_unchanged_list_is_known_again(make, kind):
     first = known.of(objects)
 
     assert known.of(objects) is first
-    assert known.of(kind(make(50))) is first, 'read anew, with the same ids'
+    assert known.of(kind(make(50))) is first, 'read again, with the same ids'
 
 
 @pytest.mark.parametrize('make', [by_id, nodes], ids=['texts', 'objects'])

@@ -189,8 +189,8 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
 
 
 def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
-    """By then the object may be listed again, because a delisting may be
-    recorded late.
+    """At those later ticks the object may be listed again, because a delisting
+    may be recorded late.
     """
     desk = Desk()
 
@@ -445,7 +445,9 @@ def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
 
 
 def test_nothing_more_is_judged_until_the_status_of_the_job_is_known():
-    """Otherwise each check would submit the same claims again."""
+    """While the status is unknown, each check would submit the same claims
+    again.
+    """
     desk = Desk()
     desk.clock.advance(10)
     desk.queue.slow = True

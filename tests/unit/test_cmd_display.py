@@ -162,7 +162,7 @@ def test_an_age_has_two_units_at_most(seconds, text):
 
 
 def test_each_command_takes_its_job_as_an_argument():
-    """No command has the option --job instead."""
+    """No command has an option --job in place of the argument."""
     project = tomllib.loads((
         test_documentation.ROOT / 'pyproject.toml').read_text())['project']
     for name in project['entry-points']['distperiodic.cli']:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program: its commands, and its errors of one line."""
+"""The program: its commands, and its one-line errors."""
 
 import os
 import re

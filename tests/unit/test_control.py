@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a service obeys and answers the commands of operators."""
+"""A service obeys and answers the commands of operators."""
 
 import collections
 import json

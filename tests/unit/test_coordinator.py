@@ -448,7 +448,7 @@ def test_a_view_that_is_not_trusted_raises_until_it_is_again(
 
 
 def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
-    """The classic code took a failed read for a group without members."""
+    """The classic code treated a failed read as a group without members."""
     hash_ring.start()
     made[0].tell(GROUP, others={}, me=False)
 
@@ -576,7 +576,9 @@ def test_starting_twice_and_stopping_twice_is_harmless(made, hash_ring):
 
 def test_threads_that_wait_for_a_start_that_fails_do_not_start_again(
         made, hash_ring):
-    """Otherwise the tenth thread would wait ten times as long as the first."""
+    """If each thread tried again, the tenth thread would wait ten times as
+    long as the first.
+    """
     def ask():
         with pytest.raises(exceptions.CoordinationUnavailable):
             hash_ring.start()

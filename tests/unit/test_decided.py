@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions on an object whose runs take time, and whose listing, schedule
-or job changes, against a model that looks at every tick one by one.
+or job changes, against a model that examines all ticks one by one.
 """
 
 import pytest
@@ -98,7 +98,9 @@ def removed(data):
 
 
 def own_of(scene):
-    """Return own schedules of an object. A job of the group has none."""
+    """Return a strategy for the own schedule of an object. It is always None
+    in a job of scope ``group``.
+    """
     return st.sampled_from([None] if scene.group else [None, *scene.grids])
 
 

@@ -603,7 +603,7 @@ def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
 
 
 def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
-    """The scheduler must first read the signs of life that have arrived."""
+    """The scheduler must first read the heartbeats that have arrived."""
     me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
     world.advance(10)
 

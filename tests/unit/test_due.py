@@ -398,7 +398,9 @@ class TestEdges:
 
     def test_the_last_tick_of_a_night_may_be_claimed_until_the_next_night(
             self):
-        """The next one has a longer period, and so another phase in it."""
+        """The period of the last tick is longer, so the phase of the object in
+        it is longer, too.
+        """
         plan = Plan(Cron('0,30 1-3 * * *'), spread=True)
         half = 2 ** 63
         assert phase_us(half, DAY) == DAY // 2

@@ -105,8 +105,8 @@ def test_set_back_and_put_right_it_is_right_at_once(host):
 
 
 def test_before_it_is_recorded_a_clock_set_back_goes_on_as_it_was(host):
-    """Otherwise two processes that notice the change at different times would
-    have different clocks.
+    """If a process used the change before it is recorded, two processes that
+    notice the change at different times would have different clocks.
     """
     host.sleep(7 * SECOND)
     host.wall -= HOUR

@@ -208,7 +208,7 @@ class TestOwnSchedule:
         ],
     )
     def test_a_bad_one_is_refused_with_the_objects_id(self, attributes, says):
-        own_schedule(thing(spacing=1.0))  # True must not be taken for it
+        own_schedule(thing(spacing=1.0))  # True must not get its cache entry
         with pytest.raises(
             InvalidSchedule, match=f"^object 'node-7': .*{says}"
         ):

@@ -116,7 +116,7 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
     objects = [f'o-{n}' for n in range(120)]
     everyone = three_that_lose_two(world, objects, 605, spread=True)
     one = everyone[0]
-    # In this time its late scans read the rows of all members' objects.
+    # During this time its late scans read the rows of all members' objects.
     world.advance(200)
 
     def served():
@@ -139,7 +139,7 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
         worlds.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
         else key for key in (f'o-{n}' for n in range(60))]
     one = three_that_lose_two(world, objects, 1400)[0]
-    # In this time the job has ticks at 1800 and 2400.
+    # During this time the job has ticks at 1800 and 2400.
     world.advance(1020)
 
     def served():
@@ -654,8 +654,8 @@ def test_whoever_lost_an_object_does_not_record_its_leaving(
 
 def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
         world, monkeypatch):
-    """Otherwise a walk would never end if the ring changed more often than a
-    walk takes.
+    """A walk that began again at each change would never end if the ring
+    changed more often than a walk takes.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = world.shared_store()
@@ -679,8 +679,8 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
 
 def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
-    """This holds in the period in which the walk begins and in the next
-    period.
+    """The object does not wait in the period in which the walk begins, nor in
+    the next period.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = world.shared_store()
@@ -797,7 +797,9 @@ def test_an_object_whose_spacing_changes_and_back_has_each_from_then_on(
 
 
 def test_a_schedule_that_changes_is_nothing_that_runs_immediately(world):
-    """Its object was listed before."""
+    """The object was listed before its schedule changed, so it does not run at
+    the change.
+    """
     both = world.group(
         'ab', worlds.job(every=60.0, objects=True, run_immediately=True),
         catalogues={'poll': [worlds.thing('o', spacing=3600.0)]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of a partition's handler class by name, and errors of one line."""
+"""Loading of a partition's handler class by name, and one-line errors."""
 
 import importlib.metadata
 import sys

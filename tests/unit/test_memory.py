@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in memory, apart from its port: tests/conformance/ has the tests
-that all stores must pass.
+"""Behaviour of the store in memory that its port does not require. The tests
+that all stores must pass are in tests/conformance/.
 """
 
 import random
@@ -55,7 +55,8 @@ class Owner:
         return into
 
     def run(self, tick, *objects):
-        """Claim objects for *tick* and run them to success; return the claims.
+        """Claim objects for *tick* and run them successfully; return the
+        claims.
         """
         lease, won = self.claim(tick, *objects)
         keys = [one.object for one in won]
@@ -167,7 +168,9 @@ def test_the_fence_of_an_object_only_grows(seed):
     {State.CLAIMED, *ENDINGS}, key=lambda state: state.value))
 def test_after_the_clock_was_set_back_an_object_goes_on_and_its_fence_grows(
         owner, state):
-    """Otherwise the object would not run until the clock had caught up."""
+    """If the claim were rejected, the object would not run until the clock had
+    caught up.
+    """
     before = owner.end(TICK, 'a', state)
 
     [after] = owner.run(TICK - 60 * MINUTE, 'a')

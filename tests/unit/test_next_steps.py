@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker continues with the next steps of tasks."""
+"""A worker continues with the next steps of its tasks."""
 
 import pytest
 

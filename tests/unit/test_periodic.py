@@ -262,7 +262,7 @@ class TestTheDecorator:
     def test_a_method_of_other_arguments_is_refused_at_import(
         self, options, method, told
     ):
-        """Otherwise the error would occur at each tick."""
+        """Without this check, the error would occur at each tick."""
         method.__name__ = 'wrong'
         wrong = periodic_task(spacing=5, **options)(method)
 

@@ -282,7 +282,7 @@ def test_a_stopped_pool_takes_nothing_more(make):
     pool.submit(0, Parts(1, ran.append))
 
     waiting.wait_until(lambda: not threads_of(pool), LIMIT,
-                       'threads of a stopped pool go on')
+                       'threads of a stopped pool continue')
     assert len(ran) <= 1
 
 

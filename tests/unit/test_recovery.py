@@ -111,7 +111,9 @@ def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
 
 def test_who_is_gone_is_decided_when_the_store_can_be_reached(
         again, store, queue):
-    """Without the store nobody can renew, so live holders seem silent, too."""
+    """While the store is unreachable, no process can renew its leases, so live
+    holders seem silent, too.
+    """
     again.holder_gone('new')
     queue.slow = True
     again.take_over()

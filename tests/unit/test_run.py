@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals of a service that is a whole program."""
+"""Signals to a service that runs as a program of its own."""
 
 import os
 import signal

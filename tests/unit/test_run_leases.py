@@ -99,8 +99,8 @@ class Desk:
             seconds=600, gone=[], limit=100)
 
     def live(self, seconds, *alive):
-        """Let time pass. The batches *alive* send signs of life, and leases
-        are renewed as often as in a service.
+        """Let time pass. The batches *alive* send heartbeats, and leases are
+        renewed as often as in a service.
         """
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
@@ -504,7 +504,7 @@ def test_a_lease_is_renewed_for_as_long_as_its_work_gives_signs(desk):
 
 
 def test_a_lease_without_signs_ends(desk):
-    """A handler that hangs must not hold its object for ever."""
+    """A handler that hangs must not hold its object forever."""
     silent, alive = desk.accept('a'), desk.accept('b')
 
     desk.live(2.5 * LEASE, alive)
@@ -636,8 +636,8 @@ def test_a_store_that_is_back_in_time_renews_and_work_goes_on(desk):
 
 
 def test_standing_still_does_not_count_as_silence(desk):
-    """The signs of life may have arrived unread. No other process took the
-    lease over, so the run continues.
+    """The worker's heartbeats may have arrived, but were not read yet. No
+    other process took the lease over, so the run continues.
     """
     batch = desk.accept('a')
     desk.live(LEASE / 2, batch)
@@ -675,7 +675,7 @@ def test_an_ended_batch_is_not_renewed(desk):
 # -- max_in_flight
 
 def crowd(*running):
-    """A desk with a limit of 4; *running* objects run at another worker."""
+    """A worker with a limit of 4; *running* objects run at another worker."""
     desk = Desk(worlds.job('poll', max_in_flight=4))
     if running:
         other = desk.batch(*running)

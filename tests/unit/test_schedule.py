@@ -336,8 +336,8 @@ class TestCronOnDaysOfChange:
         ]
 
     def test_a_line_of_all_hours_runs_in_the_repeated_hour_as_well(self):
-        """Otherwise a job with a period of 20 minutes would pause for 80
-        minutes.
+        """Without runs in the repeated hour, a job with a period of 20 minutes
+        would pause for 80 minutes.
         """
         cron = Cron('*/20 * * * *', 'Europe/Berlin')
         start = at('2026-10-25T00:40:00', 'Europe/Berlin')

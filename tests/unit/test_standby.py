@@ -170,7 +170,7 @@ def test_nobody_takes_over_while_the_heartbeat_arrives(world):
     world.run(100)
 
     assert len(world.row.moves) == 1
-    assert world.row.asked == asked, 'the store is not even asked'
+    assert world.row.asked == asked, 'no request is sent to the store'
     assert first.starts
 
 
@@ -249,7 +249,7 @@ def test_a_worker_that_leaves_hands_over_once_its_runs_have_ended(world):
     assert first.role is Role.STOPPING
     world.run(3 * LEASE)
     assert len(world.row.moves) == 1
-    assert first.election.trusted(world.now), 'its runs may go on'
+    assert first.election.trusted(world.now), 'its runs may continue'
 
     first.busy = False
     world.run(2)

@@ -256,8 +256,8 @@ def test_runs_go_on_while_their_worker_hands_over_and_none_starts(desk):
 
 
 def test_a_start_in_progress_delays_the_release_of_the_partition(desk):
-    """The store has committed the start. Its answer arrives after the answers
-    to other requests.
+    """The store has committed the start, but the answer arrives after the
+    answers to other requests.
     """
     desk.live(1)
     desk.line.slow = True

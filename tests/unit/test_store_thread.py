@@ -142,7 +142,7 @@ def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
 
 
 def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
-    """The database rejects the blocked call at last; the thread repeats it."""
+    """The database finally rejects the blocked call; the thread repeats it."""
     store.there.clear()
     renewals = Store()
     stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
@@ -271,7 +271,7 @@ def test_each_absence_is_told_once(flow, store, caplog):
         store.there.clear()
         flow.ask(number)
         wait_until(lambda: flow.line.away)
-        # The thread makes many attempts in this time.
+        # The thread makes many attempts during this time.
         assert not flow.line.flush(0.1)
         store.there.set()
         assert flow.line.flush(SOON)

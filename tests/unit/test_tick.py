@@ -614,7 +614,7 @@ def test_a_listing_of_a_paused_job_is_skipped_at_once(world):
 
 def test_a_phase_that_came_while_nobody_was_there_is_due_all_through_a_night(
         world):
-    """Its next phase is one in the long period that begins with the last
+    """The objects are next due in the long period that begins with the last
     tick of the night.
     """
     store, catalogues = world.shared_store(), {'poll': ids(20)}
@@ -845,8 +845,7 @@ def test_objects_with_their_own_time_move_with_the_ring(world, partial):
 
 
 def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
-    """The member requested the objects of arcs that it does not own any more.
-    """
+    """The member requested the objects of arcs that it no longer owns."""
     me = world.scheduler(job(every=60.0, objects=True, spread=True), name='a',
                          sees='ab', catalogues={'poll': ids(300)})
     me.reader.partial = {'poll'}
@@ -867,7 +866,8 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
 def test_an_object_counts_from_a_read_during_which_the_ring_changes(
         world, partial):
-    """Otherwise the ticks since that read would be given up without a record.
+    """If the object counted from a later read, the ticks since that read would
+    be given up without a record.
     """
     me = world.scheduler(
         job(every=60.0, objects=True, misfire='all'), name='a', sees='ab',

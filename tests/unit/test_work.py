@@ -502,7 +502,7 @@ def test_what_is_offered_to_other_threads_is_offered_once():
 
 
 def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
-    """This holds even if no other work is submitted to the pool."""
+    """The work begins even if no other work is submitted to the pool."""
     def refuse(thread):
         raise RuntimeError("can't start new thread")
     pool = Pool(2, 'test')
@@ -536,7 +536,7 @@ def test_results_do_not_wait_for_a_run_that_takes_long():
 
 
 def test_handlers_are_told_when_nobody_waits_for_them_any_more():
-    """With and without a timeout."""
+    """Handlers with and without a timeout learn this."""
     for options in ({}, {'timeout': 100.0}):
         handler = Hanging()
         bench = Bench((objects_job(**options), handler))

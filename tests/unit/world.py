@@ -2,8 +2,8 @@
 """A world in which the test controls the time.
 
 Each scheduler has the real flow and the real store in memory. The test
-provides the clock, the views, the way to the workers and the catalogues.
-Times are in seconds since the world began, which was at midnight.
+provides the clock, the views, the bus to the workers and the catalogues. Times
+are in seconds since the world began, which was at midnight.
 """
 
 import collections

@@ -102,7 +102,7 @@ _LOG.addFilter(_Masking())
 
 
 class Explainer:
-    """A translator of a coordinator's errors into helpful messages.
+    """A component that converts a coordinator's errors to helpful messages.
 
     :param coordinator: tooz's coordinator, not started yet.
     :param url: The ``backend_url``.

@@ -182,7 +182,7 @@ def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
 
 
 def _as_exception(exc: BaseException) -> Exception:
-    """Return *exc*, or an Exception with a text in its place."""
+    """Return *exc* if it is an Exception with a text, else a RuntimeError."""
     try:
         text = str(exc)
         if isinstance(exc, Exception):

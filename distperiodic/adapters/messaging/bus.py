@@ -101,7 +101,7 @@ class _Bus(abc.ABC):
         """Connect, listen, and start the threads of the bus.
 
         :param timeout: Maximum duration of the call, in seconds.
-        :raises ConfigError: the transport URL can never work, or the bus is
+        :raises ConfigError: the transport URL is invalid, or the bus is
             started already.
         :raises BusUnavailable: no broker accepted the connection; start() may
             be called again.

@@ -91,7 +91,7 @@ class BrokerConnection:
     def open(self, timeout: float) -> None:
         """Connect and start to listen.
 
-        :raises ConfigError: the transport URL can never work.
+        :raises ConfigError: the transport URL is invalid.
         :raises BusUnavailable: no broker accepted a login within *timeout* s.
         """
         self._transport = self._broker.open()

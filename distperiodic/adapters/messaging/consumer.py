@@ -58,9 +58,10 @@ def server_class() -> type:
                     self.transport._driver, self._target, self.on_garbage,
                     self.hears)
             except (AttributeError, TypeError):
-                # This is another driver, or another release of oslo.messaging.
-                # Let oslo.messaging declare its three queues and log a
-                # traceback for each invalid message. That works as well.
+                # The driver is another one, or that of another release of
+                # oslo.messaging. Let oslo.messaging declare its three queues
+                # and log a traceback for each invalid message: the server
+                # works in this way, too.
                 LOG.debug('the queues are left to oslo.messaging',
                           exc_info=True)
                 return super()._create_listener()
@@ -106,7 +107,7 @@ def _listen_to_own_queue(driver: Any, target: Any,
     share, but no message is ever sent to these. The broker deletes the queue
     of the server after a time without a consumer.
 
-    :param hears: Other routing keys of messages for this queue.
+    :param hears: Further routing keys to which the queue is bound.
     """
     from oslo_messaging._drivers import amqpdriver
     from oslo_messaging._drivers import base

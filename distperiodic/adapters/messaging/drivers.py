@@ -108,7 +108,7 @@ def probe(conf: Any, url: str | None = None) -> ports.BrokerProbe:
     """Return a probe of the broker that *url* names.
 
     :param url: None means ``[DEFAULT] transport_url`` of *conf*.
-    :raises ConfigError: The URL can never work.
+    :raises ConfigError: The URL is invalid.
     """
     found = url or url_of(conf)
     return driver_of(found).probe(conf, found)
@@ -119,7 +119,7 @@ def probes(conf: Any, partitions: Partitions) -> dict[str, ports.BrokerProbe]:
 
     The probe of the main broker has the key ''. Equal URLs share a probe.
 
-    :raises ConfigError: A URL can never work.
+    :raises ConfigError: A URL is invalid.
     """
     main = url_of(conf)
     found = {main: probe(conf, main)}

@@ -27,7 +27,7 @@ class RabbitProbe:
 
     :param conf: Configuration that holds oslo.messaging's options.
     :param given: URL with its password.
-    :raises ConfigError: the URL can never work.
+    :raises ConfigError: the URL is invalid.
     """
 
     tls_remedy = 'set [oslo_messaging_rabbit] ssl = true'

@@ -94,7 +94,7 @@ class ReportOutbox:
             self._give_up(old, scheduler, 'too many reports are waiting')
 
     def forget(self, to: str) -> None:
-        """Give up the waiting reports to *to*, a scheduler that is gone."""
+        """Give up the waiting reports to the scheduler *to*, which is gone."""
         with self._changed:
             box = self._boxes.pop(to, None)
             if box is None:

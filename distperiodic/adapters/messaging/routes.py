@@ -72,7 +72,7 @@ class PartitionBuses:
         After an error, start() may be called again.
 
         :param timeout: Maximum duration of the call, in seconds.
-        :raises ConfigError: A transport URL can never work.
+        :raises ConfigError: A transport URL is invalid.
         :raises BusUnavailable: The main broker did not accept the connection.
         """
         deadline = self._monotonic() + timeout

@@ -45,7 +45,7 @@ class BrokerTransport:
     def open(self) -> Any:
         """Return the transport of oslo.messaging; it does not connect yet.
 
-        :raises ConfigError: the URL can never work.
+        :raises ConfigError: the URL is invalid.
         """
         import oslo_messaging
         _register_missing_groups(self._conf)

@@ -55,7 +55,7 @@ class Place:
 def parse(url: str) -> Place:
     """Return the place that *url* names.
 
-    :raises ConfigError: The URL can never work.
+    :raises ConfigError: The URL is invalid.
     """
     scheme, _, rest = url.partition('://')
     # A password may contain any character, even unquoted.

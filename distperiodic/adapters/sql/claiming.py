@@ -59,8 +59,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
 
     :param min_watermark: Objects with an earlier watermark are not claimed,
         but returned as behind.
-    :param min_since: Objects that are listed since an earlier instant, and
-        whose watermark is before that instant, are not claimed, but returned
+    :param min_since: An object that has been listed since an earlier instant
+        is not claimed if its watermark is before that instant. It is returned
         as behind.
     :param settle: True sets the watermark to *tick*, so that this tick and all
         earlier ticks can no longer be claimed. False is for a tick that an

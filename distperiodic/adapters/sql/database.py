@@ -55,7 +55,7 @@ class Database:
 
     Error messages are one line long. Not thread-safe. The function that runs
     in a transaction must be idempotent: it runs again if the connection is
-    lost after the commit but before the server has confirmed it.
+    lost after the commit but before the server has confirmed the commit.
     """
 
     def __init__(self, connection_url: str,

@@ -78,8 +78,7 @@ _WAITS = {
 def check(connection_url: str) -> sa.URL:
     """Return *connection_url* in the form that the engine needs.
 
-    :raises ConfigError: The URL can never work, whatever the state of the
-        database.
+    :raises ConfigError: The URL is invalid, so a retry would also fail.
     """
     shown = redaction.redact(connection_url)
     try:
@@ -135,7 +134,7 @@ def make_engine(connection_url: str, bounded: bool = True,
 
     :param bounded: True limits the duration of waits and of statements.
     :param options: Options of oslo.db's engine.
-    :raises ConfigError: the URL cannot work.
+    :raises ConfigError: the URL is invalid.
     """
     engine = engines.create_engine(
         check(connection_url), **{

@@ -97,7 +97,7 @@ class SqlClaimStore:
             stuck in this store, by status. None means that they are not
             counted.
         :param options: Options of oslo.db's engine.
-        :raises ConfigError: the URL cannot work.
+        :raises ConfigError: the URL is invalid.
         """
         #: The database connection. The thread that owns the store may also use
         #: the connection for other work.

@@ -38,7 +38,8 @@ def recreate(connection: sa.Connection, dialect: Dialect, sql: Statements,
 
     See :meth:`distperiodic.adapters.sql.task_pools.SqlTaskPool.recreate`.
 
-    :param number: Number of the pool. The caller has locked its row.
+    :param number: Number of the pool. The caller has locked the row of the
+        pool.
     :param done_retention: Microseconds for which done tasks are remembered.
     """
     change = _Change(connection, dialect, sql, number)

@@ -62,7 +62,7 @@ class SqlTaskPool:
         :param bucket_timeout: Seconds until the bucket of a silent worker
             expires.
         :param options: Options of oslo.db's engine.
-        :raises ConfigError: the URL cannot work.
+        :raises ConfigError: the URL is invalid.
         """
         self.database = Database(
             connection_url, schema.check_connection, **options)

@@ -89,8 +89,8 @@ class Transaction:
         :param name: Name of the lease.
         :param min_watermark: Objects with an earlier watermark are not
             claimed.
-        :param min_since: Objects that are listed since an earlier instant,
-            and whose watermark is before that instant, are not claimed.
+        :param min_since: An object that has been listed since an earlier
+            instant is not claimed if its watermark is before that instant.
         :returns: the acquired claims, by object.
         :raises DBDuplicateEntry: the lease exists: an earlier call has already
             acquired these claims.

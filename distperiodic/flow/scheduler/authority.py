@@ -98,10 +98,10 @@ class StoreAuthority(_Authority):
     def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
         # Before this process has joined its group, the ring may contain a
-        # previous process with the same name. This process then acts in its
-        # place. Before this process joins, other members may own its part, and
-        # may list objects that this process has not read. So a new tenure
-        # discards the previous ring.
+        # previous process with the same name. This process then acts for the
+        # previous process. Until this process has joined, other members may
+        # own the objects of that process, and may list objects that this
+        # process has not read. So a new tenure discards the previous ring.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:

@@ -558,8 +558,8 @@ def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
             plan, schedule=schedule.Remembered(plan.schedule))
         positions = [position_of(key) for key in request.objects]
         if not request.listing:
-            # The phases determine the order, and to hash is cheaper than to
-            # compute the window of each object.
+            # The phases determine the order, and hashing the positions is
+            # cheaper than computing the window of each object.
             hashed = schedule.scattered
             positions = [min(positions, key=hashed),
                          max(positions, key=hashed)]

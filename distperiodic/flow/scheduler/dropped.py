@@ -78,7 +78,7 @@ def _first(plan: due.Plan, row: Row) -> Instant:
 
 
 class _Lost(NamedTuple):
-    """The ticks of an object that are lost."""
+    """The lost ticks of an object."""
 
     #: The newest tick before the lost ticks.
     #: :data:`~distperiodic.core.due.ALWAYS` means that there is no such tick.
