@@ -110,8 +110,8 @@ class Bounds(NamedTuple):
     #: Maximum time from the moment when some member is able to claim, to its
     #: claim of a tick that the owner leaves unclaimed.
     late: int
-    #: Interval between two checks of the paused jobs, and of the ticks that
-    #: wait for a run of another process.
+    #: Maximum time between two checks of a paused job, and of a tick that waits
+    #: for a run.
     sweep: int
     #: Maximum deviation of a decision from the end of a grace, and maximum
     #: time for which a change may be unknown.

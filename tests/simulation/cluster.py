@@ -10,6 +10,7 @@ a while and are then healed. After a time for recovery the record is judged::
 
 import collections
 import logging
+import math
 
 from distperiodic.core import partition
 from distperiodic.core import schedule
@@ -334,10 +335,13 @@ class Cluster:
                       if process.group == ensemble.SCHEDULERS]
         for one in schedulers:
             one.unable += self.line.outages
+        # If more objects wait than one claim may contain, a sweep checks only
+        # one piece of those whose runs its own scheduler has dispatched.
+        sweeps = setup.sweep * math.ceil(setup.objects / setup.batch_size)
         return Facts(
             self.world.begin, self.world.now,
             Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, late, setup.sweep, prompt + setup.sweep + 2.0))),
+                prompt, late, sweeps, prompt + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)
