@@ -12,6 +12,8 @@ from oslo_config import cfg
 
 from distperiodic.adapters.messaging import drivers
 from distperiodic.exceptions import NoConsumer
+from distperiodic.ports import Inbox
+from tests import waiting
 from tests.services import ports
 
 TOPIC = 'distperiodic.g.notices'
@@ -67,3 +69,19 @@ def test_a_queue_that_returns_meanwhile_stays_in_the_set_of_its_name(
             carrier.close(1)
 
         assert connection.xlen(QUEUE) == 1
+
+
+def test_the_sets_of_all_names_of_a_queue_expire_unless_they_are_renewed(
+        redis_server):
+    names = [f'{TOPIC}.{name}' for name in ('one', 'two')]
+    carrier = drivers.driver_of(redis_server.url).carrier(
+        cfg.ConfigOpts(), redis_server.url,
+        inbox=Inbox(QUEUE.rpartition('.')[0], 's~2', print, print, names),
+        replicated=False, monotonic=time.monotonic)
+    carrier.open(10)
+    try:
+        with client.Redis.from_url(redis_server.url) as connection:
+            waiting.wait_until(lambda: all(
+                connection.pttl(f'{name}.hearers') > 0 for name in names), 10)
+    finally:
+        carrier.close(1)
