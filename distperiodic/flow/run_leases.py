@@ -626,10 +626,12 @@ class RunLeases:
 
         :returns: The request. None means that this process runs no next step.
         """
+        # Check the job first: a service may have thousands of periodic jobs.
+        if not (self.proceeds and self._jobs[ended.job].scope is Scope.TASK):
+            return None
         commands = [name for name, job in self._jobs.items()
                     if job.scope is Scope.TASK and not self._limits[name]]
-        if not (self.proceeds and commands
-                and self._jobs[ended.job].scope is Scope.TASK):
+        if not commands:
             return None
         active = None if self._elected is None else self._elected.active()
         if active is None and self._elected is not None:

@@ -30,6 +30,16 @@ LEASE = 60.0
 TRUST = LEASE * 0.9
 
 
+class Jobs(dict):
+    """Jobs by name, and the number of times that all were examined."""
+
+    examined = 0
+
+    def items(self):
+        self.examined += 1
+        return super().items()
+
+
 class Desk:
     """The grants of one worker, with a store in which a scheduler claims."""
 
@@ -39,7 +49,8 @@ class Desk:
         self.line = worlds.StoreQueue(self.store)
         self.runs, self.reports = [], []
         self.numbers = 0
-        self.jobs = {job.name: job for job in jobs or [worlds.job('poll')]}
+        self.jobs = Jobs(
+            (job.name, job) for job in jobs or [worlds.job('poll')])
         self.grants = RunLeases(
             self.jobs, store=self.line, clock=self.clock, lease=LEASE,
             run=self.runs.append,
@@ -268,6 +279,16 @@ def test_done_is_told_once_it_is_written(desk):
                              holder='h', seconds=60, supersede=True)
     assert [one.object for one in later.won] == ['b']
     assert later.busy == ['a']
+
+
+def test_a_report_of_a_periodic_job_examines_no_other_jobs():
+    """A service may have thousands of jobs with the same tick."""
+    desk = Desk(proceeds=True)
+    batch = desk.accept('a')
+    examined = desk.jobs.examined
+
+    assert desk.report(batch, done=[0]).done == [0]
+    assert desk.jobs.examined == examined
 
 
 def test_several_reports_settle_a_batch(desk):
