@@ -2,6 +2,7 @@
 """The servers, as fixtures. Each starts when a test first needs it."""
 
 import logging
+import multiprocessing.util
 import os
 import pathlib
 import shutil
@@ -35,6 +36,9 @@ def pytest_configure(config):
     Without this, tests would use the default state directory of the user's own
     services.
     """
+    # multiprocessing removes its own directory when this process ends, which is
+    # after the removal of the directory below.
+    multiprocessing.util.get_temp_dir()
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
     # Servers run as other users, and create files in this directory, too.
     pathlib.Path(place).chmod(0o1777)

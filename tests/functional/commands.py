@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the program ``distperiodic`` in separate processes."""
 
+import contextlib
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 
 from tests import programs
+from tests.functional import preloaded
 from tests.programs import ROOT
 
 ENVIRONMENT = {
@@ -18,6 +22,8 @@ ENVIRONMENT = {
 #: a program would ignore SIGINT if the tests run in the background.
 HEARS_CTRL_C = ['env', '--default-signal=INT']
 PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
+_FORKS = multiprocessing.get_context('forkserver')
+_FORKS.set_forkserver_preload([preloaded.__name__])
 
 
 def numbers(text):
@@ -30,12 +36,35 @@ def numbers(text):
 
 
 def run(*argv, cwd=ROOT, timeout=150, **environment):
-    """Run a command until it ends."""
+    """Run a command until it ends.
+
+    Without *environment* the process is a fork of a process that has imported
+    the product. The imports take longer than most commands.
+    """
+    argv = [str(one) for one in argv]
+    if not environment:
+        return _fork(argv, cwd, timeout)
     return subprocess.run(
-        [*PROGRAM, *map(str, argv)], cwd=cwd,
-        env={**ENVIRONMENT, **environment},
+        [*PROGRAM, *argv], cwd=cwd, env={**ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=timeout)
+
+
+def _fork(argv, cwd, timeout):
+    with contextlib.ExitStack() as stack:
+        output, errors = (stack.enter_context(
+            tempfile.NamedTemporaryFile('r')) for _ in range(2))
+        process = _FORKS.Process(target=preloaded.main, args=(
+            argv, str(cwd), ENVIRONMENT, output.name, errors.name))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(
+                argv, timeout, output.read(), errors.read())
+        return subprocess.CompletedProcess(
+            argv, process.exitcode, output.read(), errors.read())
 
 
 class Running(programs.Program):
