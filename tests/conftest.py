@@ -36,8 +36,8 @@ def pytest_configure(config):
     Without this, tests would use the default state directory of the user's own
     services.
     """
-    # multiprocessing removes its own directory when this process ends, which is
-    # after the removal of the directory below.
+    # multiprocessing removes its own directory when this process ends, after
+    # the removal of the directory below.
     multiprocessing.util.get_temp_dir()
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
     # Servers run as other users, and create files in this directory, too.
