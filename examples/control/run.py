@@ -153,40 +153,53 @@ class Cluster:
 
 
 def until(condition, what):
-    """Wait until a condition is true. Give up after LIMIT seconds."""
+    """Wait until a condition is true, and return its value.
+
+    Give up after LIMIT seconds.
+    """
     end = time.monotonic() + LIMIT
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > end:
             raise SystemExit(f'WRONG: {what} within {LIMIT} s')
         time.sleep(0.1)
+    return found
 
 
-def owners(events, since, before=float('inf')):
-    """Return the members that owned each host, from the ticks of a period."""
+def owners(events, since):
+    """Return the members that owned each host in the ticks after *since*."""
     found = collections.defaultdict(set)
     for event in events:
-        if since < event.tick < before and event.at - event.tick < LATE:
+        if event.tick > since and event.at - event.tick < LATE:
             found[event.object].add(event.member)
     return found
+
+
+def settled(events, since):
+    """Return the owner of each host.
+
+    Return None if a host had no owner or several owners, or if one of the
+    three schedulers owned no host.
+    """
+    found = owners(events, since).items()
+    owner = {host: member for host, members in found for member in members}
+    if (len(owner) == HOSTS == sum(len(members) for _, members in found)
+            and len(set(owner.values())) == 3):
+        return owner
+    return None
 
 
 def drain(cluster):
     """Drain a scheduler, undrain it, and return what is wrong."""
     member = 'scheduler-1'
-
-    def shared():
-        # All have joined, and each host has had one owner for two seconds.
-        found = owners(cluster.events(), time.time() - 2).values()
-        return len(found) == HOSTS and all(
-            len(one) == 1 for one in found) and len(set.union(*found)) == 3
-    until(shared, 'the three schedulers did not share the hosts')
-    stable = time.time() - 2
+    before = until(
+        lambda: settled(cluster.events(), time.time() - SECONDS),
+        'the three schedulers did not divide the hosts among them')
     cluster.order('member', 'drain', member, '--reason', 'new kernel')
     answered = time.time()
     time.sleep(SECONDS)
     until(lambda: len(owners(cluster.events(), answered)) == HOSTS,
           'some hosts were not checked in time after the drain')
-    wrong = drain_faults(cluster.events(), member, stable, answered)
+    wrong = drain_faults(cluster.events(), member, before, answered)
     cluster.order('member', 'undrain', member)
     undrained = time.time()
     until(lambda: member in {event.member
@@ -195,19 +208,21 @@ def drain(cluster):
     return wrong
 
 
-def drain_faults(events, member, stable, answered):
+def drain_faults(events, member, before, answered):
     """Return what a drained scheduler and the others did wrong.
 
+    Only ticks after the answer count: the scheduler may have claimed an
+    earlier tick before its answer.
+
     :param member: Name of the drained scheduler.
-    :param stable: Time since which the owners did not change.
+    :param before: Owner of each host before the drain.
     :param answered: Time at which the scheduler had answered.
     """
     wrong = [f'{member} claimed {event.object} {event.tick - answered:.1f} s '
              'after it was drained' for event in events
              if event.member == member and event.tick > answered]
-    before = owners(events, stable, before=stable + 2)
     after = owners(events, answered)
-    for host, [owner] in before.items():
+    for host, owner in before.items():
         if owner == member and len(after[host]) > 1:
             wrong.append(f'{host} moved more than once: {after[host]}')
         if owner != member and after[host] != {owner}:

@@ -241,7 +241,7 @@ def checks(control, owners, ticks, late=0.1):
             for tick in ticks for host, owner in owners.items()]
 
 
-BEFORE = {'a': 1, 'b': 2, 'c': 3}
+BEFORE = {'a': 'scheduler-1', 'b': 'scheduler-2', 'c': 'scheduler-3'}
 AFTER = {'a': 2, 'b': 2, 'c': 3}
 
 
@@ -249,14 +249,14 @@ def drain_faults(*parts):
     """Return the faults of a drain that is answered at 105.5."""
     control = load('control')
     return control.drain_faults(
-        [*checks(control, BEFORE, (101, 102)),
-         *(event for part in parts for event in checks(control, *part))],
-        'scheduler-1', 100.0, 105.5)
+        [event for part in parts for event in checks(control, *part)],
+        'scheduler-1', BEFORE, 105.5)
 
 
 def test_a_drain_that_moves_only_the_objects_of_its_member_is_right():
     # The object that is claimed late shows no owner.
-    assert drain_faults((AFTER, (106, 107)), ({'c': 2}, (108,), 0.6)) == []
+    assert drain_faults(({'a': 1}, (105,)), (AFTER, (106, 107)),
+                        ({'c': 2}, (108,), 0.6)) == []
 
 
 @pytest.mark.parametrize(('parts', 'found'), [
@@ -269,6 +269,18 @@ def test_a_drain_that_does_not_do_what_it_promises_is_found(parts, found):
     [fault] = drain_faults(*parts)
 
     assert fault.startswith(found)
+
+
+def test_the_owners_are_settled_once_each_host_has_one_of_three(monkeypatch):
+    control = load('control')
+    monkeypatch.setattr(control, 'HOSTS', 3)
+    three = checks(control, {'a': 1, 'b': 2, 'c': 3}, (101, 102))
+
+    assert control.settled(three, 100.5) == BEFORE
+    for events in ([*three, *checks(control, {'a': 2}, (102,))],
+                   checks(control, {'a': 1, 'b': 2, 'c': 2}, (101,)),
+                   checks(control, {'a': 1, 'b': 2}, (101,))):
+        assert control.settled(events, 100.5) is None
 
 
 @pytest.mark.parametrize(('runs', 'found'), [
