@@ -278,6 +278,11 @@ def promote_faults(events, active, other):
 
 
 def main():
+    for name in ('TRANSPORT_URL', 'BACKEND_URL'):
+        if not os.environ.get(name):
+            print(f'{name} is not set; set it to the URL of a server, such '
+                  'as redis://localhost', file=sys.stderr)
+            return 2
     place = pathlib.Path(tempfile.mkdtemp(prefix='control-'))
     hosts = Cluster(place, 'control-hosts', 'Checks', LOCAL)
     licence = Cluster(place, 'control-licence', 'Licensed', MESSAGING)

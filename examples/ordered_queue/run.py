@@ -79,8 +79,10 @@ class Group:
         else:
             config += FILES.format(place=place)
         self.config.write_text(config)
-        subprocess.run(self.command('db', 'sync'), check=True,
-                       stdout=subprocess.DEVNULL)
+        if subprocess.run(self.command('db', 'sync'),
+                          stdout=subprocess.DEVNULL).returncode:
+            # The command has printed the reason.
+            raise SystemExit(2)
         self.processes = []
 
     def command(self, *words):

@@ -68,9 +68,11 @@ class Group:
             self.commands += [['worker', '--partition', module]
                               for module in ('resource', 'mysql', 'monitor')]
         self.config.write_text(config)
-        if given:
-            subprocess.run(self.command('db', 'sync'), check=True,
-                           stdout=subprocess.DEVNULL)
+        if given and subprocess.run(
+                self.command('db', 'sync'),
+                stdout=subprocess.DEVNULL).returncode:
+            # The command has printed the reason.
+            raise SystemExit(2)
         self.processes = []
 
     def command(self, *words):

@@ -126,6 +126,10 @@ def until(condition, what):
 
 
 def main():
+    if not os.environ.get('REDIS_URL'):
+        print('REDIS_URL is not set; set it to the URL of a server, such as '
+              'redis://localhost', file=sys.stderr)
+        return 2
     cluster = Cluster()
     try:
         cluster.start('scheduler')

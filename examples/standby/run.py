@@ -119,6 +119,11 @@ class Cluster:
 
 
 def main():
+    for name in ('TRANSPORT_URL', 'BACKEND_URL'):
+        if not os.environ.get(name):
+            print(f'{name} is not set; set it to the URL of a server, such '
+                  'as redis://localhost', file=sys.stderr)
+            return 2
     cluster = Cluster()
     try:
         cluster.start('scheduler')

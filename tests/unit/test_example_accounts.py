@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account at the end of each example finds wrong histories."""
+"""The account at the end of each example finds wrong histories, and each
+example rejects missing servers.
+"""
 
 import importlib.util
 import pathlib
@@ -351,3 +353,37 @@ def test_the_account_of_redis_finds_runs_that_were_not_lost(
     assert load('redis_bus').account(
         [str(tick) for tick in ticks], begun, victim=9) == code
     assert found in capsys.readouterr().out
+
+
+# -- servers
+
+@pytest.mark.parametrize(('example', 'given', 'missing'), [
+    ('standby', 'BACKEND_URL', 'TRANSPORT_URL'),
+    ('control', 'TRANSPORT_URL', 'BACKEND_URL'),
+    ('redis_bus', 'BACKEND_URL', 'REDIS_URL')])
+def test_an_example_names_a_server_that_is_missing(
+        example, given, missing, monkeypatch, capsys):
+    monkeypatch.setenv(given, 'redis://localhost')
+    monkeypatch.delenv(missing, raising=False)
+
+    assert load(example).main() == 2
+    assert capsys.readouterr().err == (
+        f'{missing} is not set; set it to the URL of a server, such as '
+        'redis://localhost\n')
+
+
+@pytest.mark.parametrize('example', ['provisioning', 'ordered_queue'])
+def test_an_example_needs_all_servers_or_none(
+        example, monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES / example)
+    monkeypatch.setenv('CONNECTION', 'sqlite://')
+    for name in ('BACKEND_URL', 'TRANSPORT_URL'):
+        monkeypatch.delenv(name, raising=False)
+
+    with pytest.raises(SystemExit) as ended:
+        load(example).Group(tmp_path)
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        'CONNECTION without the others; set all of BACKEND_URL, CONNECTION, '
+        'TRANSPORT_URL, or none\n')
