@@ -413,7 +413,7 @@ def test_provisioning_fails_if_a_rollback_does_nothing(tmp_path):
             ('modules.py', "self.cloud.delete_instance(parameters['Name'])",
              'pass'),
             # Fewer tasks and no kill, so that the test is short.
-            ('run.py', 'INSTANCES, KILLS = 30, 3', 'INSTANCES, KILLS = 10, 0')):
+            ('run.py', 'KILLS = 30, 3', 'KILLS = 10, 0')):
         text = (place / file).read_text()
         assert text.count(old) == 1
         (place / file).write_text(text.replace(old, new))
