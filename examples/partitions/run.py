@@ -3,7 +3,8 @@
 
 Each partition has its own pool of threads, so the other partition continues.
 The program prints how late the runs of the other partition began, before and
-after the first partition hangs. No server is needed.
+after the first partition hangs, and checks that they are not later than a
+limit. No server is needed.
 """
 
 import os
@@ -19,12 +20,17 @@ import distperiodic
 HERE = pathlib.Path(__file__).parent
 SECONDS = 5
 INVOICES = 10
+THREADS = 3
+# Most seconds from a tick to the begin of its last run.
+LATE = 1.0
+# Seconds after which the program gives up.
+LIMIT = 60
 CONFIG = """\
 [distperiodic]
 group = partitions
 state_path = {place}/state
 [partition:reports]
-pool_size = 3
+pool_size = {threads}
 [partition:billing]
 pool_size = 2
 """
@@ -65,12 +71,21 @@ def events(journal, event, since=0.0):
             if found == event and float(at) >= since]
 
 
+def until(condition, what):
+    """Wait until a condition is true. Give up after LIMIT seconds."""
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f'WRONG: {what} within {LIMIT} s')
+        time.sleep(0.05)
+
+
 def watch(journal):
     """Return the lateness of the runs in the next seconds, sorted."""
     since = time.time()
-    while (time.time() < since + SECONDS
-           or len(events(journal, 'bill', since)) < SECONDS * INVOICES):
-        time.sleep(0.05)
+    until(lambda: time.time() >= since + SECONDS and len(
+        events(journal, 'bill', since)) >= SECONDS * INVOICES,
+        f'the partition billing did not run {SECONDS * INVOICES} invoices')
     return sorted(events(journal, 'bill', since))
 
 
@@ -79,7 +94,7 @@ def main():
     journal, hang = place / 'journal', place / 'hang'
     journal.touch()
     config = place / 'service.conf'
-    config.write_text(CONFIG.format(place=place))
+    config.write_text(CONFIG.format(place=place, threads=THREADS))
     scheduler = subprocess.Popen(
         [sys.executable, '-m', 'distperiodic.cmd.shell', 'scheduler',
          '--tasks', 'run:Office', '--config-file', config], cwd=HERE,
@@ -87,27 +102,43 @@ def main():
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True)
     try:
-        while not events(journal, 'bill'):
-            time.sleep(0.05)
-        tell('alone', watch(journal))
+        until(lambda: events(journal, 'bill'), 'no invoice ran')
+        alone = watch(journal)
         hang.touch()
-        while len(events(journal, 'hang')) < 3:
-            time.sleep(0.05)
-        tell('beside', watch(journal))
-        hanging = len(events(journal, 'hang'))
-        print(f'{hanging} reports hang: as many as their partition has '
-              'threads')
-        return int(hanging != 3)
+        until(lambda: len(events(journal, 'hang')) >= THREADS,
+              f'fewer than {THREADS} reports hung')
+        beside = watch(journal)
+        return account(alone, beside, len(events(journal, 'hang')))
     finally:
         # Kill the launcher and the process that it launched.
         os.killpg(scheduler.pid, signal.SIGKILL)
         scheduler.wait()
 
 
-def tell(when, late):
-    print(f'{when}: {len(late)} invoices, begun '
-          f'{late[len(late) // 2] * 1000:.0f} ms after their tick in the '
-          f'median, at most {late[-1] * 1000:.0f} ms')
+def account(alone, beside, hanging):
+    """Print how late the invoices began. Return 0 if all is right.
+
+    :param alone: Lateness of each invoice before the reports hang, sorted.
+    :param beside: Lateness of each invoice while the reports hang, sorted.
+    :param hanging: Number of reports that hang.
+    """
+    wrong = 0
+    for when, late in (('alone', alone), ('beside', beside)):
+        print(f'{when}: {len(late)} invoices, begun '
+              f'{late[len(late) // 2] * 1000:.0f} ms after their tick in the '
+              f'median, at most {late[-1] * 1000:.0f} ms')
+    if beside[-1] > LATE:
+        print(f'WRONG: an invoice began {beside[-1]:.1f} s after its tick '
+              f'while the reports hung; the limit is {LATE} s')
+        wrong = 1
+    if hanging == THREADS:
+        print(f'{hanging} reports hang: as many as their partition has '
+              'threads')
+    else:
+        print(f'WRONG: {hanging} reports hang, but their partition has '
+              f'{THREADS} threads')
+        wrong = 1
+    return wrong
 
 
 if __name__ == '__main__':

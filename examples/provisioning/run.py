@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provision 30 instances while the scheduler is killed several times.
+"""Provision 30 instances while processes are killed several times.
 
-No server is needed: the tasks are in an SQLite file. At the end the program
-compares the results of the tasks with the instances that exist.
+At the end the program checks the instances, the quota, the events and the runs
+of all commands. No server is needed: the tasks are in an SQLite file. The
+README describes how to use servers.
 """
 
 import collections
@@ -14,84 +15,150 @@ import sys
 import tempfile
 import time
 
+from account import faults
+from cloud import Cloud
 from oslo_config import cfg
 
 from distperiodic import tasks
 
 HERE = pathlib.Path(__file__).parent
-INSTANCES = 30
-KILLS = 3
+INSTANCES, KILLS = 30, 3
+QUOTA = 100_000
+# Seconds after which the program gives up.
+LIMIT = 120
+# Parameters of a task by the last digit of its number, and the step that
+# fails.
+TOO_MUCH = {3: ({'Cpu': 64}, 0), 6: ({'Memory': 1}, 1),
+            9: ({'Storage': 5000}, 2)}
 CONFIG = """\
 [distperiodic]
-group = provisioning
+group = {group}
 state_path = {place}
 session_timeout = 2
 lease = 3
 workflows = {here}/workflows.yaml
 """
+SERVERS = """\
+dispatcher = messaging
+backend_url = {BACKEND_URL}
+connection = {CONNECTION}
+[DEFAULT]
+transport_url = {TRANSPORT_URL}
+"""
+VARIABLES = ('BACKEND_URL', 'CONNECTION', 'TRANSPORT_URL')
 
 
-def scheduler(config):
-    """Start a process that runs the commands."""
-    return subprocess.Popen(
-        [sys.executable, '-m', 'distperiodic.cmd.shell', 'scheduler',
-         '--tasks', 'modules:Modules', '--config-file', config],
-        cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True)
+class Group:
+    """Processes that run the commands."""
 
+    def __init__(self, place):
+        self.place = place
+        self.journal = place / 'journal'
+        self.journal.touch()
+        self.config = place / 'service.conf'
+        # Other runs of this program have other groups on the same servers.
+        config = CONFIG.format(group=place.name, place=place, here=HERE)
+        self.commands = [['scheduler']]
+        if given := [name for name in VARIABLES if os.environ.get(name)]:
+            if len(given) < len(VARIABLES):
+                print(f'{", ".join(given)} without the others; set all of '
+                      f'{", ".join(VARIABLES)}, or none', file=sys.stderr)
+                raise SystemExit(2)
+            config += SERVERS.format(**os.environ)
+            self.commands += [['worker', '--partition', module]
+                              for module in ('resource', 'mysql', 'monitor')]
+        self.config.write_text(config)
+        if given and subprocess.run(
+                self.command('db', 'sync'),
+                stdout=subprocess.DEVNULL).returncode:
+            # The command has printed the reason.
+            raise SystemExit(2)
+        self.processes = []
 
-def kill(process):
-    """Kill a scheduler: the launcher and the process that it launched."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    def command(self, *words):
+        return [sys.executable, '-m', 'distperiodic.cmd.shell', *words,
+                '--config-file', self.config]
+
+    def start(self, words):
+        return subprocess.Popen(
+            [*self.command(*words), '--tasks', 'modules:Modules'], cwd=HERE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
+
+    def start_all(self):
+        self.processes = [self.start(words) for words in self.commands]
+
+    def replace(self, number):
+        """Kill a process, and start another one in its place."""
+        number %= len(self.processes)
+        pid = self.processes[number].pid
+        self.kill(number)
+        with self.journal.open('a') as journal:
+            journal.write(f'killed {pid}\n')
+        name = self.commands[number][0]
+        print(f'a {name} is killed (kill -9), and another one starts')
+        self.processes[number] = self.start(self.commands[number])
+
+    def kill(self, number):
+        """Kill a launcher and the process that it launched."""
+        os.killpg(self.processes[number].pid, signal.SIGKILL)
+        self.processes[number].wait()
+
+    def close(self):
+        for number, process in enumerate(self.processes):
+            if process.poll() is None:
+                self.kill(number)
 
 
 def main():
-    place = pathlib.Path(tempfile.mkdtemp(prefix='provisioning-'))
-    config = place / 'service.conf'
-    config.write_text(CONFIG.format(place=place, here=HERE))
+    group = Group(pathlib.Path(tempfile.mkdtemp(prefix='provisioning-')))
+    cloud = Cloud(group.place / 'cloud.sqlite')
+    cloud.create(QUOTA)
     conf = cfg.ConfigOpts()
-    conf(['--config-file', str(config)])
+    conf(['--config-file', str(group.config)])
     client = tasks.Client(conf)
-    # Every tenth instance is too large, so its task fails and is rolled back.
-    ids = [client.submit('create_instance', {
-        'Name': f'db{n}', 'Cpu': 4, 'Memory': 8,
-        'Storage': 5000 if n % 10 == 9 else 500}, key=f'create db{n}')
-        for n in range(INSTANCES)]
-    process = scheduler(config)
+    fails = {}
+    for number in range(INSTANCES):
+        changes, step = TOO_MUCH.get(number % 10, ({}, None))
+        id_ = client.submit('create_instance', {
+            'Name': f'db{number}', 'Cpu': 4, 'Memory': 8, 'Storage': 500,
+            **changes}, key=f'create db{number}')
+        fails[id_] = step
+    end = time.monotonic() + LIMIT
 
     def ended():
-        return sum(client.get(id_).ended for id_ in ids)
+        return sum(task.ended for task in client.list(limit=INSTANCES))
 
-    for _ in range(KILLS):
-        before = ended()
-        # A fast host may have ended all tasks before the last kill.
-        while ended() == before < INSTANCES:
-            time.sleep(0.05)
-        kill(process)
-        print('the scheduler is killed (kill -9), and another one starts')
-        process = scheduler(config)
-    found = [client.wait(id_, 120) for id_ in ids]
-    process.terminate()
-    process.wait()
-    return account(found, place / 'hosts')
+    try:
+        group.start_all()
+        for number in range(KILLS):
+            before = ended()
+            # A fast host may have ended all tasks before the last kill.
+            while ended() == before < INSTANCES and time.monotonic() < end:
+                time.sleep(0.05)
+            group.replace(number)
+        found = [client.wait(id_, max(0, end - time.monotonic()))
+                 for id_ in fails]
+    finally:
+        group.close()
+        client.close()
+    return account(found, faults(found, fails, QUOTA, cloud,
+                                 group.journal.read_text().splitlines()))
 
 
-def account(found, hosts):
-    """Print the results of the tasks. Return 0 if they match the hosts."""
+def account(found, wrong):
+    """Print the results of the tasks. Return 0 if nothing is wrong."""
     statuses = collections.Counter(task.status.value for task in found)
     for status, number in sorted(statuses.items()):
         print(f'{number:3} tasks {status}')
-    expected = {task.parameters['Name'] for task in found
-                if task.status == 'succeeded'}
-    exists = {path.name for path in hosts.iterdir()}
-    print(f'{len(exists):3} instances exist; '
-          + ('exactly those of the tasks that succeeded'
-             if exists == expected else
-             f'wrong ones: {sorted(exists ^ expected)}'))
-    failed = next(task for task in found if task.status == 'failed')
-    print(f'a task that failed: {failed.message}')
-    return int(exists != expected or len(statuses) != 2)
+    if wrong:
+        print('WRONG:', *wrong, sep='\n  ')
+        return 1
+    print('the instances, the quota and the events are those of these tasks;\n'
+          'each failed task was rolled back in reverse order, from the step '
+          'that failed;\nno step was skipped, and no two runs of a task '
+          'overlapped')
+    return 0
 
 
 if __name__ == '__main__':

@@ -23,6 +23,8 @@ import distperiodic
 
 HERE = pathlib.Path(__file__).parent
 HOSTS, TICKS = 20, 6
+# Seconds after which the program gives up.
+LIMIT = 60
 CONFIG = """\
 [DEFAULT]
 transport_url = {redis}
@@ -95,12 +97,13 @@ class Cluster:
                       if len(found) == HOSTS)
 
     def wait_ticks(self, number):
-        while len(self.complete()) < number:
-            time.sleep(0.05)
+        until(lambda: len(self.complete()) >= number,
+              f'fewer than {number} ticks ended')
 
     def wait_workers(self, number):
-        while len({pid for *_, pid in self.events('begin')}) < number:
-            time.sleep(0.05)
+        until(lambda: len({pid for *_, pid
+                           in self.events('begin')}) >= number,
+              f'fewer than {number} workers ran')
 
     def kill(self, pid):
         """Kill a launcher and the process that it launched."""
@@ -113,7 +116,20 @@ class Cluster:
             process.wait()
 
 
+def until(condition, what):
+    """Wait until a condition is true. Give up after LIMIT seconds."""
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f'WRONG: {what} within {LIMIT} s')
+        time.sleep(0.05)
+
+
 def main():
+    if not os.environ.get('REDIS_URL'):
+        print('REDIS_URL is not set; set it to the URL of a server, such as '
+              'redis://localhost', file=sys.stderr)
+        return 2
     cluster = Cluster()
     try:
         cluster.start('scheduler')
@@ -125,24 +141,37 @@ def main():
         cluster.kill(victim)
         print('a worker was killed (kill -9)')
         cluster.wait_ticks(TICKS)
-        return account(cluster, victim)
+        return account(cluster.complete(), cluster.events('begin'), victim)
     finally:
         cluster.close()
 
 
-def account(cluster, victim):
-    """Print the numbers of ticks and runs. Return 0 if no tick is missing."""
-    ticks = cluster.complete()
+def account(ticks, begun, victim):
+    """Print the numbers of ticks and runs. Return 0 if all is right.
+
+    :param ticks: Ticks that have ended for all hosts, in order.
+    :param begun: (tick, host, pid) of each run, in order.
+    :param victim: pid of the worker that was killed.
+    """
     # The first tick may begin before the workers have started.
-    times = [float(tick) for tick in ticks]
-    missing = set(range(round(times[0]), round(times[-1]))) - {
-        round(at) for at in times}
-    begun = collections.Counter(
-        (tick, host) for tick, host, _ in cluster.events('begin'))
-    again = sum(number > 1 for number in begun.values())
+    times = [round(float(tick)) for tick in ticks]
+    missing = set(range(times[0], times[-1])) - set(times)
+    runs = collections.defaultdict(list)
+    for tick, host, pid in begun:
+        runs[tick, host].append(pid)
+    repeated = {key: pids for key, pids in runs.items() if len(pids) > 1}
+    # Only a run that was lost with the killed worker may run again.
+    wrong = {key: pids for key, pids in repeated.items()
+             if pids[:-1] != [victim]}
     print(f'{len(ticks)} ticks of {HOSTS} hosts ended, {len(missing)} are '
-          f'missing; {again} runs of the killed worker ran again')
-    return int(bool(missing))
+          f'missing; {len(repeated) - len(wrong)} runs of the killed worker '
+          'ran again')
+    for (tick, host), pids in wrong.items():
+        print(f'WRONG: {host} ran {len(pids)} times for tick {tick}, by '
+              f'{pids}, but {victim} was the killed worker')
+    if missing:
+        print(f'WRONG: the ticks {sorted(missing)} are missing')
+    return int(bool(missing or wrong))
 
 
 if __name__ == '__main__':

@@ -2,9 +2,9 @@
 """One active worker and two standby workers.
 
 The program kills the active worker, and then freezes its successor. The
-handler uses a licence that only one process may use at a time. The output
-shows how long the licence was unused, and that no two processes used it at the
-same time.
+handler uses a licence that only one process may use at a time. The program
+checks that no two processes used it at the same time, and that the next worker
+took over in time.
 
 The program needs a broker and a coordination service. One Redis server is
 enough for both::
@@ -24,7 +24,13 @@ import time
 import distperiodic
 
 HERE = pathlib.Path(__file__).parent
-SESSION = 3
+SESSION, SPACING = 3, 0.5
+# Most seconds from the kill or the freeze to the first run of the next worker:
+# it becomes active within the session timeout + 1 s, and its first tick
+# follows.
+TAKE_OVER = SESSION + 1 + SPACING
+# Seconds after which the program gives up.
+LIMIT = 60
 CONFIG = """\
 [DEFAULT]
 transport_url = {transport_url}
@@ -42,15 +48,18 @@ mode = standby
 
 class Licensed(distperiodic.PeriodicTasks):
 
-    @distperiodic.periodic_task(spacing=0.5, scope='group', topic='licence')
+    @distperiodic.periodic_task(spacing=SPACING, scope='group',
+                                topic='licence')
     def use_licence(self, context):
         journal = os.open(os.environ['JOURNAL'],
                           os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         # Each begin and each end is one line, and one write.
         for event in ('begin', 'end'):
-            if context.is_current():
-                os.write(journal, f'{event} {os.getpgrp()} '
-                                  f'{time.time()}\n'.encode())
+            # A worker that was frozen may have been replaced.
+            if not context.is_current():
+                break
+            os.write(journal, f'{event} {os.getpgrp()} '
+                              f'{time.time()}\n'.encode())
             time.sleep(0.05)
         os.close(journal)
 
@@ -94,11 +103,13 @@ class Cluster:
 
     def wait_active(self, *but):
         """Wait until a worker other than *but* is active; return its pid."""
-        while True:
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
             for event, pid, _ in self.events()[-1:]:
                 if event == 'end' and pid not in but:
                     return pid
             time.sleep(0.02)
+        raise SystemExit(f'no other worker was active within {LIMIT} s')
 
     def close(self):
         for pid, process in self.processes.items():
@@ -108,6 +119,11 @@ class Cluster:
 
 
 def main():
+    for name in ('TRANSPORT_URL', 'BACKEND_URL'):
+        if not os.environ.get(name):
+            print(f'{name} is not set; set it to the URL of a server, such '
+                  'as redis://localhost', file=sys.stderr)
+            return 2
     cluster = Cluster()
     try:
         cluster.start('scheduler')
@@ -117,40 +133,82 @@ def main():
         cluster.signal(first, signal.SIGKILL)
         killed = time.time()
         second = cluster.wait_active(first)
+        gaps = [gap(cluster.events(), second, killed)]
         print(f'the active worker was killed (kill -9), and another was '
-              f'active {gap(cluster, second, killed):.1f} s later')
+              f'active {gaps[0]:.1f} s later')
         cluster.signal(second, signal.SIGSTOP)
         frozen = time.time()
         third = cluster.wait_active(first, second)
+        gaps.append(gap(cluster.events(), third, frozen))
         print(f'the active worker was frozen, and another was active '
-              f'{gap(cluster, third, frozen):.1f} s later')
+              f'{gaps[1]:.1f} s later')
         cluster.signal(second, signal.SIGCONT)
         time.sleep(2 * SESSION)
-        return account(cluster.events(), third)
+        return account(cluster.events(), [first, second, third], gaps)
     finally:
         cluster.close()
 
 
-def gap(cluster, pid, since):
+def gap(events, pid, since):
     """Return the seconds from *since* until this worker's first run."""
-    return next(at for event, found, at in cluster.events()
+    return next(at for event, found, at in events
                 if found == pid and event == 'begin') - since
 
 
-def account(events, last):
-    """Print the number of uses of the licence.
+def uses(events):
+    """Return [pid, begin, end] of each use of the licence.
 
-    Return 0 if no worker used it again after another one had used it.
+    A use without an end was interrupted by a kill or a freeze, or is still in
+    progress. Its end is None.
     """
-    users = [pid for event, pid, _ in events if event == 'begin']
-    turns = [pid for before, pid in zip([None, *users], users, strict=False)
+    found = []
+    for event, pid, at in events:
+        if event == 'begin':
+            found.append([pid, at, None])
+        else:
+            next(use for use in reversed(found) if use[0] == pid)[2] = at
+    return found
+
+
+def faults(events, workers, gaps):
+    """Return what is wrong, as a list of sentences.
+
+    :param workers: pids of the active workers, in order. All but the last were
+        killed or frozen.
+    :param gaps: Seconds from each kill or freeze to the first use by the next
+        worker.
+    """
+    found = uses(events)
+    wrong = []
+    for number, (pid, _, end) in enumerate(found):
+        for other, its_begin, _ in found[number + 1:]:
+            if end is not None and its_begin < end:
+                wrong.append(f'{other} used the licence before {pid} ended')
+    for worker in workers:
+        own = [end for pid, _, end in found if pid == worker]
+        # Only the last use may have been interrupted.
+        if None in own[:-1]:
+            wrong.append(f'a use by {worker} has no end')
+    turns = [pid for before, (pid, *_) in zip(
+        [None, *(use[0] for use in found)], found, strict=False)
              if pid != before]
-    print(f'the licence was used {len(users)} times, by '
-          f'{len(set(users))} workers, one after the other; the frozen worker '
-          'was a standby worker after it resumed' if turns[-1] == last
-          and len(turns) == len(set(turns)) else
-          f'several workers used the licence in turn: {turns}')
-    return int(turns[-1] != last or len(turns) != len(set(turns)))
+    if turns != workers:
+        wrong.append(f'{turns} used the licence in turn, not {workers}')
+    wrong += [f'the next worker was active after {seconds:.1f} s instead of 0 '
+              f'to {TAKE_OVER} s' for seconds in gaps
+              if not 0 <= seconds <= TAKE_OVER]
+    return wrong
+
+
+def account(events, workers, gaps):
+    """Print the number of uses of the licence. Return 0 if all is right."""
+    if wrong := faults(events, workers, gaps):
+        print('WRONG:', *wrong, sep='\n  ')
+        return 1
+    print(f'the licence was used {len(uses(events))} times, by {len(workers)} '
+          'workers, one after the other; the frozen worker was a standby '
+          'worker after it resumed')
+    return 0
 
 
 if __name__ == '__main__':
