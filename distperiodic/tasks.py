@@ -24,6 +24,7 @@ import functools
 import getpass
 import json
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -73,6 +74,8 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
+# Maximum limit that all databases accept.
+_MOST_ROWS = 2 ** 63 - 1
 # Key in the ``info`` of an SQLAlchemy session. The value is a list of
 # functions to call after the commit.
 _CALLS = 'distperiodic_after_commit'
@@ -150,8 +153,15 @@ class Client:
         :raises InvalidTask: An argument of a task cannot be used, as in
             :meth:`submit`. No task is written.
         """
+        if not isinstance(tasks, Iterable):
+            raise exceptions.InvalidTask(
+                f'tasks are {_shown(tasks)}; give a list of dictionaries')
         new = []
         for index, task in enumerate(tasks):
+            if not isinstance(task, Mapping):
+                raise exceptions.InvalidTask(
+                    f'task {index} is {_shown(task)}; give a dictionary with '
+                    f'the keys type, {", ".join(_ARGUMENTS)}')
             for name in task:
                 if name != 'type' and name not in _ARGUMENTS:
                     raise exceptions.InvalidTask(
@@ -167,6 +177,7 @@ class Client:
 
     def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
         if session is not None:
+            _check_session(session)
             # Write on the connection of the session. Another connection could
             # wait forever for a lock that the caller's transaction holds.
             ids = self._task_store().submit_in(session, tasks)
@@ -197,13 +208,8 @@ class Client:
     def _new(self, type_: Any, parameters: Any, key: Any, queue: Any,
              at: Any, priority: Any) -> NewTask:
         definition = self._definition(type_)
-        for name, value, most in (
-                ('key', key, tables.LONGEST_ID),
-                ('queue', queue, tables.LONGEST_NAME)):
-            if value is not None and not _is_name(value, most):
-                raise exceptions.InvalidTask(
-                    f'{name} is {_shown(value)}; give 1 to {most} '
-                    'characters without NUL, or None')
+        _check_name_or_none('key', key, tables.LONGEST_ID)
+        _check_name_or_none('queue', queue)
         if type(priority) is not int or abs(priority) > _MOST_PRIORITY:
             raise exceptions.InvalidTask(
                 f'priority is {_shown(priority)}; give a whole number from '
@@ -290,16 +296,19 @@ class Client:
         :param after: Id of a task, usually that of the last task on the
             previous page. Only tasks that were submitted later are returned.
         :raises UnknownTask: No task has the id *after*.
-        :raises InvalidTask: *status* is unknown, or *limit* is not a positive
-            whole number.
+        :raises InvalidTask: An argument cannot be used.
         """
         if status is not None and status not in tuple(Status):
             raise exceptions.InvalidTask(
                 f'status is {_shown(status)}; give one of '
                 f'{", ".join(Status)}')
-        if not isinstance(limit, int) or limit < 1:
+        _check_name_or_none('type', type)
+        _check_name_or_none('queue', queue)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not (
+                1 <= limit <= _MOST_ROWS):
             raise exceptions.InvalidTask(
-                f'limit is {_shown(limit)}; give a whole number from 1')
+                f'limit is {_shown(limit)}; give a whole number from 1 to '
+                f'{_MOST_ROWS}')
         with self._connections.lend() as store:
             return [task_of(found, None) for found in store.reader.page(
                 status=None if status is None else Status(status), type_=type,
@@ -314,7 +323,13 @@ class Client:
             ended by then, it is returned with its current status. None means
             no limit.
         :raises UnknownTask: No task of this group has that id.
+        :raises InvalidTask: *timeout* is not a number.
         """
+        if timeout not in (None, math.inf) and (
+                schedule.finite_number(timeout) is None):
+            raise exceptions.InvalidTask(
+                f'timeout is {_shown(timeout)}; give a number of seconds, or '
+                'None for no limit')
         end = None if timeout is None else self._clock.monotonic() + timeout
         pause = _FIRST_LOOK
         never = threading.Event()
@@ -343,8 +358,9 @@ class Client:
         :param id_: Id of the task.
         :param why: Reason, which is shown with the task.
         :raises UnknownTask: No task of this group has that id.
-        :raises InvalidTask: The task has ended.
+        :raises InvalidTask: The task has ended, or *why* cannot be used.
         """
+        _check_reason(why)
         with self._connections.lend() as store:
             status = store.cancel(_id(id_), f'{_me()}: {why}'.strip(': '))
         self._notify([id_])
@@ -363,8 +379,12 @@ class Client:
         :returns: The new status.
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task is not stuck, has not failed, and was not
-            cancelled.
+            cancelled. Or *back* cannot be used.
         """
+        if back is not None and not isinstance(back, bool):
+            raise exceptions.InvalidTask(
+                f'back is {_shown(back)}; give True to roll back, False to go '
+                'forward, or None to keep the direction')
         with self._connections.lend() as store:
             status = store.retry(_id(id_), back)
         self._notify([id_])
@@ -377,7 +397,9 @@ class Client:
 
         :param name: Only the queue with this name.
         :raises UnknownTask: There is no queue with this name.
+        :raises InvalidTask: The name cannot be used.
         """
+        _check_name_or_none('queue', name)
         with self._connections.lend() as store:
             rows = store.reader.queues(name)
         return [Queue(row.name, row.head, row.head_status, row.waiting,
@@ -391,7 +413,9 @@ class Client:
         :param name: Name of the queue.
         :returns: True if the queue was halted.
         :raises UnknownTask: There is no queue with this name.
+        :raises InvalidTask: The name cannot be used.
         """
+        _check_name('queue', name)
         with self._connections.lend() as store:
             resumed = store.resume(name)
             head = store.reader.queues(name)[0].head
@@ -407,7 +431,10 @@ class Client:
         :returns: True if this call halted the queue. False if the queue was
             already halted.
         :raises UnknownTask: There is no queue with this name.
+        :raises InvalidTask: The name or the reason cannot be used.
         """
+        _check_name('queue', name)
+        _check_reason(why)
         with self._connections.lend() as store:
             return store.halt(name, f'{_me()}: {why}'.strip(': '))
 
@@ -425,10 +452,7 @@ class Client:
         if on_failure not in ('halt', 'go_on'):
             raise exceptions.InvalidTask(
                 f'on_failure is {_shown(on_failure)}; give halt or go_on')
-        if not _is_name(name, tables.LONGEST_NAME):
-            raise exceptions.InvalidTask(
-                f'queue is {_shown(name)}; give 1 to {tables.LONGEST_NAME} '
-                'characters without NUL')
+        _check_name('queue', name)
         with self._connections.lend() as store:
             store.set_goes_on(name, on_failure == 'go_on')
 
@@ -488,13 +512,53 @@ def _id(value: Any) -> str:
 
 
 def _is_name(value: Any, most: int) -> bool:
-    if not isinstance(value, str) or not 0 < len(value) <= most:
+    return _is_text(value) and 0 < len(value) <= most
+
+
+def _is_text(value: Any) -> bool:
+    """Return True if *value* is text that all databases can store."""
+    if not isinstance(value, str):
         return False
     try:
         value.encode()
     except UnicodeEncodeError:
         return False
     return '\0' not in value
+
+
+def _check_name(what: str, value: Any, most: int = tables.LONGEST_NAME,
+                or_none: str = '') -> None:
+    """Check an argument that is a name.
+
+    :param what: Name of the argument.
+    :param most: Maximum number of characters.
+    :param or_none: Addition to the remedy.
+    :raises InvalidTask: *value* cannot be used.
+    """
+    if not _is_name(value, most):
+        raise exceptions.InvalidTask(
+            f'{what} is {_shown(value)}; give 1 to {most} characters of valid '
+            f'Unicode without NUL{or_none}')
+
+
+def _check_name_or_none(what: str, value: Any,
+                        most: int = tables.LONGEST_NAME) -> None:
+    if value is not None:
+        _check_name(what, value, most, ', or None')
+
+
+def _check_reason(why: Any) -> None:
+    if not _is_text(why):
+        raise exceptions.InvalidTask(
+            f'why is {_shown(why)}; give text of valid Unicode without NUL')
+
+
+def _check_session(session: Any) -> None:
+    if not isinstance(
+            session, (orm.Session, orm.scoped_session, sa.Connection)):
+        raise exceptions.InvalidTask(
+            f'session is {_shown(session)}; give an SQLAlchemy Session, '
+            'scoped_session or Connection, or None')
 
 
 def _parameters_text(parameters: Any) -> str:
@@ -515,11 +579,16 @@ def _parameters_text(parameters: Any) -> str:
 def _instant(at: Any) -> int | None:
     if at is None:
         return None
-    if not isinstance(at, datetime.datetime) or at.tzinfo is None:
+    if not isinstance(at, datetime.datetime) or at.utcoffset() is None:
         raise exceptions.InvalidTask(
             f'at is {_shown(at)}; give an aware datetime, such as '
             'datetime.now(UTC) + timedelta(hours=1)')
-    return schedule.instant_of(at)
+    instant = schedule.instant_of(at)
+    if not schedule.FIRST_INSTANT <= instant <= schedule.LAST_INSTANT:
+        raise exceptions.InvalidTask(
+            f'at is {at.isoformat()}, which is outside the years 1 to 9999 in '
+            'UTC; give another instant, or None to start at once')
+    return instant
 
 
 def _me() -> str:

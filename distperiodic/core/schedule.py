@@ -20,7 +20,9 @@ from distperiodic.exceptions import InvalidSchedule
 Instant = int
 
 SECOND = 1_000_000
-#: Last instant that a datetime can represent, in the year 9999.
+#: First and last instants that a datetime can represent, in the years 1 and
+#: 9999.
+FIRST_INSTANT = -62_135_596_800_000_000
 LAST_INSTANT = 253_402_300_799_999_999
 _DAY_S = 86_400
 
@@ -44,8 +46,20 @@ def instant_of(moment: datetime) -> Instant:
 
 
 def datetime_of(instant: Instant) -> datetime:
-    """Return *instant* as an aware datetime in UTC."""
+    """Return *instant* as an aware datetime in UTC.
+
+    :raises OverflowError: The instant is outside the years 1 to 9999.
+    """
     return _EPOCH_UTC + timedelta(microseconds=instant)
+
+
+def nearest_datetime(instant: Instant) -> datetime:
+    """Return the aware datetime in UTC that is nearest to *instant*.
+
+    An instant outside the years 1 to 9999 becomes the first or the last
+    datetime.
+    """
+    return datetime_of(max(FIRST_INSTANT, min(instant, LAST_INSTANT)))
 
 
 def finite_number(value: object) -> float | None:

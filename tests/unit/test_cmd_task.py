@@ -43,7 +43,9 @@ def test_a_parameter_without_a_key_is_refused(text):
 @pytest.mark.parametrize(('text', 'at'), [
     ('2026-01-31T06:00Z', (2026, 1, 31, 6)),
     ('2026-01-31T06:00+02:00', (2026, 1, 31, 4)),
-    ('2026-01-31 06:00:00-01:00', (2026, 1, 31, 7))])
+    ('2026-01-31 06:00:00-01:00', (2026, 1, 31, 7)),
+    ('9999-12-31T23:59Z', (9999, 12, 31, 23, 59)),
+    ('0001-01-01T00:00Z', (1, 1, 1))])
 def test_a_start_is_an_instant_with_its_zone(text, at):
     assert task_submit.start(text) == datetime.datetime(*at, tzinfo=UTC)
 
@@ -58,7 +60,7 @@ def test_a_start_may_be_a_time_from_now():
 
 @pytest.mark.parametrize('text', [
     '', '+', '+5', '+-5m', '10m', 'soon', '2026-01-31T06:00', '2026-01-31',
-    '+99999999999d'])
+    '+99999999999d', '9999-12-31T23:59-05:00', '0001-01-01T00:00+05:00'])
 def test_what_is_no_start_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         task_submit.start(text)
