@@ -451,6 +451,8 @@ def test_a_scheduler_prunes_old_tasks(desk):
 
 @pytest.mark.parametrize(('argv', 'told'), [
     (['task', 'submit', 'thre'], 'single.*three'),
+    (['task', 'submit', 'м.ок'], "the module is 'м'; give"),
+    (['task', 'submit', 'm.ok '], "'ok ', which begins or ends with a space"),
     (['task', 'submit', 'three', '--at', 'soon'], "'soon'.*zone"),
     (['task', 'submit', 'three', '--at', '2026-01-31T06:00'], 'zone'),
     (['task', 'submit', 'three', '--at', '+10x'], r"'\+10x'"),

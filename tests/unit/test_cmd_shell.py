@@ -114,7 +114,8 @@ def test_a_wrong_option_is_one_line_and_code_2(argv, capsys):
     ['partition', 'promote', '\udcff', 'host'],
 ], ids=ascii)
 def test_an_argument_that_is_no_unicode_is_named(argv, capsys):
-    [number] = [at for at, word in enumerate(argv, 1) if r'\udc' in ascii(word)]
+    [number] = [at for at, word in enumerate(argv, 1)
+                if r'\udc' in ascii(word)]
 
     assert shell.main(argv) == 2
 

@@ -74,6 +74,23 @@ def test_an_argument_that_cannot_be_used_is_refused_with_its_remedy(
     assert client.list() == []
 
 
+@pytest.mark.parametrize(('type_', 'told'), [
+    ('м.ок', "the module is 'м'; give 1 to 90 characters from A-Z a-z 0-9"),
+    ('m.', "the command is ''; give 1 to 90 characters that are printable"),
+    ('m.o\nk', r"the command is 'o\\nk'; give 1 to 90 characters that are pr"),
+    ('m.ok ', "the command is 'ok ', which begins or ends with a space"),
+    (' m.ok', "the module is ' m'; give 1 to 90 characters from A-Z"),
+    ('m', 'the type has no full stop'), (5, 'the type is not text')])
+def test_a_type_is_refused_with_the_part_that_cannot_be_used(
+        client, type_, told):
+    with pytest.raises(exceptions.InvalidWorkflow, match=told) as caught:
+        client.submit(type_)
+
+    assert 'MODULE.COMMAND' in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert client.list() == []
+
+
 @pytest.mark.parametrize('call', [
     lambda c: c.get(5), lambda c: c.wait('\ud800'), lambda c: c.cancel(None),
     lambda c: c.retry(['x']), lambda c: c.list(after='a\0')])
