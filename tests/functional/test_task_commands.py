@@ -143,6 +143,8 @@ def test_a_task_is_submitted_and_shown_with_its_steps(desk):
     assert found['steps'][2]['rollback'] is None
     drawn = desk.place.show('task', 'show', task)
     assert re.search(r'^\| +\| 1 of 3 +\| a\.run +\| done ', drawn, re.M)
+    assert re.search(r'^\| +\| 3 of 3 +\| a\.run \(no rollback\) +\| waiting ',
+                     drawn, re.M)
     assert re.search(r'^\| > +\| 2 of 3 +\| b\.run +\| waits for retry +'
                      r'\| 1 of 2 ', drawn, re.M)
 

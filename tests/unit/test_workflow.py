@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
+from distperiodic import tasks
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.core import definitions
 from distperiodic.core import task_values
@@ -210,7 +211,7 @@ def test_an_invalid_workflow_is_refused_with_its_place(source, where):
     ('x: ' + 3000 * '[', ':1:24: the values are nested too deeply'),
     ('x: &a [*a]\n', ':1:4: the values are nested too deeply'),
     ('a: &a [[[[[[[[[[]]]]]]]]]]\nb: &b [[[[[[[[*a]]]]]]]]\n'
-     'c: [[[[[*b]]]]]\n', ':1:11: the values are nested too deeply'),
+     'c: [[[[[*b]]]]]\n', ':1:14: the values are nested too deeply'),
     ('x: !ours y\n', ':1:4: .*!ours.*; write .* without a tag'),
     ('x: 1\n---\ny: 1\n', ':2:1: expected a single document .*, but found '),
     ('x: *a\n', ":1:4: found undefined alias 'a'; correct the YAML here"),
@@ -322,6 +323,15 @@ def test_a_file_of_yaml_and_of_json_are_read_alike(tmp_path):
              for name in ('f.json', 'f.yaml')]
 
     assert found[0] == found[1] == definitions.parse_workflows(source)
+
+
+@pytest.mark.parametrize(('names', 'told'), [
+    (('m', 'ok '), "the command is 'ok ', which begins or ends with a space"),
+    (('м', 'ok'), "the module is 'м'; give 1 to 90 characters from A-Z"),
+    (('m', 5), 'the command is 5, which is not text')])
+def test_a_command_is_declared_with_a_name_that_a_task_can_have(names, told):
+    with pytest.raises(exceptions.InvalidWorkflow, match=told):
+        tasks.command(*names)
 
 
 @pytest.mark.parametrize('result', [
