@@ -22,7 +22,6 @@ The file is long because it documents one public class in full.
 import datetime
 import functools
 import getpass
-import json
 import logging
 import os
 import threading
@@ -44,8 +43,6 @@ from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import tables
 from distperiodic.core import definitions
-from distperiodic.core import schedule
-from distperiodic.core import task_values
 from distperiodic.core import workflow
 from distperiodic.core.task import Command
 from distperiodic.core.task import Queue
@@ -54,7 +51,9 @@ from distperiodic.core.task import Task
 from distperiodic.core.task import moment
 from distperiodic.core.task import new_id
 from distperiodic.core.workflow import Status
+from distperiodic.operator import task_arguments
 from distperiodic.operator.new_task import NewTask
+from distperiodic.operator.task_arguments import shown
 from distperiodic.operator.task_reader import task_of
 from distperiodic.operator.tasks import TaskStore
 from distperiodic.periodic import command
@@ -73,6 +72,8 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
+# Maximum limit that all databases accept.
+_MOST_ROWS = 2 ** 63 - 1
 # Key in the ``info`` of an SQLAlchemy session. The value is a list of
 # functions to call after the commit.
 _CALLS = 'distperiodic_after_commit'
@@ -150,8 +151,15 @@ class Client:
         :raises InvalidTask: An argument of a task cannot be used, as in
             :meth:`submit`. No task is written.
         """
+        if not isinstance(tasks, Iterable):
+            raise exceptions.InvalidTask(
+                f'tasks are {shown(tasks)}; give a list of dictionaries')
         new = []
         for index, task in enumerate(tasks):
+            if not isinstance(task, Mapping):
+                raise exceptions.InvalidTask(
+                    f'task {index} is {shown(task)}; give a dictionary with '
+                    f'the keys type, {", ".join(_ARGUMENTS)}')
             for name in task:
                 if name != 'type' and name not in _ARGUMENTS:
                     raise exceptions.InvalidTask(
@@ -167,6 +175,7 @@ class Client:
 
     def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
         if session is not None:
+            task_arguments.check_session(session)
             # Write on the connection of the session. Another connection could
             # wait forever for a lock that the caller's transaction holds.
             ids = self._task_store().submit_in(session, tasks)
@@ -197,20 +206,14 @@ class Client:
     def _new(self, type_: Any, parameters: Any, key: Any, queue: Any,
              at: Any, priority: Any) -> NewTask:
         definition = self._definition(type_)
-        for name, value, most in (
-                ('key', key, tables.LONGEST_ID),
-                ('queue', queue, tables.LONGEST_NAME)):
-            if value is not None and not _is_name(value, most):
-                raise exceptions.InvalidTask(
-                    f'{name} is {_shown(value)}; give 1 to {most} '
-                    'characters without NUL, or None')
-        if type(priority) is not int or abs(priority) > _MOST_PRIORITY:
-            raise exceptions.InvalidTask(
-                f'priority is {_shown(priority)}; give a whole number from '
-                f'{-_MOST_PRIORITY} to {_MOST_PRIORITY}')
+        task_arguments.check_name(
+            'key', key, tables.LONGEST_ID, optional=True)
+        task_arguments.check_name('queue', queue, optional=True)
+        task_arguments.check_whole(
+            'priority', priority, -_MOST_PRIORITY, _MOST_PRIORITY)
         return NewTask(new_id(self._clock.now(), queue), type_, definition,
-                       _parameters_text(parameters), key, queue,
-                       _instant(at), priority)
+                       task_arguments.parameters_text(parameters), key, queue,
+                       task_arguments.instant(at), priority)
 
     def _definition(self, type_: Any) -> workflow.Definition:
         """Return the workflow of a type of task.
@@ -220,17 +223,18 @@ class Client:
         for known in (self._given, self._of_file):
             if isinstance(type_, str) and type_ in known:
                 return known[type_]
-        single = (definitions.single(type_) if isinstance(type_, str)
-                  else None)
-        if single is None:
-            names = ', '.join(sorted({**self._of_file, **self._given}))
-            raise exceptions.InvalidWorkflow(
-                f'type is {_shown(type_)}; '
-                + (f'the types are {names}' if names else
-                   'no types are known, so set [distperiodic] workflows to a '
-                   'file that defines them')
-                + '; or give MODULE.COMMAND for a task of one step')
-        return single
+        problem = (definitions.single_problem(type_)
+                   if isinstance(type_, str) else 'the type is not text')
+        if not problem:
+            return definitions.single(type_)
+        names = ', '.join(sorted({**self._of_file, **self._given}))
+        raise exceptions.InvalidWorkflow(
+            f'type is {shown(type_)}; '
+            + (f'the types are {names}' if names else
+               'no types are known, so set [distperiodic] workflows to a file '
+               'that defines them')
+            + '; or give MODULE.COMMAND for a task of one step, but '
+            + problem)
 
     @functools.cached_property
     def _of_file(self) -> dict[str, workflow.Definition]:
@@ -275,7 +279,7 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         """
         with self._connections.lend() as store:
-            return task_of(*store.reader.get(_id(id_)))
+            return task_of(*store.reader.get(task_arguments.task_id(id_)))
 
     def list(self, status: str | None = None,
              type: str | None = None,  # noqa: A002
@@ -290,21 +294,21 @@ class Client:
         :param after: Id of a task, usually that of the last task on the
             previous page. Only tasks that were submitted later are returned.
         :raises UnknownTask: No task has the id *after*.
-        :raises InvalidTask: *status* is unknown, or *limit* is not a positive
-            whole number.
+        :raises InvalidTask: An argument cannot be used.
         """
         if status is not None and status not in tuple(Status):
             raise exceptions.InvalidTask(
-                f'status is {_shown(status)}; give one of '
+                f'status is {shown(status)}; give one of '
                 f'{", ".join(Status)}')
-        if not isinstance(limit, int) or limit < 1:
-            raise exceptions.InvalidTask(
-                f'limit is {_shown(limit)}; give a whole number from 1')
+        task_arguments.check_name('type', type, optional=True)
+        task_arguments.check_name('queue', queue, optional=True)
+        task_arguments.check_whole('limit', limit, 1, _MOST_ROWS)
         with self._connections.lend() as store:
             return [task_of(found, None) for found in store.reader.page(
                 status=None if status is None else Status(status), type_=type,
                 queue=queue, limit=limit,
-                after=None if after is None else _id(after))]
+                after=None if after is None
+                else task_arguments.task_id(after))]
 
     def wait(self, id_: str, timeout: float | None = None) -> Task:
         """Wait until a task has ended or is stuck, and return it.
@@ -314,7 +318,9 @@ class Client:
             ended by then, it is returned with its current status. None means
             no limit.
         :raises UnknownTask: No task of this group has that id.
+        :raises InvalidTask: *timeout* is not a number.
         """
+        task_arguments.check_timeout(timeout)
         end = None if timeout is None else self._clock.monotonic() + timeout
         pause = _FIRST_LOOK
         never = threading.Event()
@@ -343,10 +349,12 @@ class Client:
         :param id_: Id of the task.
         :param why: Reason, which is shown with the task.
         :raises UnknownTask: No task of this group has that id.
-        :raises InvalidTask: The task has ended.
+        :raises InvalidTask: The task has ended, or *why* cannot be used.
         """
+        task_arguments.check_reason(why)
         with self._connections.lend() as store:
-            status = store.cancel(_id(id_), f'{_me()}: {why}'.strip(': '))
+            status = store.cancel(task_arguments.task_id(id_),
+                                  f'{_me()}: {why}'.strip(': '))
         self._notify([id_])
         return status
 
@@ -363,10 +371,14 @@ class Client:
         :returns: The new status.
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task is not stuck, has not failed, and was not
-            cancelled.
+            cancelled. Or *back* cannot be used.
         """
+        if back is not None and not isinstance(back, bool):
+            raise exceptions.InvalidTask(
+                f'back is {shown(back)}; give True to roll back, False to go '
+                'forward, or None to keep the direction')
         with self._connections.lend() as store:
-            status = store.retry(_id(id_), back)
+            status = store.retry(task_arguments.task_id(id_), back)
         self._notify([id_])
         return status
 
@@ -377,7 +389,9 @@ class Client:
 
         :param name: Only the queue with this name.
         :raises UnknownTask: There is no queue with this name.
+        :raises InvalidTask: The name cannot be used.
         """
+        task_arguments.check_name('queue', name, optional=True)
         with self._connections.lend() as store:
             rows = store.reader.queues(name)
         return [Queue(row.name, row.head, row.head_status, row.waiting,
@@ -391,7 +405,9 @@ class Client:
         :param name: Name of the queue.
         :returns: True if the queue was halted.
         :raises UnknownTask: There is no queue with this name.
+        :raises InvalidTask: The name cannot be used.
         """
+        task_arguments.check_name('queue', name)
         with self._connections.lend() as store:
             resumed = store.resume(name)
             head = store.reader.queues(name)[0].head
@@ -407,7 +423,10 @@ class Client:
         :returns: True if this call halted the queue. False if the queue was
             already halted.
         :raises UnknownTask: There is no queue with this name.
+        :raises InvalidTask: The name or the reason cannot be used.
         """
+        task_arguments.check_name('queue', name)
+        task_arguments.check_reason(why)
         with self._connections.lend() as store:
             return store.halt(name, f'{_me()}: {why}'.strip(': '))
 
@@ -424,11 +443,8 @@ class Client:
         """
         if on_failure not in ('halt', 'go_on'):
             raise exceptions.InvalidTask(
-                f'on_failure is {_shown(on_failure)}; give halt or go_on')
-        if not _is_name(name, tables.LONGEST_NAME):
-            raise exceptions.InvalidTask(
-                f'queue is {_shown(name)}; give 1 to {tables.LONGEST_NAME} '
-                'characters without NUL')
+                f'on_failure is {shown(on_failure)}; give halt or go_on')
+        task_arguments.check_name('queue', name)
         with self._connections.lend() as store:
             store.set_goes_on(name, on_failure == 'go_on')
 
@@ -475,61 +491,9 @@ def _rolled_back(session: Any, transaction: Any) -> None:
         session.info[_CALLS].clear()
 
 
-def _id(value: Any) -> str:
-    """Return *value* if it can be the id of a task.
-
-    :raises UnknownTask: *value* cannot be an id.
-    """
-    if not _is_name(value, tables.LONGEST_TASK):
-        raise exceptions.UnknownTask(
-            f'{_shown(value)} is not the id of a task; to list them: '
-            'distperiodic task list')
-    return str(value)
-
-
-def _is_name(value: Any, most: int) -> bool:
-    if not isinstance(value, str) or not 0 < len(value) <= most:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return '\0' not in value
-
-
-def _parameters_text(parameters: Any) -> str:
-    """Return the JSON text of the parameters of a task.
-
-    :raises InvalidTask: The parameters cannot be stored.
-    """
-    found = {} if parameters is None else parameters
-    if not isinstance(found, Mapping):
-        raise exceptions.InvalidTask(
-            f'parameters are {_shown(parameters)}; give a dictionary')
-    problem = task_values.parameters_problem(found)
-    if problem:
-        raise exceptions.InvalidTask(f'parameters {problem}')
-    return json.dumps(dict(found), sort_keys=True)
-
-
-def _instant(at: Any) -> int | None:
-    if at is None:
-        return None
-    if not isinstance(at, datetime.datetime) or at.tzinfo is None:
-        raise exceptions.InvalidTask(
-            f'at is {_shown(at)}; give an aware datetime, such as '
-            'datetime.now(UTC) + timedelta(hours=1)')
-    return schedule.instant_of(at)
-
-
 def _me() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
     return f'{user}@{host_name()}'
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f'{text[:97]}...'

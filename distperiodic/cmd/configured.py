@@ -358,6 +358,5 @@ def age(seconds: float) -> str:
 
 def moment(micros: int) -> str:
     """Format an instant in ISO 8601 and UTC, without a fraction of zero."""
-    return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-            + datetime.timedelta(microseconds=micros)).isoformat().replace(
-                '+00:00', 'Z')
+    return schedule.nearest_datetime(micros).isoformat().replace(
+        '+00:00', 'Z')

@@ -28,6 +28,7 @@ from cliff import commandmanager
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.core import task_values
 
 #: The exit code that a shell shows for a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
@@ -161,6 +162,7 @@ class Shell(app.App):
     def run(self, argv: list[str]) -> int:
         """Run one command; return the exit code."""
         try:
+            _check_unicode(argv)
             self.options, rest = self.parser.parse_known_args(argv)
             self.configure_logging()
             if self.options.deferred_help or not rest:
@@ -270,6 +272,24 @@ class Shell(app.App):
         near = difflib.get_close_matches(wrong, names, 3, 0.5) or [
             name for name in names if name.startswith(wrong[:1])]
         return configured.listed(near, 3)
+
+
+def _check_unicode(argv: Sequence[str]) -> None:
+    """Check that all arguments are valid Unicode.
+
+    Python decodes an invalid byte of an argument to a lone surrogate, which no
+    database can store.
+
+    :raises ConfigError: An argument has a lone surrogate.
+    """
+    for number, word in enumerate(argv, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise exceptions.ConfigError(
+                f'argument {number}, {task_values.shown(word)}, is not valid '
+                f'{sys.getfilesystemencoding()}; give it in UTF-8, in a '
+                'locale that uses UTF-8') from None
 
 
 def _leading_words(argv: Sequence[str]) -> list[str]:

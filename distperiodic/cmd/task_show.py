@@ -219,6 +219,8 @@ def _row(look: 'Look', at: Position,
     here = (at.step, at.back) == (position.step, position.back) and (
         not task.ended)
     name = f'{command.module}.{command.command}'
+    if task.steps[at.step].rollback is None:
+        name += ' (no rollback)'
     most = command.retry + 1
     took = ''
     if command.started_at is not None and command.ended_at is not None:

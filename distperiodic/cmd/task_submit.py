@@ -203,7 +203,8 @@ def start(text: str) -> datetime.datetime:
             raise argparse.ArgumentTypeError(
                 f'{text!r} has no time zone; append Z for UTC, or an offset '
                 'such as +02:00')
-        return at
+        return at.astimezone(datetime.UTC)
     raise argparse.ArgumentTypeError(
         f'{text!r} cannot be used; give an instant with its zone, such as '
-        '2026-01-31T06:00Z, or a time from now, such as +10m')
+        '2026-01-31T06:00Z, whose year in UTC is from 1 to 9999, or a time '
+        'from now, such as +10m')

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from distperiodic.core.job import Delivery
+from distperiodic.core.schedule import LONGEST_S
 from distperiodic.core.schedule import finite_number
 from distperiodic.core.task_values import name_problem
+from distperiodic.core.task_values import recorded_name_problem
 from distperiodic.core.task_values import shown
 from distperiodic.core.workflow import DEFAULT_TIMEOUT
 from distperiodic.core.workflow import Action
@@ -23,6 +25,7 @@ from distperiodic.exceptions import InvalidWorkflow
 
 #: Maximum number of steps of a workflow. This limits the size of a task.
 MAX_STEPS = 1000
+_TIMEOUTS = f'give seconds > 0 and up to {LONGEST_S} (a hundred years)'
 _ACTION_KEYS = ('module', 'command', 'timeout', 'retry', 'delivery')
 _STEP_KEYS = ('normal', 'rollback')
 #: Path to a value in a definition, as keys of dictionaries and indexes of
@@ -65,9 +68,9 @@ def parse_workflows(source: object, where: str = 'workflows',
         found = {}
         for name, steps in source.items():
             if problem := name_problem(name):
-                raise _Invalid((), f'the type of task is {problem}')
+                raise _Invalid((name,), f'the type of task is {problem}')
             found[name] = _definition((name,), steps)
-            _check_retries((name,), found[name])
+            _check_new((name,), found[name])
         return found
 
 
@@ -91,27 +94,43 @@ def _refused(where: str, locate: Locate) -> Iterator[None]:
         yield
     except _Invalid as exc:
         place = ''.join(f'[{part}]' if isinstance(part, int) else
-                        f'.{part}' if at else str(part)
+                        f'.{_key(part)}' if at else _key(part)
                         for at, part in enumerate(exc.path))
         raise InvalidWorkflow(
             f'{where}{locate(exc.path)}: {place}{": " if place else ""}{exc}'
         ) from None
 
 
-def single(name: str) -> Definition | None:
+def _key(part: object) -> str:
+    """Return a key of a dictionary for an error message."""
+    return (part if isinstance(part, str) and not name_problem(part)
+            else shown(part))
+
+
+def single(name: str) -> Definition:
     """Return the workflow of one step that runs the command *name*.
 
-    :param name: ``module.command``. The module contains no full stop.
-    :returns: The workflow. None means that *name* does not have this format.
+    :param name: A name for which :func:`single_problem` returns no problem.
+    """
+    module, _, command = name.partition('.')
+    return (StepDefinition(Action(module, command)),)
+
+
+def single_problem(name: str) -> str:
+    """Return the reason why *name* is not ``module.command``.
+
+    The module contains no full stop.
+
+    :returns: The invalid part and the remedy. Empty means that *name* is
+        valid.
     """
     module, found, command = name.partition('.')
-    if not (found and module and command):
-        return None
-    try:
-        return _definition((name,), [
-            {'normal': {'module': module, 'command': command}}])
-    except _Invalid:
-        return None
+    if not found:
+        return 'the type has no full stop'
+    for what, value in (('module', module), ('command', command)):
+        if problem := name_problem(value, what == 'module'):
+            return f'the {what} is {problem}'
+    return ''
 
 
 def types_by_command(workflows: Mapping[str, Definition]
@@ -136,7 +155,9 @@ def as_data(definition: Definition) -> list[dict[str, Any]]:
 
 def _definition(path: Path, steps: object) -> Definition:
     if not isinstance(steps, Sequence) or isinstance(steps, str):
-        raise _Invalid(path, f'{shown(steps)} is not a list of steps')
+        raise _Invalid(path, f'{shown(steps)} is not a list of steps; give a '
+                       'list of dictionaries, each with normal and optionally '
+                       'rollback')
     if not steps:
         raise _Invalid(path, 'the list of steps is empty; give at least one')
     if len(steps) > MAX_STEPS:
@@ -161,15 +182,20 @@ def _action(path: Path, source: object) -> Action:
     found = _mapping(path, source, _ACTION_KEYS)
     for key in ('module', 'command'):
         if key not in found:
-            raise _Invalid(path, f'{key!r} is missing')
-        if problem := name_problem(found[key], key == 'module'):
+            raise _Invalid(path, f'{key!r} is missing; give the name of the '
+                           + ('module whose workers run the command'
+                              if key == 'module' else
+                              'command within its module'))
+        if problem := recorded_name_problem(found[key], key == 'module'):
             raise _Invalid((*path, key), f'the {key} cannot be {problem}')
     timeout = found.get('timeout', DEFAULT_TIMEOUT)
+    _refuse_text((*path, 'timeout'), timeout)
     number = finite_number(timeout)
     if number is None or number <= 0:
         raise _Invalid((*path, 'timeout'), f'{shown(timeout)} is not a '
-                       'valid time limit; give seconds > 0')
+                       f'valid time limit; {_TIMEOUTS}')
     retry = found.get('retry', 0)
+    _refuse_text((*path, 'retry'), retry)
     if type(retry) is not int or not 0 <= retry <= 1_000_000:
         raise _Invalid((*path, 'retry'), f'{shown(retry)} is not a '
                        'valid number of retries; give a whole number from 0 '
@@ -182,17 +208,35 @@ def _action(path: Path, source: object) -> Action:
                   Delivery(delivery))
 
 
-def _check_retries(path: Path, definition: Definition) -> None:
-    """Check that no command with delivery ``'at_most_once'`` has retries.
+def _refuse_text(path: Path, value: object) -> None:
+    """Refuse a text in the place of a number.
 
-    Such a command never runs a second time. Workflows that are recorded in the
-    store are not checked: an earlier release accepted them, and their tasks
-    must continue.
+    YAML reads some numbers with an exponent as text.
+    """
+    if isinstance(value, str):
+        raise _Invalid(path, f'{shown(value)} is text, not a number; write '
+                       'digits without quotes and without an exponent, such '
+                       'as 300')
+
+
+def _check_new(path: Path, definition: Definition) -> None:
+    """Check what an earlier release accepted.
+
+    Workflows that are recorded in the store are not checked, because their
+    tasks must continue. A command with delivery ``'at_most_once'`` never runs
+    a second time, so it must not have retries.
     """
     for at, step in enumerate(definition):
         for key, action in zip(_STEP_KEYS, step, strict=True):
-            if (action is not None and action.retry
-                    and action.delivery is Delivery.AT_MOST_ONCE):
+            if action is None:
+                continue
+            if problem := name_problem(action.command):
+                raise _Invalid((*path, at, key, 'command'),
+                               f'the command cannot be {problem}')
+            if action.timeout > LONGEST_S:
+                raise _Invalid((*path, at, key, 'timeout'),
+                               f'{action.timeout:g} is too large; {_TIMEOUTS}')
+            if action.retry and action.delivery is Delivery.AT_MOST_ONCE:
                 raise _Invalid(
                     (*path, at, key, 'retry'),
                     f'{action.retry} retries contradict delivery '
@@ -203,8 +247,8 @@ def _check_retries(path: Path, definition: Definition) -> None:
 def _mapping(path: Path, source: object,
              keys: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(source, Mapping):
-        raise _Invalid(path, f'{shown(source)} is not a dictionary with '
-                       f'{", ".join(keys)}')
+        raise _Invalid(path, f'{shown(source)} is not a dictionary; give one '
+                       f'with the keys {", ".join(keys)}')
     for key in source:
         if key not in keys:
             raise _Invalid((*path, key), f'unknown key {shown(key)}; the '

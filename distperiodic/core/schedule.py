@@ -20,14 +20,17 @@ from distperiodic.exceptions import InvalidSchedule
 Instant = int
 
 SECOND = 1_000_000
-#: Last instant that a datetime can represent, in the year 9999.
+#: First and last instants that a datetime can represent, in the years 1 and
+#: 9999.
+FIRST_INSTANT = -62_135_596_800_000_000
 LAST_INSTANT = 253_402_300_799_999_999
 _DAY_S = 86_400
 
-# Maximum spacing in seconds. The author of a longer spacing probably gave
-# microseconds. Besides, the next tick of a long spacing could be after the
-# year 9999, and a datetime could not represent this tick.
-_LONGEST_S = 100 * 366 * _DAY_S
+#: Maximum spacing, and maximum timeout of a step, in seconds. The author of a
+#: longer time probably gave microseconds. Besides, the next tick or the
+#: deadline could be after the year 9999, and a datetime could not represent
+#: it.
+LONGEST_S = 100 * 366 * _DAY_S
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -44,8 +47,20 @@ def instant_of(moment: datetime) -> Instant:
 
 
 def datetime_of(instant: Instant) -> datetime:
-    """Return *instant* as an aware datetime in UTC."""
+    """Return *instant* as an aware datetime in UTC.
+
+    :raises OverflowError: The instant is outside the years 1 to 9999.
+    """
     return _EPOCH_UTC + timedelta(microseconds=instant)
+
+
+def nearest_datetime(instant: Instant) -> datetime:
+    """Return the aware datetime in UTC that is nearest to *instant*.
+
+    An instant outside the years 1 to 9999 becomes the first or the last
+    datetime.
+    """
+    return datetime_of(max(FIRST_INSTANT, min(instant, LAST_INSTANT)))
 
 
 def finite_number(value: object) -> float | None:
@@ -72,7 +87,7 @@ class Every:
 
     def __init__(self, spacing: float, offset: float = 0.0) -> None:
         seconds = finite_number(spacing)
-        if seconds is None or not 0.001 <= seconds <= _LONGEST_S:
+        if seconds is None or not 0.001 <= seconds <= LONGEST_S:
             raise InvalidSchedule(
                 f'spacing is {spacing!r}; give a number of seconds from '
                 '0.001 to 3162240000 (a hundred years)'

@@ -23,14 +23,28 @@ def name_problem(value: object, module: bool = False) -> str:
         and of a section of the configuration.
     :returns: The value and the remedy. Empty means that *value* is valid.
     """
-    legal = (isinstance(value, str) and 0 < len(value) <= MAX_NAME
-             and value.isprintable())
-    if legal and module:
-        legal = _MODULE.fullmatch(str(value)) is not None
-    if legal:
-        return ''
+    if problem := recorded_name_problem(value, module):
+        return problem
+    if value != str(value).strip():
+        return (f'{shown(value)}, which begins or ends with a space; remove '
+                'the space')
+    return ''
+
+
+def recorded_name_problem(value: object, module: bool = False) -> str:
+    """Return the same as :func:`name_problem` for a name in the store.
+
+    An earlier release accepted names that begin or end with a space, and their
+    tasks must remain readable.
+    """
     letters = 'from A-Z a-z 0-9 _ -' if module else 'that are printable'
-    return f'{shown(value)}; give 1 to {MAX_NAME} characters {letters}'
+    remedy = f'give 1 to {MAX_NAME} characters {letters}'
+    if not isinstance(value, str):
+        return f'{shown(value)}, which is not text; {remedy}, in quotes'
+    legal = 0 < len(value) <= MAX_NAME and (
+        _MODULE.fullmatch(value) is not None if module
+        else value.isprintable())
+    return '' if legal else f'{shown(value)}; {remedy}'
 
 
 def parameters_problem(parameters: Mapping[Any, Any]) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that show tasks and control them."""
 
+import contextlib
 import datetime
 import json
 import re
@@ -142,6 +143,8 @@ def test_a_task_is_submitted_and_shown_with_its_steps(desk):
     assert found['steps'][2]['rollback'] is None
     drawn = desk.place.show('task', 'show', task)
     assert re.search(r'^\| +\| 1 of 3 +\| a\.run +\| done ', drawn, re.M)
+    assert re.search(r'^\| +\| 3 of 3 +\| a\.run \(no rollback\) +\| waiting ',
+                     drawn, re.M)
     assert re.search(r'^\| > +\| 2 of 3 +\| b\.run +\| waits for retry +'
                      r'\| 1 of 2 ', drawn, re.M)
 
@@ -450,9 +453,15 @@ def test_a_scheduler_prunes_old_tasks(desk):
 
 @pytest.mark.parametrize(('argv', 'told'), [
     (['task', 'submit', 'thre'], 'single.*three'),
+    (['task', 'submit', 'м.ок'], "the module is 'м'; give"),
+    (['task', 'submit', 'm.ok '], "'ok ', which begins or ends with a space"),
     (['task', 'submit', 'three', '--at', 'soon'], "'soon'.*zone"),
     (['task', 'submit', 'three', '--at', '2026-01-31T06:00'], 'zone'),
     (['task', 'submit', 'three', '--at', '+10x'], r"'\+10x'"),
+    (['task', 'submit', 'three', '--at', '9999-12-31T23:59-05:00'],
+     "'9999-12-31T23:59-05:00'.*1 to 9999"),
+    (['task', 'submit', 'three', '--at', '0001-01-01T00:00+05:00'],
+     "'0001-01-01T00:00.05:00'.*1 to 9999"),
     (['task', 'submit', 'three', '--param', 'Host'], "'Host'.*KEY=VALUE"),
     (['task', 'submit', 'three', '--param', 'a=1', '--param', 'a=2'],
      "'a'.*more than once"),
@@ -508,6 +517,33 @@ def test_a_start_in_the_past_is_at_once(desk_of_sqlite):
 
     assert found['due_at'] == '2001-01-31T04:00:00Z'
     assert found['reason'] == 'not claimed yet'
+
+
+@pytest.mark.parametrize(('by', 'shown'), [
+    (10 ** 18, '9999-12-31T23:59:59'), (-10 ** 18, '0001-01-01T00:00:00')],
+    ids=['late', 'early'])
+def test_a_stored_start_that_is_no_datetime_is_shown(tmp_path, by, shown):
+    """An earlier release accepted such a start, which made a whole group
+    unreadable.
+    """
+    group = Group(tmp_path)
+    with contextlib.closing(group):
+        task = group.client.submit(
+            'single', queue='q', at=datetime.datetime.now(datetime.UTC))
+        engine = database.make_engine(
+            f'sqlite:///{tmp_path}/state/{group.options["group"]}.sqlite')
+        with engine.begin() as connection:
+            connection.execute(sa.update(tables.task).values(
+                due=tables.task.c.due + by))
+        engine.dispose()
+
+        for argv in (['task', 'list'], ['task', 'show', task],
+                     ['queue', 'show', 'q']):
+            for form in ('table', 'json'):
+                told = commands.run(*argv, '-f', form, '--config-file',
+                                    group.config, COLUMNS='400')
+                assert (told.returncode, told.stderr) == (0, '')
+                assert shown in told.stdout
 
 
 @pytest.mark.parametrize(('text', 'told'), [

@@ -99,6 +99,46 @@ def test_a_wrong_option_is_one_line_and_code_2(argv, capsys):
     assert said.err.count('\n') == 1
 
 
+@pytest.mark.parametrize('argv', [
+    ['\udcff'],
+    ['--log-file', '\udcff', 'status'],
+    ['queue', 'show', 'q\udcff'],
+    ['queue', 'halt', 'q', '--reason', 'wegen \udce4nderung'],
+    ['queue', 'set', '\udcff', '--on-failure', 'halt'],
+    ['task', 'list', '--queue=\udcff'],
+    ['task', 'list', '--type', '\udcff'],
+    ['task', 'show', '\udcff'],
+    ['task', 'submit', 'm.\udcff'],
+    ['task', 'submit', 'm.ok', '--reason', '\udcff'],
+    ['task', 'submit', 'm.ok', '--param', 'a=\udcff' + 'x' * 1000],
+    ['partition', 'promote', '\udcff', 'host'],
+], ids=ascii)
+def test_an_argument_that_is_no_unicode_is_named(argv, capsys):
+    [number] = [at for at, word in enumerate(argv, 1)
+                if r'\udc' in ascii(word)]
+
+    assert shell.main(argv) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ''
+    assert said.err.startswith(f'distperiodic: argument {number}, ')
+    assert r'\udc' in said.err
+    assert 'give it in UTF-8' in said.err
+    assert said.err.count('\n') == 1
+    assert len(said.err) < 200
+
+
+def test_a_byte_that_is_not_utf_8_is_an_argument_that_is_refused():
+    told = subprocess.run(
+        [sys.executable, '-m', 'distperiodic.cmd.shell', 'task', 'show',
+         b'a\xff'], env={**os.environ, 'PYTHONUTF8': '1'},
+        capture_output=True, check=False)
+
+    assert (told.returncode, told.stdout) == (2, b'')
+    assert told.stderr.startswith(
+        b"distperiodic: argument 3, 'a\\udcff', is not valid utf-8; give")
+
+
 @pytest.mark.parametrize('content', [None, b'group = \xff\n'], ids=[
     'directory', 'no text'])
 def test_a_file_that_cannot_be_read_is_named(content, tmp_path, capsys):

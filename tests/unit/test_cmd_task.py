@@ -2,6 +2,7 @@
 """Commands about tasks: their input, and the sentences that they print."""
 
 import argparse
+import dataclasses
 import datetime
 import types
 
@@ -16,6 +17,7 @@ from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
 from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
+from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from tests.unit.test_documentation import SOURCE
 
@@ -43,7 +45,9 @@ def test_a_parameter_without_a_key_is_refused(text):
 @pytest.mark.parametrize(('text', 'at'), [
     ('2026-01-31T06:00Z', (2026, 1, 31, 6)),
     ('2026-01-31T06:00+02:00', (2026, 1, 31, 4)),
-    ('2026-01-31 06:00:00-01:00', (2026, 1, 31, 7))])
+    ('2026-01-31 06:00:00-01:00', (2026, 1, 31, 7)),
+    ('9999-12-31T23:59Z', (9999, 12, 31, 23, 59)),
+    ('0001-01-01T00:00Z', (1, 1, 1))])
 def test_a_start_is_an_instant_with_its_zone(text, at):
     assert task_submit.start(text) == datetime.datetime(*at, tzinfo=UTC)
 
@@ -58,7 +62,7 @@ def test_a_start_may_be_a_time_from_now():
 
 @pytest.mark.parametrize('text', [
     '', '+', '+5', '+-5m', '10m', 'soon', '2026-01-31T06:00', '2026-01-31',
-    '+99999999999d'])
+    '+99999999999d', '9999-12-31T23:59-05:00', '0001-01-01T00:00+05:00'])
 def test_what_is_no_start_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         task_submit.start(text)
@@ -89,6 +93,24 @@ def test_each_reason_of_a_wait_has_its_sentence(wait):
     assert 'None' not in told
     # A sentence names the cause of the wait, unless the cause is a queue.
     assert any(name in told for name in ('a.run', 'my queue', 'nodes', 'Z'))
+
+
+def test_a_step_without_a_rollback_says_so():
+    [definition] = definitions.parse_workflows({'two': [
+        {'normal': {'module': 'a', 'command': 'run'},
+         'rollback': {'module': 'a', 'command': 'undo'}},
+        {'normal': {'module': 'a', 'command': 'end'}}]}).values()
+    task = dataclasses.replace(seen(Status.ROLLING_BACK, 1), steps=tuple(
+        Step(command_of(step.normal, None, True),
+             step.rollback and command_of(step.rollback, None, False))
+        for step in definition))
+
+    rows = list(task_show.drawn(types.SimpleNamespace(
+        task=task, position=Position(Status.ROLLING_BACK, 1, 0, True),
+        waiting=None)))
+
+    assert [row[2] for row in rows] == [
+        'a.run', 'a.end (no rollback)', 'undo: a.undo']
 
 
 def test_a_queue_is_quoted_where_a_shell_reads_it():

@@ -265,9 +265,35 @@ def test_ten_thousand_objects_that_fail_alike_are_one_warning(caplog):
 
     told = lines(caplog, 'run failed')
     assert len(told) == 10_000
-    assert [(line.level, type(line.error)) for line in told
-            if line.level != 'DEBUG' or line.error] == [
-        ('WARNING', ConnectionError), ('WARNING', KeyError)]
+    assert [(line.level, line['error'].partition(':')[0]) for line in told
+            if line.level != 'DEBUG' or 'Traceback' in line.text] == [
+        ('WARNING', 'ConnectionError'), ('WARNING', 'KeyError')]
+
+
+def test_a_traceback_in_the_log_has_its_lines_but_no_control_characters(
+        caplog):
+    def handler(context, key):
+        try:
+            raise OSError('\x1b]0;cause\x07')
+        except OSError as exc:
+            exc.add_note('\ra note')
+            raise ValueError('red \x1b[31m\nline two \udcff') from exc
+    bench = Bench((objects_job(), handler))
+
+    bench.accept(1)
+    bench.pool.run_all()
+
+    [line] = lines(caplog, 'run failed')
+    first, *traceback = line.text.splitlines()
+    assert first.endswith('for a while')
+    assert all(text.isprintable() for text in caplog.text.splitlines())
+    assert [text for text in traceback if not text.startswith(' ')] == [
+        'Traceback (most recent call last):', r'OSError: \x1b]0;cause\x07',
+        r'\ra note', '',
+        'The above exception was the direct cause of the following exception:',
+        '', 'Traceback (most recent call last):',
+        r'ValueError: red \x1b[31m', r'line two \udcff']
+    assert any(', in handler' in text for text in traceback)
 
 
 def test_an_error_of_the_library_itself_loses_no_object():

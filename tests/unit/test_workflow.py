@@ -2,12 +2,14 @@
 """The state machine of a task, and the format of a workflow."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
+from distperiodic import tasks
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.core import definitions
 from distperiodic.core import task_values
@@ -203,29 +205,98 @@ def test_an_invalid_workflow_is_refused_with_its_place(source, where):
      ':2:49: '),
     ('- 1\n', ':1:1: '),
     ('? [1, 2]\n: []\n', ':1:3: '),
-    ('x: !!int y\n', ': '),
-    ('x: ' + 3000 * '[', ': '),
-    ('x: &a [*a]\n', ': '),
+    ('x: !!int y\n', ":1:4: 'y' is not a valid int; "),
+    ('x: !!timestamp y\n', ":1:4: 'y' is not a valid timestamp; "),
+    ('x:\n- 2026-99-99\n', ":2:3: '2026-99-99' is not a valid timestamp; "),
+    ('x: ' + 3000 * '[', ':1:24: the values are nested too deeply'),
+    ('x: &a [*a]\n', ':1:4: the values are nested too deeply'),
+    ('a: &a [[[[[[[[[[]]]]]]]]]]\nb: &b [[[[[[[[*a]]]]]]]]\n'
+     'c: [[[[[*b]]]]]\n', ':1:14: the values are nested too deeply'),
+    ('x: !ours y\n', ':1:4: .*!ours.*; write .* without a tag'),
+    ('x: 1\n---\ny: 1\n', ':2:1: expected a single document .*, but found '),
+    ('x: *a\n', ":1:4: found undefined alias 'a'; correct the YAML here"),
+    ('x:\n  \x1b\n', r":2:3: the character '\\x1b' is not allowed"),
+    ('on: []\n', ':1:1: .*True, which is not text; .* in quotes'),
+    ('5: []\n', ':1:4: .*5, which is not text; .* in quotes'),
+    ('"m.ok ": []\n', ":1:10: .*'m.ok ', which begins or ends with a space"),
+    ('x:\n- normal: {module: m, command: "c "}\n',
+     ":2:32: .*'c ', which begins or ends with a space; remove the space"),
+    ('x:\n- normal: {module: m, command: c, timeout: 1e300}\n',
+     ":2:44: .*'1e300' is text, not a number; write digits without quotes"),
+    ('x:\n- normal: {module: m, command: c, retry: "3"}\n',
+     ":2:42: .*'3' is text, not a number; write digits without quotes"),
+    ('x:\n- normal: {module: m, command: c, timeout: 1.0e+300}\n',
+     r':2:44: .*1e\+300 is too large; give seconds > 0 and up to 3162240000'),
+    ('x:\n- normal: {module: m, command: c, timeout: ' + '9' * 5000 + '}\n',
+     ":2:44: '9*... is not a valid int"),
+    ('x:\n', ':1:3: x: None is not a list of steps; give a list'),
+    ('x:\n- normal: {command: c}\n',
+     ":2:11: .*'module' is missing; give the name of the module"),
+    ('x:\n- normal: {module: m}\n',
+     ":2:11: .*'command' is missing; give the name of the command"),
+    ('x:\n- {normal: {module: m, command: c}, "a\\nb": 1}\n',
+     r":2:45: x\[0\].'a\\nb': unknown key"),
+    ('{"x": [\n {"normal": {"module": "m", "command": "c"} } ,\n'
+     '  {"normal" : {"module": "м"}}]}', ":3:26: .*'м'; give 1 to 90 .* A-Z"),
+    ('{"x": [{"normal": {"module": "m", "command": "c",\n "timeout": NaN}}]}',
+     ':2:13: .*nan is not a valid time limit; give seconds > 0 and up to'),
+    ('{"x": [{"normal": {"module": "m", "command": "c",\n "timeout": '
+     + '9' * 5000 + '}}]}', ':2:13: .*inf is not a valid time limit'),
+    ('{"x": "]]\\"]",\n "y" : [\t{ } , 5 ]\r\n, "x": 7}',
+     ":3:3: 'x' is given twice; remove or rename"),
+    ('{"x": [{"normal": {},}]}', ':1:22: .*; correct the JSON here'),
+    ('{"x": ' + '[' * 100_000, ':1:26: the values are nested too deeply'),
+    ('{"\\ud83d": []}', r":1:12: '\\ud83d': the type of task is"),
 ])
 def test_an_invalid_file_is_refused_with_line_and_column(
         tmp_path, text, place):
     path = tmp_path / ('f.json' if text.startswith('{') else 'f.yaml')
-    path.write_text(text)
+    path.write_text(text, encoding='utf-8', newline='')
 
     with pytest.raises(exceptions.InvalidWorkflow) as caught:
         read_workflows(str(path))
 
-    assert str(caught.value).startswith(f'{path}{place}')
-    assert '\n' not in str(caught.value)
+    assert re.match(re.escape(str(path)) + place, str(caught.value))
+    assert str(caught.value).isprintable()
+    assert '; ' in str(caught.value)
 
 
-def test_a_recorded_workflow_may_have_retries_that_are_never_used():
-    recorded = [{'normal': {
-        **STEP['normal'], 'retry': 2, 'delivery': 'at_most_once'}}]
+def test_json_is_read_as_json(tmp_path):
+    """A YAML parser would read these numbers and escapes differently."""
+    path = tmp_path / 'F.JSON'
+    path.write_text(
+        '\ufeff{"\\ud83d\\ude00": [{"normal": {"module": "m", '
+        '"command": "1\\/2", "timeout":1e3}}]\t}', encoding='utf-8')
 
-    [step] = definitions.parse_definition(recorded)
+    assert read_workflows(str(path)) == {'😀': (StepDefinition(
+        Action('m', '1/2', timeout=1000.0)),)}
+    path.write_text('null')
+    assert read_workflows(str(path)) == {}
 
-    assert step.normal.retry == 2
+
+def test_an_anchor_may_be_used_many_times(tmp_path):
+    path = tmp_path / 'f.yaml'
+    path.write_text('x: &x\n- normal: &n {module: m, command: c}\n'
+                    '- {normal: *n, rollback: *n}\ny: *x\n')
+
+    found = read_workflows(str(path))
+
+    assert found['x'] == found['y'] == (
+        StepDefinition(Action('m', 'c')),
+        StepDefinition(Action('m', 'c'), Action('m', 'c')))
+
+
+@pytest.mark.parametrize('recorded', [
+    {'retry': 2, 'delivery': 'at_most_once'}, {'timeout': 1e300},
+    {'command': 'do '}], ids=str)
+def test_a_recorded_workflow_may_have_what_is_refused_today(recorded):
+    action = {**STEP['normal'], **recorded}
+
+    [step] = definitions.parse_definition([{'normal': action}])
+
+    assert step.normal._asdict().items() >= recorded.items()
+    with pytest.raises(exceptions.InvalidWorkflow):
+        definitions.parse_workflows({'x': [{'normal': action}]})
 
 
 @pytest.mark.parametrize('content', [b'\xff\xfe', None])
@@ -252,6 +323,15 @@ def test_a_file_of_yaml_and_of_json_are_read_alike(tmp_path):
              for name in ('f.json', 'f.yaml')]
 
     assert found[0] == found[1] == definitions.parse_workflows(source)
+
+
+@pytest.mark.parametrize(('names', 'told'), [
+    (('m', 'ok '), "the command is 'ok ', which begins or ends with a space"),
+    (('м', 'ok'), "the module is 'м'; give 1 to 90 characters from A-Z"),
+    (('m', 5), 'the command is 5, which is not text')])
+def test_a_command_is_declared_with_a_name_that_a_task_can_have(names, told):
+    with pytest.raises(exceptions.InvalidWorkflow, match=told):
+        tasks.command(*names)
 
 
 @pytest.mark.parametrize('result', [

@@ -1,14 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of workflow files in YAML or JSON, which locates each error."""
+"""Reader of workflow files in YAML or JSON, which locates each error.
+
+A file whose name ends with ``.json`` is read as JSON, and any other file as
+YAML 1.1. A YAML parser would read some values of JSON differently, such as
+numbers with an exponent and escaped characters outside the Basic Multilingual
+Plane.
+"""
 
 import functools
+import json
+import re
 from typing import Any
 
 import yaml
 
 from distperiodic.core import definitions
 from distperiodic.core import workflow
+from distperiodic.core.task_values import shown
 from distperiodic.exceptions import InvalidWorkflow
+
+# Maximum number of lists and dictionaries around a value. A valid file has 4.
+_DEEPEST = 20
+_TOO_DEEP = ('the values are nested too deeply, or contain themselves; write '
+             'each workflow as a list of steps')
+_TWICE = '{!r} is given twice; remove or rename one of them'
+# Strings and brackets of a JSON text.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
+_SPACE = re.compile(r'[ \t\n\r]*')
+
+
+class _Unreadable(Exception):
+    """An error in the text of a file, and its place as ``':LINE:COLUMN'``."""
+
+    def __init__(self, text: str, place: str):
+        super().__init__(text)
+        self.place = place
 
 
 def read_workflows(path: str) -> dict[str, workflow.Definition]:
@@ -18,61 +44,203 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
         invalid. The message gives the line and the column.
     """
     try:
-        with open(path, encoding='utf-8') as file:
+        with open(path, encoding='utf-8-sig') as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidWorkflow(
             f'{path}: {getattr(exc, "strerror", None) or exc}; correct '
             '[distperiodic] workflows, or make the file readable as UTF-8'
         ) from None
-    # A YAML parser accepts JSON, except for tabs between values.
-    if path.endswith('.json'):
-        text = text.replace('\t', ' ')
+    read = _read_json if path.lower().endswith('.json') else _read_yaml
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        _check_unique(root)
-        source = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        where = f':{mark.line + 1}:{mark.column + 1}' if mark else ''
-        raise InvalidWorkflow(
-            f'{path}{where}: {exc.problem or exc.context}') from None
-    except (yaml.YAMLError, ValueError) as exc:
-        # A value with a tag such as !!int may not be a number.
-        raise InvalidWorkflow(
-            f'{path}: {" ".join(str(exc).split())}') from None
-    except RecursionError:
-        raise InvalidWorkflow(
-            f'{path}: the values are nested too deeply, or contain '
-            'themselves; write each workflow as a list of steps') from None
+        source, locate = read(text)
+    except _Unreadable as exc:
+        raise InvalidWorkflow(f'{path}{exc.place}: {exc}') from None
     return definitions.parse_workflows(
-        {} if source is None else source, path,
-        functools.partial(_locate, root))
+        {} if source is None else source, path, locate)
 
 
-def _check_unique(node: Any) -> None:
+def _place(text: str, offset: int) -> str:
+    before = text[:offset].split('\n')
+    return f':{len(before)}:{len(before[-1]) + 1}'
+
+
+# -- JSON
+
+def _read_json(text: str) -> tuple[Any, definitions.Locate]:
+    """Return the value of a JSON text, and the function that locates its
+    parts.
+
+    :raises _Unreadable: The text is not JSON, or has a key twice.
+    """
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += {'[': 1, '{': 1, ']': -1, '}': -1}.get(token[0], 0)
+        if depth > _DEEPEST:
+            raise _Unreadable(_TOO_DEEP, _place(text, token.start()))
+    try:
+        source = _DECODER.decode(text)
+    except json.JSONDecodeError as exc:
+        raise _Unreadable(
+            f'{exc.msg}; correct the JSON here, or rename the file if it is '
+            'YAML', f':{exc.lineno}:{exc.colno}') from None
+    offsets: dict[definitions.Path, int] = {}
+    _record_offsets(text, _skip(text, 0), (), offsets)
+
+    def locate(path: definitions.Path) -> str:
+        while path not in offsets:
+            path = path[:-1]
+        return _place(text, offsets[path])
+    return source, locate
+
+
+def _record_offsets(text: str, at: int, path: definitions.Path,
+                    offsets: dict[definitions.Path, int]) -> int:
+    """Record the offset of a value, and of the values in it, by their paths.
+
+    :param text: A valid JSON text.
+    :param at: Offset of the value.
+    :param path: Path to the value.
+    :returns: The offset after the value.
+    :raises _Unreadable: A dictionary has a key twice.
+    """
+    offsets[path] = at
+    opening = text[at]
+    if opening not in '[{':
+        return _DECODER.raw_decode(text, at)[1]
+    part: str | int
+    index, at = 0, _skip(text, at + 1)
+    while text[at] not in ']}':
+        part = index
+        if opening == '{':
+            part, colon = _DECODER.raw_decode(text, at)
+            if (*path, part) in offsets:
+                raise _Unreadable(_TWICE.format(part), _place(text, at))
+            at = _skip(text, _skip(text, colon) + 1)
+        end = _record_offsets(text, at, (*path, part), offsets)
+        at = _skip(text, end)
+        if text[at] == ',':
+            at = _skip(text, at + 1)
+        index += 1
+    return at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    """Return the offset of the first character at or after *at* that is not a
+    space.
+    """
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _integer(text: str) -> int | float:
+    # Python refuses to convert a text of very many digits to an int.
+    return int(text) if len(text) < 1000 else float(text)
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer)
+
+
+# -- YAML
+
+class _Loader(yaml.SafeLoader):
+    """Loader that locates values which Python cannot represent.
+
+    It also limits the depth of the values.
+    """
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self._depth > _DEEPEST:
+            raise _Unreadable(_TOO_DEEP, _mark(self.peek_event().start_mark))
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError,
+                ValueError):
+            kind = node.tag.rpartition(':')[2]
+            raise _Unreadable(
+                f'{shown(node.value)} is not a valid {kind}; correct the '
+                'value, or put it in quotes without a tag',
+                _mark(node.start_mark)) from None
+
+
+def _read_yaml(text: str) -> tuple[Any, definitions.Locate]:
+    """Return the value of a YAML text, and the function that locates its
+    parts.
+
+    :raises _Unreadable: The text is not YAML, has a key twice, or has a key
+        that is not text.
+    """
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        source = None
+        if root is not None:
+            _check_keys(root, 0, {})
+            source = loader.construct_document(root)
+    except yaml.reader.ReaderError as exc:
+        raise _Unreadable(
+            f'the character {chr(exc.character)!r} is not allowed in YAML; '
+            'remove it, or write it as an escape in double quotes',
+            _place(text, exc.position)) from None
+    except yaml.MarkedYAMLError as exc:
+        problem, remedy = exc.problem, 'correct the YAML here'
+        if isinstance(exc, yaml.composer.ComposerError):
+            problem = ', '.join(filter(None, [exc.context, problem]))
+        elif isinstance(exc, yaml.constructor.ConstructorError):
+            remedy = ('write a text, a number, a list or a dictionary, '
+                      'without a tag')
+        raise _Unreadable(
+            f'{problem or exc.context}; {remedy}',
+            _mark(exc.problem_mark or exc.context_mark)) from None
+    return source, functools.partial(_locate, root)
+
+
+def _mark(mark: Any) -> str:
+    return '' if mark is None else f':{mark.line + 1}:{mark.column + 1}'
+
+
+def _check_keys(node: Any, depth: int, checked: dict[int, int]) -> None:
     """Check that each key of a dictionary is text, and occurs once.
 
     YAML itself would accept a repeated key, and use its last value.
 
-    :raises yaml.MarkedYAMLError: A key is not text, or occurs twice.
+    :param depth: Number of values around *node*. A value that contains itself
+        is infinitely deep.
+    :param checked: Greatest depth at which each node was checked, by the
+        identity of the node. An alias makes a node part of several others.
+    :raises _Unreadable: A key is not text, or occurs twice. Or the values are
+        nested too deeply.
     """
+    if checked.get(id(node), -1) >= depth:
+        return
+    checked[id(node)] = depth
+    if depth > _DEEPEST:
+        raise _Unreadable(_TOO_DEEP, _mark(node.start_mark))
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(
-                    problem='a key must be text, not a list or a dictionary',
-                    problem_mark=key.start_mark)
+                raise _Unreadable(
+                    'a key must be text, not a list or a dictionary; write '
+                    'the key as text', _mark(key.start_mark))
             if key.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f'{key.value!r} is given twice',
-                    problem_mark=key.start_mark)
+                raise _Unreadable(
+                    _TWICE.format(key.value), _mark(key.start_mark))
             seen.add(key.value)
-            _check_unique(value)
+            _check_keys(value, depth + 1, checked)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _check_unique(item)
+            _check_keys(item, depth + 1, checked)
 
 
 def _locate(root: Any, path: definitions.Path) -> str:
@@ -87,11 +255,9 @@ def _locate(root: Any, path: definitions.Path) -> str:
             node = node.value[part]
             continue
         found = [value for key, value in getattr(node, 'value', ())
-                 if key.value == part] if isinstance(
+                 if key.value == str(part)] if isinstance(
                      node, yaml.MappingNode) else []
         if not found:
             break
         node = found[0]
-    if node is None:
-        return ''
-    return f':{node.start_mark.line + 1}:{node.start_mark.column + 1}'
+    return '' if node is None else _mark(node.start_mark)

@@ -783,12 +783,15 @@ class Executor:
         # One warning is enough if thousands of objects fail in the same way.
         first = self._throttle.allow(
             f'{batch_run.job.name} {type(exc).__name__}')
+        # The traceback is part of the message: a formatter would write exc_info
+        # with the control characters of the exception.
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
             'run failed: job=%s object=%r attempt=%d error=%s; similar '
-            'failures are logged at level debug for a while',
+            'failures are logged at level debug for a while%s',
             batch_run.job.name, batch_run.batch.objects[index],
-            batch_run.batch.attempts[index], error, exc_info=first)
+            batch_run.batch.attempts[index], error,
+            f'\n{_traceback(exc)}'.rstrip() if first else '')
 
 
 def text_of(exc: BaseException) -> str:
@@ -807,9 +810,16 @@ def text_of(exc: BaseException) -> str:
 
 
 def _traceback(exc: BaseException) -> str:
-    """Return the end of the traceback of *exc*, for an operator."""
+    """Return the end of the traceback of *exc*, for an operator.
+
+    Characters that are not printable are escaped, except for the ends of
+    lines. The text is written to logs and terminals.
+    """
     try:
         lines = traceback_module.format_exception(exc)
     except BaseException:
         return ''
-    return ''.join(lines)[-_TRACEBACK_LENGTH:]
+    return ''.join(
+        letter if letter.isprintable() or letter == '\n'
+        else letter.encode('unicode_escape').decode()
+        for letter in ''.join(lines)[-_TRACEBACK_LENGTH:])

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the arguments of the client for tasks.
+
+Errors name the argument, its value and the remedy.
+"""
+
+import datetime
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import tables
+from distperiodic.core import schedule
+from distperiodic.core import task_values
+
+
+def _is_name(value: Any, most: int) -> bool:
+    return _is_text(value) and 0 < len(value) <= most
+
+
+def _is_text(value: Any) -> bool:
+    """Return True if *value* is text that all databases can store."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return '\0' not in value
+
+
+def task_id(value: Any) -> str:
+    """Return *value* if it can be the id of a task.
+
+    :raises UnknownTask: *value* cannot be an id.
+    """
+    if not _is_name(value, tables.LONGEST_TASK):
+        raise exceptions.UnknownTask(
+            f'{shown(value)} is not the id of a task; to list them: '
+            'distperiodic task list')
+    return str(value)
+
+
+def check_name(what: str, value: Any, most: int = tables.LONGEST_NAME, *,
+               optional: bool = False) -> None:
+    """Check an argument that is a name.
+
+    :param what: Name of the argument.
+    :param most: Maximum number of characters.
+    :param optional: True if *value* may be None.
+    :raises InvalidTask: *value* cannot be used.
+    """
+    if not _is_name(value, most) and not (optional and value is None):
+        raise exceptions.InvalidTask(
+            f'{what} is {shown(value)}; give 1 to {most} characters of valid '
+            f'Unicode without NUL{", or None" if optional else ""}')
+
+
+def check_reason(why: Any) -> None:
+    """Check the reason of an action, which may be empty.
+
+    :raises InvalidTask: *why* cannot be used.
+    """
+    if not _is_text(why):
+        raise exceptions.InvalidTask(
+            f'why is {shown(why)}; give text of valid Unicode without NUL')
+
+
+def check_session(session: Any) -> None:
+    """Check an argument that is a session or a connection of SQLAlchemy.
+
+    :raises InvalidTask: *session* cannot be used.
+    """
+    if not isinstance(
+            session, (orm.Session, orm.scoped_session, sa.Connection)):
+        raise exceptions.InvalidTask(
+            f'session is {shown(session)}; give an SQLAlchemy Session, '
+            'scoped_session or Connection, or None')
+
+
+def parameters_text(parameters: Any) -> str:
+    """Return the JSON text of the parameters of a task.
+
+    :raises InvalidTask: The parameters cannot be stored.
+    """
+    found = {} if parameters is None else parameters
+    if not isinstance(found, Mapping):
+        raise exceptions.InvalidTask(
+            f'parameters are {shown(parameters)}; give a dictionary')
+    problem = task_values.parameters_problem(found)
+    if problem:
+        raise exceptions.InvalidTask(f'parameters {problem}')
+    return json.dumps(dict(found), sort_keys=True)
+
+
+def instant(at: Any) -> int | None:
+    """Return the instant of an aware datetime, or None.
+
+    :raises InvalidTask: *at* cannot be used.
+    """
+    if at is None:
+        return None
+    if not isinstance(at, datetime.datetime) or at.utcoffset() is None:
+        raise exceptions.InvalidTask(
+            f'at is {shown(at)}; give an aware datetime, such as '
+            'datetime.now(UTC) + timedelta(hours=1)')
+    found = schedule.instant_of(at)
+    if not schedule.FIRST_INSTANT <= found <= schedule.LAST_INSTANT:
+        raise exceptions.InvalidTask(
+            f'at is {at.isoformat()}, which is outside the years 1 to 9999 in '
+            'UTC; give another instant, or None to start at once')
+    return found
+
+
+def check_whole(what: str, value: Any, least: int, most: int) -> None:
+    """Check an argument that is a whole number.
+
+    :raises InvalidTask: *value* cannot be used.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise exceptions.InvalidTask(
+            f'{what} is {shown(value)}; give a whole number from {least} to '
+            f'{most}')
+
+
+def check_timeout(timeout: Any) -> None:
+    """Check a number of seconds, or None.
+
+    :raises InvalidTask: *timeout* cannot be used.
+    """
+    if timeout not in (None, math.inf) and (
+            schedule.finite_number(timeout) is None):
+        raise exceptions.InvalidTask(
+            f'timeout is {shown(timeout)}; give a number of seconds, or None '
+            'for no limit')
+
+
+def shown(value: object) -> str:
+    """Return *value* for an error message, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f'{text[:97]}...'
