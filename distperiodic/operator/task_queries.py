@@ -106,7 +106,7 @@ class TaskQueries:
         found: dict[str, int] = {}
         for query in (
                 sa.select(_job.c.name, counting.count(
-                    _ready.c.job == _job.c.id).label('tasks')),
+                    _ready.c.job, _job.c.id).label('tasks')),
                 sa.select(_job.c.name, sa.func.sum(
                     _lease.c.remaining).label('tasks'))
                 .join(_lease, _lease.c.job == _job.c.id)
