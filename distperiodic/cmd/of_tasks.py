@@ -10,6 +10,7 @@ from typing import Any
 
 from distperiodic.cmd import configured
 from distperiodic.core import schedule
+from distperiodic.core.task import MOST_COUNTED
 
 if TYPE_CHECKING:
     from distperiodic import tasks
@@ -49,3 +50,14 @@ def instant(at: datetime.datetime | None, for_people: bool) -> str:
     micros = schedule.instant_of(at)
     return configured.second(micros) if for_people else (
         configured.moment(micros))
+
+
+def number(counted: int) -> int | str:
+    """Return a number of waiting tasks, as it is shown to people."""
+    return f'{counted:,} or more' if counted >= MOST_COUNTED else counted
+
+
+def tasks_text(counted: int) -> str:
+    """Return a number of waiting tasks and its noun."""
+    return configured.plural(counted, 'task') + (
+        ' or more' if counted >= MOST_COUNTED else '')

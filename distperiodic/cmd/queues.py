@@ -98,7 +98,9 @@ def _fields(queue: 'tasks.Queue', servers: _Servers,
     """Return the facts about a queue, in the order of the titles."""
     return (
         queue.name, 'open' if queue.halted_at is None else 'halted',
-        servers.of(queue.name), queue.waiting, queue.head or '',
+        servers.of(queue.name),
+        of_tasks.number(queue.waiting) if people else queue.waiting,
+        queue.head or '',
         '' if queue.head_status is None else queue.head_status.value,
         'go_on' if queue.goes_on else 'halt',
         of_tasks.instant(queue.halted_at, people), queue.halted_why or '',

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import of_tasks
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
 from distperiodic.cmd.findings import Finding
@@ -78,7 +79,7 @@ def task_modules(case: Case) -> Finding:
         return ok('no task needs a worker now')
     workers = case.group.workers
     missing = [
-        f'{module} ({configured.plural(number, "task")} waiting)'
+        f'{module} ({of_tasks.tasks_text(number)} waiting)'
         for module, number in needed.items() if not workers.get(module)]
     if missing:
         return warn(
@@ -95,7 +96,7 @@ def task_commands(case: Case) -> Finding:
     with _queries(case) as queries:
         needs = queries.needs()
     unknown = [
-        f'{need.name} ({configured.plural(need.tasks, "task")})'
+        f'{need.name} ({of_tasks.tasks_text(need.tasks)})'
         for need in needs if COMMAND_PREFIX + need.name
         not in case.tasks.commands]
     if unknown:
@@ -134,7 +135,7 @@ def task_queues(case: Case) -> Finding:
             f'{queue.name} since {configured.second(queue.since)} ('
             + (f'task {queue.by}: ' if queue.by else '')
             + f'{queue.why or "no reason"}; '
-            f'{configured.plural(queue.waiting, "task")} waiting)'
+            f'{of_tasks.tasks_text(queue.waiting)} waiting)'
             for queue in halted]),
         'find the cause with distperiodic task show ID; then: distperiodic '
         'queue resume NAME')

@@ -17,6 +17,10 @@ from distperiodic.core.workflow import Status
 # determine the position of the task on the ring.
 _RING_DIGITS = 8
 
+#: Maximum of a number of waiting tasks. Counting stops there, so a count costs
+#: little even if a million tasks wait.
+MOST_COUNTED = 10_000
+
 
 def new_id(now: int, queue: str | None) -> str:
     """Return a new id of a task: 32 hexadecimal digits.
@@ -147,7 +151,8 @@ class Queue:
     head: str | None
     #: Status of the task *head*.
     head_status: Status | None
-    #: Number of tasks that have not started.
+    #: Number of tasks that have not started. Counting stops at 10,000, so
+    #: 10,000 means this number or more.
     waiting: int
     #: True if the queue continues after a failed task. False means that a
     #: failed task halts the queue.

@@ -9,11 +9,13 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.core.claim import State
+from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import Task
 from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
+from distperiodic.operator import counting
 from distperiodic.operator import task_reader
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
@@ -45,7 +47,8 @@ class Need(NamedTuple):
     module: str
     command: str
     #: Number of tasks whose current step is ready, delayed, claimed, running
-    #: or waiting for a retry.
+    #: or waiting for a retry. At most MOST_COUNTED ready or delayed steps are
+    #: counted.
     tasks: int
 
     @property
@@ -73,7 +76,7 @@ class Halted(NamedTuple):
     #: Id of the task whose failure halted the queue. None means that an
     #: operator halted the queue.
     by: str | None
-    #: Number of tasks that have not started.
+    #: Number of tasks that have not started, at most MOST_COUNTED.
     waiting: int
 
 
@@ -102,14 +105,15 @@ class TaskQueries:
         """Return the commands that tasks need, by name."""
         found: dict[str, int] = {}
         for query in (
-                sa.select(_job.c.name, sa.func.count().label('tasks'))
-                .join(_ready, _ready.c.job == _job.c.id),
+                sa.select(_job.c.name, counting.count(
+                    _ready.c.job, _job.c.id).label('tasks')),
                 sa.select(_job.c.name, sa.func.sum(
                     _lease.c.remaining).label('tasks'))
-                .join(_lease, _lease.c.job == _job.c.id)):
+                .join(_lease, _lease.c.job == _job.c.id)
+                .group_by(_job.c.name)):
             for row in self.group.rows(query.where(
                     _job.c.space == self.group.namespace,
-                    _job.c.kind == tables.COMMAND).group_by(_job.c.name)):
+                    _job.c.kind == tables.COMMAND)):
                 found[row.name] = found.get(row.name, 0) + int(row.tasks)
         return [Need(*_module_and_command(name), tasks)
                 for name, tasks in sorted(found.items()) if tasks]
@@ -131,9 +135,7 @@ class TaskQueries:
     def halted(self) -> list[Halted]:
         """Return the ordered queues that are halted, by name."""
         space = self.group.namespace
-        waiting = sa.select(sa.func.count()).where(
-            _task.c.space == space, _task.c.queue == _queue.c.name,
-            _task.c.status == Status.WAITING).scalar_subquery()
+        waiting = counting.waiting_in_queue(space)
         return [Halted(row.name, row.halted, row.halted_why or '',
                        row.halted_by, row.waiting)
                 for row in self.group.rows(
@@ -186,7 +188,7 @@ class TaskQueries:
                 _task.c.created < row.created, sa.and_(
                     _task.c.created == row.created, _task.c.id < row.id)))
         number = connection.scalar(sa.select(sa.func.count()).select_from(
-            before.subquery())) or 0
+            before.limit(MOST_COUNTED).subquery())) or 0
         head = None
         if queue is not None and queue.head is not None:
             head = connection.execute(

@@ -17,6 +17,7 @@ from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
 from distperiodic.core.task import moment
 from distperiodic.core.workflow import Status
+from distperiodic.operator import counting
 
 _claim = tables.claim
 _job = tables.job
@@ -52,6 +53,7 @@ class QueueRow(NamedTuple):
     head: str | None
     #: None means that there is no head.
     head_status: Status | None
+    #: Number of tasks that have not started, at most MOST_COUNTED.
     waiting: int
     goes_on: bool
     #: When the queue was halted, in microseconds. None means that the queue is
@@ -123,9 +125,7 @@ class TaskReader:
 
         :raises UnknownTask: No queue has the name *name*.
         """
-        waiting = sa.select(sa.func.count()).where(
-            _task.c.space == self._namespace, _task.c.queue == _queue.c.name,
-            _task.c.status == Status.WAITING).scalar_subquery()
+        waiting = counting.waiting_in_queue(self._namespace)
         query = sa.select(
             _queue, waiting.label('waiting'),
             _task_at_head.c.status.label('head_status')).outerjoin(

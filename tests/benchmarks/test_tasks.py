@@ -3,9 +3,9 @@
 
 distperiodic writes each task, each claim of a step and each end to PostgreSQL,
 with one scheduler and one worker process. A Celery chain with acks_late keeps
-no record of a task. The flows of TaskFlow's worker-based engine are not
-persisted here. The measurement lasts from the first submission until the last
-end is known.
+no record of a task. TaskFlow's worker-based engine runs fewer flows, because
+it is slow, and does not persist them here. The measurement lasts from the
+first submission until the last end is known.
 
     pytest -s -o timeout=0 tests/benchmarks/test_tasks.py
 """
@@ -25,6 +25,7 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.operator.task_queries import TaskQueries
 from tests import programs
 from tests import waiting
 from tests.benchmarks import commands as ours
@@ -43,9 +44,14 @@ MILLION = 1_000_000
 
 
 class Service:
-    """One scheduler process, one worker process, and a client."""
+    """Scheduler processes, worker processes, and a client in this process.
 
-    def __init__(self, place, zookeeper, rabbitmq, postgresql):
+    :param number: number of schedulers, and of workers.
+    :param options: further options of the section [distperiodic].
+    """
+
+    def __init__(self, place, zookeeper, rabbitmq, postgresql, number=1,
+                 **options):
         schema.sync(postgresql.url)
         self.url = postgresql.url
         self.place = place
@@ -55,11 +61,12 @@ class Service:
             distperiodic={
                 'group': self.group, 'backend_url': zookeeper.url,
                 'connection': postgresql.url, 'dispatcher': 'messaging',
-                'pool_size': 10, 'state_path': place / 'state'})
+                'pool_size': 10, 'state_path': place / 'state', **options})
         self.programs = [commands.Running(
-            place / f'{kind[0]}.log', *kind, '--tasks',
+            place / f'{uuid.uuid4().hex}.log', *kind, '--tasks',
             'tests.benchmarks.commands:Commands', '--config-file', config)
-            for kind in (('scheduler',), ('worker', '--partition', 'bench'))]
+            for kind in number * [
+                ('scheduler',), ('worker', '--partition', 'bench')]]
         conf = cfg.ConfigOpts()
         conf(['--config-file', str(config)])
         self.client = tasks.Client(conf, workflows=ours.WORKFLOWS)
@@ -89,6 +96,16 @@ class Service:
 @pytest.fixture
 def service(tmp_path, zookeeper, rabbitmq, postgresql):
     made = Service(tmp_path, zookeeper, rabbitmq, postgresql)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two_of_each(tmp_path, zookeeper, rabbitmq, postgresql):
+    # With a long sweep interval, a submission that wakes no scheduler shows in
+    # the figures.
+    made = Service(tmp_path, zookeeper, rabbitmq, postgresql, 2,
+                   session_timeout=40, lease=80, sweep_interval=20)
     yield made
     made.close()
 
@@ -152,11 +169,12 @@ def test_tasks_of_three_steps(service, rabbitmq):
         'distperiodic': our_speeds(service, number),
         'Celery chain, acks_late': celery_speeds(
             rabbitmq.url, min(number, 3)),
-        f'TaskFlow, workers, {flows.FLOWS} flows': flows.speeds(
+        'TaskFlow, worker-based engine': flows.speeds(
             rabbitmq.url, min(number, 3)),
     }
     with measuring.table(
-            f'{TASKS:,} tasks of {STEPS} steps that do nothing, tasks/s',
+            f'{TASKS:,} tasks of {STEPS} steps that do nothing, tasks/s; '
+            f'TaskFlow: {flows.FLOWS} flows, not persisted',
             'what', 'median', 'least', 'most', 'ours to it', file=__file__,
             versions=('celery', 'taskflow')) as row:
         for name, values in speeds.items():
@@ -347,6 +365,32 @@ def test_seconds_from_submission_to_handler(
                 f'{taken[len(taken) * 99 // 100]:.1f}')
 
 
+def test_seconds_from_submission_into_a_queue_to_handler(
+        two_of_each, tmp_path):
+    """Two schedulers, two workers and the submitter are separate processes.
+    Each queue is served by one of the schedulers, and is empty at each
+    submission.
+    """
+    client = two_of_each.client
+    waiting.wait_until(lambda: sum(
+        'view: ' in program.said() and 'members=2 ' in program.said()
+        for program in two_of_each.programs) >= 2, 60)
+    found = {}
+    for name, queue in (('no queue', lambda n: None),
+                        ('one of 20 queues', lambda n: f'q-{n % 20}')):
+        path = tmp_path / f'entered, {name}'
+        found[name] = one_at_a_time(
+            path, lambda n, path=path, queue=queue: client.submit(
+                'bench.tell', {'path': str(path), 'n': n}, queue=queue(n)))
+    with measuring.table(
+            'two schedulers, two workers: from submission to handler, one '
+            'task at a time, ms', 'into', 'p50', 'p99', 'most',
+            file=__file__) as row:
+        for name, taken in found.items():
+            row(name, f'{statistics.median(taken):.1f}',
+                f'{taken[len(taken) * 99 // 100]:.1f}', f'{taken[-1]:.1f}')
+
+
 def test_an_ordered_queue(service):
     speeds = []
     for _ in range(measuring.rounds(3)):
@@ -362,21 +406,24 @@ def test_an_ordered_queue(service):
             f'{max(speeds):,.0f}')
 
 
-def fill(connection, client, number, group, count):
+def fill(connection, client, number, group, count, queue=None):
     """Insert *count* waiting tasks, as if they had been submitted."""
-    first = client.submit('one')
+    first = client.submit('one', queue=queue)
     connection.execute(sa.text(
         'INSERT INTO distperiodic_task (id, space, type, status, cursor, '
         'step, back, move, priority, created, definition, parameters, '
-        "records) SELECT :prefix || lpad(i::text, 9, '0'), space, 'three', "
-        '1, 0, 0, 0, 0, 0, created + i, definition, parameters, records '
+        "records, queue) SELECT :prefix || lpad(i::text, 9, '0'), space, "
+        "'three', 1, 0, 0, 0, 0, 0, created + i, definition, parameters, "
+        'records, queue '
         'FROM distperiodic_task, generate_series(1, :count) i '
         'WHERE id = :first'),
         {'prefix': group, 'count': count, 'first': first})
-    connection.execute(sa.text(
-        'INSERT INTO distperiodic_ready SELECT id, :number, 0, 0, created, '
-        '0, 0, 1 FROM distperiodic_task WHERE id LIKE :like'),
-        {'number': number, 'like': f'{group}%'})
+    # In a queue, only the head is ready: it is the first task.
+    if queue is None:
+        connection.execute(sa.text(
+            'INSERT INTO distperiodic_ready SELECT id, :number, 0, 0, '
+            'created, 0, 0, 1 FROM distperiodic_task WHERE id LIKE :like'),
+            {'number': number, 'like': f'{group}%'})
     connection.commit()
     # The server would do this by itself within a minute.
     connection.execute(sa.text('ANALYZE distperiodic_task'))
@@ -384,8 +431,10 @@ def fill(connection, client, number, group, count):
     connection.commit()
 
 
-def costs(postgresql, place, count):
+def costs(postgresql, place, count, queue=None):
     """Return the median seconds of each operation with *count* waiting tasks.
+
+    :param queue: Queue of the tasks.
     """
     group = f'w{uuid.uuid4().hex[:8]}'
     conf = cfg.ConfigOpts()
@@ -399,7 +448,7 @@ def costs(postgresql, place, count):
     with engine.connect() as connection:
         number = connection.scalar(sa.select(tables.job.c.id).where(
             tables.job.c.space == group))
-        fill(connection, client, number, group, count)
+        fill(connection, client, number, group, count, queue)
     engine.dispose()
     middle = f'{group}{count // 2:09d}'
 
@@ -407,12 +456,26 @@ def costs(postgresql, place, count):
         return store.steps.take(
             {'task:bench.nothing': 1}, tasks=ids, into=uuid.uuid4().hex,
             holder='h', seconds=60.0)
+    queries = TaskQueries(postgresql.url, namespace=group)
     cases = {
+        'list --queue': lambda: client.list(queue=queue),
+        'list --queue, after the middle': lambda: client.list(
+            queue=queue, after=middle),
+        'submit into the queue': lambda: client.submit('one', queue=queue),
+        'submit into another': lambda: client.submit(
+            'one', queue=uuid.uuid4().hex),
+        'cancel the head: the next one': lambda: client.cancel(
+            client.queues(queue)[0].head),
+        'queue list': client.queues,
+        'task show, the middle': lambda: queries.look(middle),
+        'doctor: needs': queries.needs,
+        'doctor: stuck': queries.stuck,
+        'doctor: halted queues': queries.halted,
+    } if queue else {
         'list': client.list,
         'list --status': lambda: client.list(status='waiting'),
         'list --type': lambda: client.list(type='three'),
         'list --type, two of them': lambda: client.list(type='one'),
-        'list --queue': lambda: client.list(queue='q'),
         'list after the middle': lambda: client.list(after=middle),
         'submit': lambda: client.submit('one'),
         'submit, key': lambda: client.submit('one', key=uuid.uuid4().hex),
@@ -420,24 +483,30 @@ def costs(postgresql, place, count):
         'next step, any': lambda: take(None),
         'submit, and its step': lambda: take([client.submit('one')]),
         'wake': store.steps.wake,
+        'doctor: needs': queries.needs,
     }
     found = {}
     for name, act in cases.items():
+        if name == 'doctor: halted queues':
+            client.halt_queue(queue)
         act()
         found[name] = statistics.median(
             measuring.seconds_of(act) for _ in range(15))
+    queries.close()
     store.forget()
     store.close()
     client.close()
     return found
 
 
-def test_a_million_tasks_that_wait(tmp_path, postgresql):
+@pytest.mark.parametrize(('queue', 'where'), [
+    (None, 'that wait'), ('q', 'that wait in one ordered queue')])
+def test_a_million_tasks_that_wait(tmp_path, postgresql, queue, where):
     schema.sync(postgresql.url)
-    few, many = (costs(postgresql, tmp_path, count)
+    few, many = (costs(postgresql, tmp_path, count, queue)
                  for count in (1_000, MILLION))
     with measuring.table(
-            'milliseconds beside 1,000 and 1,000,000 tasks that wait',
+            f'milliseconds beside 1,000 and 1,000,000 tasks {where}',
             'what', '1,000', '1,000,000', 'to the other',
             file=__file__) as row:
         for name, seconds in few.items():

@@ -60,6 +60,18 @@ def _until(context, parameters):
         time.sleep(0.01)
 
 
+def _until_of_attempt(context, parameters):
+    """Run until the file of this attempt exists. Record repeatedly that the
+    attempt still runs.
+    """
+    gate = pathlib.Path(f'{parameters["gate"]}-{context.attempt}')
+    beat = gate.with_name(f'{gate.name}.beat')
+    while not gate.exists():
+        beat.touch()
+        time.sleep(0.01)
+    return {'attempt': context.attempt}
+
+
 def _late(context, parameters):
     """In the first attempt, continue for some seconds after the timeout."""
     if context.attempt == 1:
@@ -124,7 +136,8 @@ BEHAVIOURS = {
     'continue': _continue,
     'fail': _fail, 'fail_once': _fail_once, 'hang': _hang, 'exit': _exit,
     'exit_once': _exit_once, 'junk': _junk, 'late': _late,
-    'unserialisable': _unserialisable, 'hoard': _hoard, 'until': _until}
+    'unserialisable': _unserialisable, 'hoard': _hoard, 'until': _until,
+    'until_of_attempt': _until_of_attempt}
 
 
 class Modules(PeriodicTasks):

@@ -18,10 +18,14 @@ from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
+from tests import services
 from tests import waiting
 from tests.functional import judged
 from tests.functional.cluster import Cluster
+from tests.functional.test_control import ask as command
+from tests.functional.test_control_bus import seconds_until_the_answer
 from tests.logged import lines
+from tests.services import ports
 
 AWAY = 6.0
 OBJECTS = [f'object-{n}' for n in range(8)]
@@ -274,3 +278,53 @@ def test_a_cluster_keeps_its_work_while_its_members_and_redis_die(
     last = cluster.wait_complete(3, after=time.time(), timeout=LONG)[-1]
 
     judged.assert_kept(cluster, first, last, stalls=judged.killed(pids, at))
+
+
+# Seconds between two reads of the store by a member.
+SWEEP = 10
+
+
+@pytest.fixture
+def behind_a_sentinel(tmp_path, zookeeper, postgresql):
+    """Yield a group, and the Redis master and the replica that carry its
+    messages.
+    """
+    schema.sync(postgresql.url)
+    with services.redis_failover() as (master, replica, sentinel):
+        cluster = Cluster(
+            tmp_path, zookeeper.url,
+            f'redis://{ports.HOST}:{sentinel.port}/0?sentinel=tests',
+            connection=postgresql.url, session_timeout=2 * SWEEP,
+            lease=4 * SWEEP, sweep_interval=SWEEP, send_timeout=2, spacing=2,
+            objects=40, takes=0.05, misfire='all', overlap='wait')
+        try:
+            yield cluster, master, replica
+        finally:
+            cluster.close()
+
+
+def test_a_group_keeps_its_work_while_a_replica_is_promoted(
+        behind_a_sentinel):
+    """The two schedulers and two workers are separate processes. The sentinel
+    promotes the replica of a killed master. After that, the commands of an
+    operator reach all members over the promoted replica, and not by their next
+    read of the store.
+    """
+    cluster, master, replica = behind_a_sentinel
+    for kind in ('scheduler', 'scheduler', 'worker', 'worker'):
+        cluster.start(kind)
+    first = cluster.wait_complete(2, timeout=LONG)[0]
+
+    master.kill()
+    with client.Redis.from_url(replica.url) as connection:
+        waiting.wait_until(
+            lambda: connection.info('replication')['role'] == 'master', LONG,
+            'the replica was not promoted')
+    last = cluster.wait_complete(3, after=time.time(), timeout=LONG)[-1]
+    told = command(cluster, 'member', 'set', 'pool_size', '3', '--all')
+    after = cluster.wait_complete(1, after=time.time(), timeout=LONG)[-1]
+
+    assert told.count('pool_size is 3, at') == 4
+    assert max(seconds_until_the_answer(cluster)) < SWEEP / 2
+    assert last < after
+    judged.assert_kept(cluster, first, after)

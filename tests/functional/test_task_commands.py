@@ -16,6 +16,7 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.core.task import MOST_COUNTED
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules
@@ -280,6 +281,31 @@ def test_a_stuck_task_is_found_and_goes_on_as_it_is_told(desk):
     assert found['status'] == 'cancelled'
     assert found['cancelled_by'].endswith('der Rechner ist weg')
     assert 'waiting' in desk.place.ask('task', 'retry', task)
+
+
+def test_a_long_queue_is_counted_up_to_a_maximum(desk):
+    many = MOST_COUNTED + 5
+    ids = []
+    for begin in range(0, many, 5000):
+        ids += desk.client.submit_many(
+            [{'type': 'single', 'queue': 'q'}] * min(5000, many - begin))
+    assert 'for 10,000 tasks or more before it' in desk.show(ids[-1])['why']
+    assert 'for 9,995 tasks before it' in desk.show(ids[9995])['why']
+
+    desk.client.halt_queue('q')
+
+    _, [row] = desk.place.tell('queue', 'list')
+    assert row['waiting'] == MOST_COUNTED
+    assert desk.client.queues('q')[0].waiting == MOST_COUNTED
+    assert '10,000 or more' in desk.place.ask('queue', 'list')
+    assert '10,000 tasks or more of the queue' in desk.show(ids[-1])['why']
+    [finding] = [row['finding'] for row in desk.place.tell('doctor')[1]
+                 if row['check'] == 'task_queues']
+    assert '10,000 tasks or more waiting' in finding
+    # A queue below the maximum is counted exactly.
+    for id_ in ids[:6]:
+        desk.client.cancel(id_)
+    assert desk.client.queues('q')[0].waiting == MOST_COUNTED - 1
 
 
 def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):

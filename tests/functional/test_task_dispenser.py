@@ -2,7 +2,10 @@
 """Eight processes pull tasks from one pool, and are killed with ``kill -9``.
 
 DISTPERIODIC_TEST_SECONDS sets the duration. After a change of the dispenser,
-run the test for a minute or longer.
+run the test for a minute or longer::
+
+    DISTPERIODIC_TEST_SECONDS=60 tools/run-tests -e functional -- \\
+        tests/functional/test_task_dispenser.py
 """
 
 import collections
