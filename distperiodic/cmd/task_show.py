@@ -186,7 +186,7 @@ def _data(command: 'tasks.Command') -> dict[str, Any]:
         'module': command.module, 'command': command.command,
         'timeout_s': command.timeout, 'retry': command.retry,
         'code': command.code, 'message': command.message,
-        'attempts': command.attempts,
+        'attempts': command.attempts, 'losses': command.losses,
         'started_at': of_tasks.instant(command.started_at, False) or None,
         'ended_at': of_tasks.instant(command.ended_at, False) or None,
         'worker': command.worker}
@@ -219,7 +219,6 @@ def _row(look: 'Look', at: Position,
     here = (at.step, at.back) == (position.step, position.back) and (
         not task.ended)
     name = f'{command.module}.{command.command}'
-    most = command.retry + 1
     took = ''
     if command.started_at is not None and command.ended_at is not None:
         took = configured.age(max(0.0, (
@@ -227,10 +226,18 @@ def _row(look: 'Look', at: Position,
     return (
         '>' if here else '', f'{at.step + 1} of {len(task.steps)}',
         f'undo: {name}' if at.back else name, _state(look, at, command, here),
-        f'{command.attempts} of {most}' if command.attempts <= most
-        else str(command.attempts),
+        _attempts(command),
         of_tasks.instant(command.started_at, True), took,
         command.worker or '', configured.one_line(command.message or ''))
+
+
+def _attempts(command: 'tasks.Command') -> str:
+    """Return the number of runs, and how many of them were lost."""
+    if command.losses:
+        return f'{command.attempts}, {command.losses} lost'
+    most = command.retry + 1
+    return (f'{command.attempts} of {most}' if command.attempts <= most
+            else str(command.attempts))
 
 
 def _state(look: 'Look', at: Position, command: 'tasks.Command',
