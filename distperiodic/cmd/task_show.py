@@ -2,6 +2,7 @@
 """``distperiodic task show``: a task with its steps, and why it waits."""
 
 import argparse
+import contextlib
 import json
 import shlex
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from cliff import show
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import live
 from distperiodic.cmd import of_tasks
 from distperiodic.cmd import ring as ring_cmd
 from distperiodic.core import schedule
@@ -45,8 +47,8 @@ SENTENCES = {
         'scheduler makes it ready',
     Wait.DELAYED: 'it is delayed until {until}',
     Wait.READY:
-        '{command} is ready, and no scheduler has claimed it yet: it has just '
-        'become ready, or {busy}, or no scheduler has this command',
+        '{command} has been ready since {since}; a scheduler claims it at its '
+        'next sweep',
     Wait.CLAIMED:
         'scheduler {holder} has claimed {command}, which waits for a free '
         'slot of {runner}',
@@ -64,8 +66,17 @@ SENTENCES = {
         'has none; start one: distperiodic worker --partition {module} '
         '--tasks MODULE:CLASS',
     Wait.NO_SCHEDULER:
-        'group {group!r} has no scheduler; start one: distperiodic scheduler '
-        '--tasks MODULE:CLASS',
+        'group {group!r} has no live scheduler, which claims {command}; start '
+        'one: distperiodic scheduler --tasks MODULE:CLASS',
+    Wait.NO_COMMAND:
+        'no live {process} has the command {command}; start one whose --tasks '
+        'has it, or, if the name is wrong: distperiodic task cancel {id}',
+    Wait.DRAINED:
+        'each live {process} that may have the command {command} is drained; '
+        'to undrain them: distperiodic member undrain {members}',
+    Wait.BUSY:
+        '{command} waits for a free slot: all slots of each live {process} '
+        'are busy; distperiodic running shows their runs',
 }
 
 
@@ -111,20 +122,15 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
                         ) -> 'Waiting':
         """Return the reason why the task waits, given the current processes.
 
-        If no process in the group can run the task, this is the reason.
-        Otherwise, or if the group cannot be read, the result is *waiting*.
+        If no live process can claim or run the task now, this is the reason.
+        Otherwise the result is *waiting*.
         """
-        if not settings.backend_url:
-            return waiting
-        try:
-            group, _ = ring_cmd.group_of(self, parsed)
-        except exceptions.CoordinationUnavailable:
-            return waiting
-        workers = None
-        if settings.dispatcher == 'messaging':
-            workers = len(group.workers.get(waiting.module, ()))
+        group = None
+        if settings.backend_url:
+            with contextlib.suppress(exceptions.CoordinationUnavailable):
+                group, _ = ring_cmd.group_of(self, parsed)
         return core_waiting.with_processes(
-            waiting, sum(bool(m.points) for m in group.members), workers)
+            waiting, live.read(settings, group))
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
@@ -258,17 +264,21 @@ def sentence(task: 'tasks.Task', waiting: 'Waiting',
     """Return the sentence with the reason why a task waits."""
     remote = settings.dispatcher == 'messaging'
     more = waiting.number_ahead
+    of_workers = remote and waiting.of_runners
     text = SENTENCES[waiting.wait].format(
         id=task.id, queue=task.queue, quoted=shlex.quote(task.queue or ''),
         group=settings.group,
         module=waiting.module,
         command=f'{waiting.module}.{waiting.command}',
-        busy=f'all workers of module {waiting.module!r} are busy' if remote
-        else 'all slots of the schedulers are busy',
+        process=f'worker of module {waiting.module!r}' if of_workers
+        else 'scheduler',
+        members='--partition ' + shlex.quote(waiting.module) if of_workers
+        else '--schedulers',
         runner=f'a worker of module {waiting.module!r}' if remote
         else 'its pool',
         holder=configured.identity(waiting.holder) or 'an unknown process',
-        until=_moment(waiting.until), halted=_moment(waiting.halted),
+        until=_moment(waiting.until), since=_moment(waiting.since),
+        halted=_moment(waiting.halted),
         halted_why=waiting.halted_why or 'no reason was given',
         halted_by=f' by task {waiting.halted_by}' if waiting.halted_by
         else '',
