@@ -140,7 +140,7 @@ class Case:
         with contextlib.suppress(
                 findings.NotNow, exceptions.CoordinationUnavailable):
             group = self.group
-        return live.read(self.settings, group)
+        return live.of_rows(live.rows(self.settings), self.settings, group)
 
     @property
     def populated(self) -> 'Group':

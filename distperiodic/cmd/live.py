@@ -18,26 +18,52 @@ if TYPE_CHECKING:
     from distperiodic.cmd.status import Group
     from distperiodic.core.member import Member
     from distperiodic.operator.members import MemberRow
+    from distperiodic.operator.task_queries import Look
 
 
-def read(settings: 'opts.Settings', group: 'Group | None') -> Live:
-    """Return the live processes of the configured group.
+def rows(settings: 'opts.Settings') -> 'list[MemberRow]':
+    """Return the rows of the members of the configured group.
 
-    :param group: The group in the coordination service. None means that there
-        is no such service, or that it does not answer.
     :raises StoreUnavailable: The store does not answer.
     """
     from distperiodic.operator.members import MemberQueries
     with contextlib.closing(MemberQueries(
             settings.connection, namespace=settings.group)) as queries:
-        return of_rows(queries.members(), settings, group)
+        return queries.members()
 
 
-def of_rows(rows: 'Iterable[MemberRow]', settings: 'opts.Settings',
+def queued(members: 'Iterable[MemberRow]', look: 'Look', module: str,
+           now: int) -> bool:
+    """Return True if the granted run of a task waits for a thread.
+
+    This is so if the newest report of the process, which is not older than
+    the grant, has runs that wait, and does not list the task as running.
+
+    :param members: Rows of the members of the group.
+    :param now: The store's clock, in microseconds.
+    """
+    for row in members:
+        if row.stopped or not look.runner.startswith(f'{row.process}~'):
+            continue
+        state: Any = row.state
+        pool = (state.get('pools') or {}).get(module) or {}
+        return bool(
+            look.granted is not None and row.age is not None
+            and look.granted <= now - row.age and pool.get('queued')
+            and 'tasks' in state and not state.get('more_tasks')
+            and look.task.id not in state['tasks'])
+    return False
+
+
+def of_rows(members: 'Iterable[MemberRow]', settings: 'opts.Settings',
             group: 'Group | None') -> Live:
-    """Return the live processes, given the rows of all members."""
+    """Return the live processes, given the rows of all members.
+
+    :param group: The group in the coordination service. None means that there
+        is no such service, or that it does not answer.
+    """
     by_topic: dict[str, dict[str, MemberRow]] = {}
-    for row in rows:
+    for row in members:
         if not (row.stopped or row.silent(settings.session_timeout)):
             topic = settings.topic_of(row.part) if row.part else ''
             by_topic.setdefault(topic, {})[row.name] = row
@@ -55,9 +81,9 @@ def of_rows(rows: 'Iterable[MemberRow]', settings: 'opts.Settings',
 
 
 def _members(members: 'Iterable[Member]',
-             rows: 'dict[str, MemberRow]') -> list[Process]:
+             live: 'dict[str, MemberRow]') -> list[Process]:
     """Return the processes that are in the group, given their live rows."""
-    return [_process(rows[one.identity]) if one.identity in rows
+    return [_process(live[one.identity]) if one.identity in live
             else Process() for one in members]
 
 

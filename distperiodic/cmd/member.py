@@ -21,6 +21,8 @@ from distperiodic.core.control import Verb
 if TYPE_CHECKING:
     from distperiodic.operator.members import MemberRow
 
+# Parts of a report that repeat the role of the member, or its runs.
+_NOT_SHOWN = ('kind', 'more_runs', 'tasks', 'more_tasks')
 # Maximum number of runs of a member that are in the store and are shown.
 _RUNS = 1000
 
@@ -105,9 +107,8 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
             else member.pool_size,
         }
         fields.update({name: value for name, value in member.state.items()
-                       if name not in fields and name != 'kind'})
+                       if name not in fields and name not in _NOT_SHOWN})
         runs, cut = member.runs, bool(member.state.get('more_runs'))
-        fields.pop('more_runs', None)
         if settings.connection and member.process:
             with self.store(parsed, Activity) as activity:
                 stored = activity.runs(

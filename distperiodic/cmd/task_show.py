@@ -21,13 +21,13 @@ from distperiodic.cmd import ring as ring_cmd
 from distperiodic.core import schedule
 from distperiodic.core import waiting as core_waiting
 from distperiodic.core.waiting import Wait
+from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import tasks
-    from distperiodic.core.waiting import Waiting
     from distperiodic.operator.task_queries import Look
 
 # Maximum number of characters of the parameters in the output for people.
@@ -75,8 +75,8 @@ SENTENCES = {
         'each live {process} that may have the command {command} is drained; '
         'to undrain them: distperiodic member undrain {members}',
     Wait.BUSY:
-        '{command} waits for a free slot: all slots of each live {process} '
-        'are busy; distperiodic running shows their runs',
+        '{command} waits, because each live {process} that may run it has no '
+        'free slot; to see what runs: distperiodic running',
 }
 
 
@@ -98,9 +98,10 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         settings = self.database(parsed)
         with self.store(parsed, TaskQueries) as queries:
             look = queries.look(parsed.task)
+            if look.waiting is not None or look.runner:
+                look = look._replace(waiting=self._with_processes(
+                    parsed, settings, look, queries.group.now()))
         waiting = look.waiting
-        if waiting is not None:
-            waiting = self._with_processes(parsed, settings, waiting)
         why = '' if waiting is None else sentence(look.task, waiting, settings)
         self._drawn = list(drawn(look))
         fields = dict(_fields(look, people))
@@ -118,19 +119,29 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         return tuple(fields), tuple(fields.values())
 
     def _with_processes(self, parsed: argparse.Namespace,
-                        settings: 'opts.Settings', waiting: 'Waiting'
-                        ) -> 'Waiting':
+                        settings: 'opts.Settings', look: 'Look', now: int
+                        ) -> 'Waiting | None':
         """Return the reason why the task waits, given the current processes.
 
         If no live process can claim or run the task now, this is the reason.
-        Otherwise the result is *waiting*.
+
+        :param now: The store's clock, in microseconds.
         """
+        rows = live.rows(settings)
+        if look.waiting is None:
+            position = look.position
+            step = look.task.steps[position.step]
+            command = step.rollback if position.back else step.normal
+            assert command is not None
+            return Waiting(
+                Wait.BUSY, command.module, command.command, of_runners=True
+            ) if live.queued(rows, look, command.module, now) else None
         group = None
         if settings.backend_url:
             with contextlib.suppress(exceptions.CoordinationUnavailable):
                 group, _ = ring_cmd.group_of(self, parsed)
         return core_waiting.with_processes(
-            waiting, live.read(settings, group))
+            look.waiting, live.of_rows(rows, settings, group))
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
@@ -259,7 +270,7 @@ def _state(look: 'Look', at: Position, command: 'tasks.Command',
     return _STATES[1 if command.code is None else command.code]
 
 
-def sentence(task: 'tasks.Task', waiting: 'Waiting',
+def sentence(task: 'tasks.Task', waiting: Waiting,
              settings: 'opts.Settings') -> str:
     """Return the sentence with the reason why a task waits."""
     remote = settings.dispatcher == 'messaging'

@@ -37,6 +37,11 @@ class Look(NamedTuple):
     cancelled_by: str | None
     #: None means that the task runs or has ended.
     waiting: Waiting | None
+    #: Process to which the current run was granted, and when, in microseconds.
+    #: It may still wait for a thread there. Empty and None mean that no run
+    #: has been granted.
+    runner: str = ''
+    granted: int | None = None
 
 
 class Need(NamedTuple):
@@ -104,10 +109,14 @@ class TaskQueries:
         def read(connection: sa.Connection) -> Look:
             found, running = task_reader.read(
                 connection, self.group.dialect, self.group.namespace, task)
-            return Look(
+            look = Look(
                 task_reader.task_of(found, running), found.position,
                 found.row.cancelled_by,
                 self._waiting(connection, found, running))
+            if running is None or running.granted is None:
+                return look
+            return look._replace(
+                runner=running.holder, granted=running.granted)
         return self.group.read_snapshot(read)
 
     def needs(self) -> list[Need]:
