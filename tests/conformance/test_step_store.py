@@ -367,8 +367,7 @@ def test_a_lost_run_is_recorded_with_its_start_and_its_worker(board):
         assert (found.attempts, found.losses) == (number, number)
         assert found.worker == 'worker-1'
         # SQLite converts the start from the clock of the leases.
-        assert abs(found.started_at - began) < datetime.timedelta(
-            milliseconds=1)
+        assert abs(found.started_at - began) < datetime.timedelta(seconds=1)
         if not again:
             break
         board.begin(again[0], OVER)
@@ -378,7 +377,7 @@ def test_a_lost_run_is_recorded_with_its_start_and_its_worker(board):
     assert found.started_at < found.ended_at
 
 
-def test_a_run_that_ends_a_task_by_its_loss_is_recorded(board):
+def test_a_run_that_fails_because_it_was_lost_is_recorded(board):
     id_ = board.client.submit('once')
     [lease] = board.take()
     board.begin(lease, OVER)
@@ -389,8 +388,9 @@ def test_a_run_that_ends_a_task_by_its_loss_is_recorded(board):
     task = board.client.get(id_)
     found = task.steps[0].normal
     assert (task.status, found.attempts, found.losses, found.worker) == (
-        'failed', 1, 1, 'worker-1')
-    assert abs(found.started_at - began) < datetime.timedelta(milliseconds=1)
+        'rolling_back', 1, 1, 'worker-1')
+    # SQLite converts the start from the clock of the leases.
+    assert abs(found.started_at - began) < datetime.timedelta(seconds=1)
     assert found.started_at < found.ended_at
 
 

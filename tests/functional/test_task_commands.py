@@ -365,7 +365,7 @@ def test_a_task_that_waits_for_a_slot_is_told(desk_of_sqlite):
 
     assert found['reason'] == 'slots busy'
     assert 'each live scheduler that may run it' in found['why']
-    desk.place.show('member', 'drain', '--all', '--wait', '0')
+    desk.place.show('member', 'drain', '--all', '--wait', '0.1')
     found = desk.show(task)
     assert found['reason'] == 'drained'
     assert 'member undrain --schedulers' in found['why']
