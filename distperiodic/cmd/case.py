@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.cmd.status import Group
+    from distperiodic.core.live import Live
     from distperiodic.operator.coordination_probe import CoordinationProbe
     from distperiodic.operator.store_probe import StoreProbe
     from distperiodic.ports import BrokerHost
@@ -126,6 +127,20 @@ class Case:
         """
         from distperiodic.cmd import status
         return status.look(self.survey, self.settings.group)
+
+    @functools.cached_property
+    def live(self) -> 'Live':
+        """The live processes of the group, from their reports in the store.
+
+        :raises NotNow: no store is configured, or it cannot be used.
+        """
+        from distperiodic.cmd import live
+        assert self.store
+        group = None
+        with contextlib.suppress(
+                findings.NotNow, exceptions.CoordinationUnavailable):
+            group = self.group
+        return live.of_rows(live.rows(self.settings), self.settings, group)
 
     @property
     def populated(self) -> 'Group':

@@ -19,8 +19,12 @@ from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
 
 if TYPE_CHECKING:
-    from distperiodic.operator.activity import Run
     from distperiodic.operator.members import MemberRow
+
+# Parts of a report that repeat the role of the member, or its runs.
+_NOT_SHOWN = ('kind', 'more_runs', 'tasks', 'more_tasks')
+# Maximum number of runs of a member that are in the store and are shown.
+_RUNS = 1000
 
 
 class MemberList(of_members.OfMembers, display.Table, lister.Lister):
@@ -85,6 +89,7 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic.operator.activity import Activity
         people = parsed.formatter == 'table'
         _, settings = self.configured(parsed)
         with self.members_of(parsed) as queries:
@@ -102,28 +107,28 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
             else member.pool_size,
         }
         fields.update({name: value for name, value in member.state.items()
-                       if name not in fields and name != 'kind'})
-        runs = member.runs
-        if settings.connection:
-            runs += self._stored_runs(parsed, member)
+                       if name not in fields and name not in _NOT_SHOWN})
+        runs, cut = member.runs, bool(member.state.get('more_runs'))
+        if settings.connection and member.process:
+            with self.store(parsed, Activity) as activity:
+                stored = activity.runs(
+                    None, _RUNS + 1, process=member.process)
+            runs += stored[:_RUNS]
+            cut = cut or len(stored) > _RUNS
         fields['runs'] = [
             {'job': run.job, 'object': run.object,
              'age_s': None if run.age is None
              else round(max(0, run.age) / 1e6, 3),
              'progress': run.progress} for run in runs]
+        fields['runs_cut'] = cut
         if people:
+            fields['runs_cut'] = (
+                f'only the {len(runs):,} longest runs are listed; '
+                'distperiodic running --limit N lists the runs of all members'
+            ) if cut else ''
             fields = {name: value for name, value in fields.items()
                       if value not in ('', None, [])}
         return tuple(fields), tuple(fields.values())
-
-    def _stored_runs(self, parsed: argparse.Namespace,
-                     member: 'MemberRow') -> 'list[Run]':
-        """Return the runs of a member that are recorded in the store."""
-        from distperiodic.operator.activity import Activity
-        with self.store(parsed, Activity) as activity:
-            return [run for run in activity.runs(None, 1000)
-                    if member.process
-                    and run.worker.startswith(f'{member.process}~')]
 
 
 class MemberDrain(member_order.Order):

@@ -6,6 +6,7 @@ No check changes a row.
 """
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
@@ -14,15 +15,26 @@ from distperiodic.cmd import of_tasks
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
 from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import NotNow
 from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 from distperiodic.core import definitions
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.live import Lack
 
 if TYPE_CHECKING:
+    from distperiodic.core.workflow import Definition
     from distperiodic.operator.task_queries import TaskQueries
+
+# Number of sweeps after which a step that is ready has waited for too long.
+_SWEEPS = 5
+# Reasons for which a step stays ready, each with the kind of the process.
+_TEXTS = {
+    Lack.NO_SCHEDULER: 'no live {}', Lack.NO_WORKER: 'no live {}',
+    Lack.NO_COMMAND: 'no live {} has it',
+    Lack.DRAINED: 'each live {} that may have it is drained'}
 
 
 def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':
@@ -36,33 +48,62 @@ def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':
         case.settings.connection, namespace=case.settings.group))
 
 
+def _workflows(case: Case) -> 'Mapping[str, Definition]':
+    """Return the workflows of the configured file, by type.
+
+    :raises NotNow: No file is configured.
+    :raises InvalidWorkflow: The file cannot be used.
+    """
+    from distperiodic.adapters.local.workflow_file import read_workflows
+    if not case.settings.workflows:
+        raise NotNow('[distperiodic] workflows is empty')
+    return read_workflows(case.settings.workflows)
+
+
 @check('tasks', offline=True)
 def task_workflows(case: Case) -> Finding:
-    """The file of the workflows can be read, and --tasks has the commands of
-    its steps.
-    """
-    path = case.settings.workflows
-    if not path:
-        return skip('[distperiodic] workflows is empty')
-    from distperiodic.adapters.local.workflow_file import read_workflows
+    """The file of the workflows can be read."""
     try:
-        workflows = read_workflows(path)
+        workflows = _workflows(case)
     except exceptions.InvalidWorkflow as exc:
         return fail(configured.one_line(exc),
                     'correct the file, or [distperiodic] workflows')
-    types = configured.plural(len(workflows), 'type')
-    if case.tasks is None:
-        return ok(f'{path}: {types}')
-    unknown = [
-        f'{name} ({configured.listed(needed)})' for name, needed
-        in sorted(definitions.types_by_command(workflows).items())
-        if COMMAND_PREFIX + name not in case.tasks.commands]
+    return ok(f'{case.settings.workflows}: '
+              f'{configured.plural(len(workflows), "type")}')
+
+
+@check('tasks', offline=True)
+def workflow_commands(case: Case) -> Finding:
+    """The commands of the workflows exist: --tasks has them, or without
+    --tasks the live schedulers and workers have them.
+    """
+    try:
+        needed = definitions.types_by_command(_workflows(case))
+    except exceptions.InvalidWorkflow:
+        return skip('see task_workflows')
+    if case.tasks is not None:
+        where = '--tasks'
+        unknown = [name for name in needed
+                   if COMMAND_PREFIX + name not in case.tasks.commands]
+    elif case.offline:
+        return skip('--offline, and --tasks is not given')
+    elif not case.live.published:
+        return skip('--tasks is not given, and no live scheduler has reported '
+                    'which commands it has')
+    else:
+        where = 'the live schedulers and workers'
+        unknown = [name for name in needed if Lack.NO_COMMAND in {
+            lack for lack, _ in case.live.lacks(*name.split('.', 1))}]
     if unknown:
+        listed = configured.listed(
+            [f'{name} ({configured.listed(needed[name])})'
+             for name in sorted(unknown)])
         return warn(
-            f'not in --tasks: {configured.listed(unknown)}',
+            f'not in {where}: {listed}',
             'correct the file, add the commands, or start schedulers and '
             'workers with the class that has them')
-    return ok(f'{path}: {types}, and --tasks has all their commands')
+    return ok(f'{where} {"has" if case.tasks else "have"} '
+              f'{configured.plural(len(needed), "command")}')
 
 
 @check('tasks')
@@ -106,6 +147,38 @@ def task_commands(case: Case) -> Finding:
             'workers with that class; otherwise add the commands, or: '
             'distperiodic task cancel ID')
     return ok('--tasks has all commands that tasks need now')
+
+
+@check('tasks')
+def task_ready(case: Case) -> Finding:
+    """A live process can claim and run each step that has been ready for
+    several sweeps.
+    """
+    with _queries(case) as queries:
+        overdue = queries.overdue(_SWEEPS * case.settings.sweep_interval)
+    stranded, ready = [], 0
+    for one in overdue:
+        ready += one.tasks
+        for lack, of_runners in case.live.lacks(one.module, one.command):
+            if lack is Lack.BUSY:
+                continue
+            why = _TEXTS[lack].format('worker' if of_runners else 'scheduler')
+            stranded.append(
+                f'{one.module}.{one.command} ({why}; '
+                f'{configured.plural(one.tasks, "task")}, the first is '
+                f'{one.first}, ready since {configured.second(one.since)})')
+            break
+    if stranded:
+        return warn(
+            configured.listed(stranded),
+            'start schedulers and workers whose --tasks has the commands, '
+            'undrain them, or: distperiodic task cancel ID; distperiodic task '
+            'show ID gives the reason')
+    waited = f'{_SWEEPS * case.settings.sweep_interval:g} s'
+    if ready:
+        return ok(f'{configured.plural(ready, "step")} ready for more than '
+                  f'{waited}; live processes have the commands')
+    return ok(f'no step has been ready for more than {waited}')
 
 
 @check('tasks')

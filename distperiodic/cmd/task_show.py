@@ -2,6 +2,7 @@
 """``distperiodic task show``: a task with its steps, and why it waits."""
 
 import argparse
+import contextlib
 import json
 import shlex
 from collections.abc import Iterator
@@ -14,18 +15,19 @@ from cliff import show
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import live
 from distperiodic.cmd import of_tasks
 from distperiodic.cmd import ring as ring_cmd
 from distperiodic.core import schedule
 from distperiodic.core import waiting as core_waiting
 from distperiodic.core.waiting import Wait
+from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import tasks
-    from distperiodic.core.waiting import Waiting
     from distperiodic.operator.task_queries import Look
 
 # Maximum number of characters of the parameters in the output for people.
@@ -45,8 +47,8 @@ SENTENCES = {
         'scheduler makes it ready',
     Wait.DELAYED: 'it is delayed until {until}',
     Wait.READY:
-        '{command} is ready, and no scheduler has claimed it yet: it has just '
-        'become ready, or {busy}, or no scheduler has this command',
+        '{command} has been ready since {since}; a scheduler claims it at its '
+        'next sweep',
     Wait.CLAIMED:
         'scheduler {holder} has claimed {command}, which waits for a free '
         'slot of {runner}',
@@ -64,8 +66,17 @@ SENTENCES = {
         'has none; start one: distperiodic worker --partition {module} '
         '--tasks MODULE:CLASS',
     Wait.NO_SCHEDULER:
-        'group {group!r} has no scheduler; start one: distperiodic scheduler '
-        '--tasks MODULE:CLASS',
+        'group {group!r} has no live scheduler, which claims {command}; start '
+        'one: distperiodic scheduler --tasks MODULE:CLASS',
+    Wait.NO_COMMAND:
+        'no live {process} has the command {command}; start one whose --tasks '
+        'has it, or, if the name is wrong: distperiodic task cancel {id}',
+    Wait.DRAINED:
+        'each live {process} that may have the command {command} is drained; '
+        'to undrain them: distperiodic member undrain {members}',
+    Wait.BUSY:
+        '{command} waits, because each live {process} that may run it has no '
+        'free slot; to see what runs: distperiodic running',
 }
 
 
@@ -87,9 +98,10 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         settings = self.database(parsed)
         with self.store(parsed, TaskQueries) as queries:
             look = queries.look(parsed.task)
+            if look.waiting is not None or look.runner:
+                look = look._replace(waiting=self._with_processes(
+                    parsed, settings, look, queries.group.now()))
         waiting = look.waiting
-        if waiting is not None:
-            waiting = self._with_processes(parsed, settings, waiting)
         why = '' if waiting is None else sentence(look.task, waiting, settings)
         self._drawn = list(drawn(look))
         fields = dict(_fields(look, people))
@@ -107,24 +119,29 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         return tuple(fields), tuple(fields.values())
 
     def _with_processes(self, parsed: argparse.Namespace,
-                        settings: 'opts.Settings', waiting: 'Waiting'
-                        ) -> 'Waiting':
+                        settings: 'opts.Settings', look: 'Look', now: int
+                        ) -> 'Waiting | None':
         """Return the reason why the task waits, given the current processes.
 
-        If no process in the group can run the task, this is the reason.
-        Otherwise, or if the group cannot be read, the result is *waiting*.
+        If no live process can claim or run the task now, this is the reason.
+
+        :param now: The store's clock, in microseconds.
         """
-        if not settings.backend_url:
-            return waiting
-        try:
-            group, _ = ring_cmd.group_of(self, parsed)
-        except exceptions.CoordinationUnavailable:
-            return waiting
-        workers = None
-        if settings.dispatcher == 'messaging':
-            workers = len(group.workers.get(waiting.module, ()))
+        rows = live.rows(settings)
+        if look.waiting is None:
+            position = look.position
+            step = look.task.steps[position.step]
+            command = step.rollback if position.back else step.normal
+            assert command is not None
+            return Waiting(
+                Wait.BUSY, command.module, command.command, of_runners=True
+            ) if live.queued(rows, look, command.module, now) else None
+        group = None
+        if settings.backend_url:
+            with contextlib.suppress(exceptions.CoordinationUnavailable):
+                group, _ = ring_cmd.group_of(self, parsed)
         return core_waiting.with_processes(
-            waiting, sum(bool(m.points) for m in group.members), workers)
+            look.waiting, live.of_rows(rows, settings, group))
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
@@ -186,7 +203,7 @@ def _data(command: 'tasks.Command') -> dict[str, Any]:
         'module': command.module, 'command': command.command,
         'timeout_s': command.timeout, 'retry': command.retry,
         'code': command.code, 'message': command.message,
-        'attempts': command.attempts,
+        'attempts': command.attempts, 'losses': command.losses,
         'started_at': of_tasks.instant(command.started_at, False) or None,
         'ended_at': of_tasks.instant(command.ended_at, False) or None,
         'worker': command.worker}
@@ -221,7 +238,6 @@ def _row(look: 'Look', at: Position,
     name = f'{command.module}.{command.command}'
     if task.steps[at.step].rollback is None:
         name += ' (no rollback)'
-    most = command.retry + 1
     took = ''
     if command.started_at is not None and command.ended_at is not None:
         took = configured.age(max(0.0, (
@@ -229,10 +245,18 @@ def _row(look: 'Look', at: Position,
     return (
         '>' if here else '', f'{at.step + 1} of {len(task.steps)}',
         f'undo: {name}' if at.back else name, _state(look, at, command, here),
-        f'{command.attempts} of {most}' if command.attempts <= most
-        else str(command.attempts),
+        _attempts(command),
         of_tasks.instant(command.started_at, True), took,
         command.worker or '', configured.one_line(command.message or ''))
+
+
+def _attempts(command: 'tasks.Command') -> str:
+    """Return the number of runs, and how many of them were lost."""
+    if command.losses:
+        return f'{command.attempts}, {command.losses} lost'
+    most = command.retry + 1
+    return (f'{command.attempts} of {most}' if command.attempts <= most
+            else str(command.attempts))
 
 
 def _state(look: 'Look', at: Position, command: 'tasks.Command',
@@ -248,22 +272,26 @@ def _state(look: 'Look', at: Position, command: 'tasks.Command',
     return _STATES[1 if command.code is None else command.code]
 
 
-def sentence(task: 'tasks.Task', waiting: 'Waiting',
+def sentence(task: 'tasks.Task', waiting: Waiting,
              settings: 'opts.Settings') -> str:
     """Return the sentence with the reason why a task waits."""
     remote = settings.dispatcher == 'messaging'
     more = waiting.number_ahead
+    of_workers = remote and waiting.of_runners
     text = SENTENCES[waiting.wait].format(
         id=task.id, queue=task.queue, quoted=shlex.quote(task.queue or ''),
         group=settings.group,
         module=waiting.module,
         command=f'{waiting.module}.{waiting.command}',
-        busy=f'all workers of module {waiting.module!r} are busy' if remote
-        else 'all slots of the schedulers are busy',
+        process=f'worker of module {waiting.module!r}' if of_workers
+        else 'scheduler',
+        members='--partition ' + shlex.quote(waiting.module) if of_workers
+        else '--schedulers',
         runner=f'a worker of module {waiting.module!r}' if remote
         else 'its pool',
         holder=configured.identity(waiting.holder) or 'an unknown process',
-        until=_moment(waiting.until), halted=_moment(waiting.halted),
+        until=_moment(waiting.until), since=_moment(waiting.since),
+        halted=_moment(waiting.halted),
         halted_why=waiting.halted_why or 'no reason was given',
         halted_by=f' by task {waiting.halted_by}' if waiting.halted_by
         else '',

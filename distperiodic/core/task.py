@@ -71,7 +71,8 @@ class Command:
     code: int | None = None
     #: Error of the last run that failed. None means that no run has failed.
     message: str | None = None
-    #: Number of runs so far, including the run in progress.
+    #: Number of runs so far, including the run in progress and the runs that
+    #: were lost with their worker.
     attempts: int = 0
     #: Start of the first run.
     started_at: datetime.datetime | None = None
@@ -79,6 +80,9 @@ class Command:
     ended_at: datetime.datetime | None = None
     #: Process of the last run. None means unknown.
     worker: str | None = None
+    #: Number of runs that were lost with their worker. They are part of
+    #: ``attempts``, but they use up none of the additional runs of ``retry``.
+    losses: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,8 +175,8 @@ def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
     """Return a command from its definition and its record in the store.
 
     :param record: Mapping with the keys ``code``, ``message``, ``attempts``,
-        ``started``, ``ended`` and ``worker``, all optional. None means that
-        there is no record.
+        ``losses``, ``started``, ``ended`` and ``worker``, all optional. None
+        means that there is no record.
     :param waits: True if the command is due to run later.
     """
     found = record or {}
@@ -181,7 +185,8 @@ def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
         found.get('code', 1 if waits else None), found.get('message'),
         found.get('attempts', 0), moment(found.get('started')),
         moment(found.get('ended')),
-        found.get('worker', '').partition('~')[0] or None)
+        found.get('worker', '').partition('~')[0] or None,
+        found.get('losses', 0))
 
 
 def moment(instant: int | None) -> datetime.datetime | None:

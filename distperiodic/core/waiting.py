@@ -2,13 +2,15 @@
 """Reasons why a task that has not ended does not run now.
 
 The list of reasons is closed. The adapter of the store determines which reason
-applies to a task. The store does not record which processes exist, so
-:func:`with_processes` then checks whether a required process is missing.
+applies to a task. :func:`with_processes` then checks whether a live process
+can claim and run its command.
 """
 
 import dataclasses
 import enum
 
+from distperiodic.core.live import Lack
+from distperiodic.core.live import Live
 from distperiodic.core.schedule import Instant
 from distperiodic.core.workflow import Status
 
@@ -36,9 +38,15 @@ class Wait(enum.StrEnum):
     #: The task needs an operator.
     STUCK = 'stuck'
     #: The group has no worker for the module of the step.
-    NO_WORKER = 'no worker'
+    NO_WORKER = Lack.NO_WORKER.value
     #: The group has no scheduler.
-    NO_SCHEDULER = 'no scheduler'
+    NO_SCHEDULER = Lack.NO_SCHEDULER.value
+    #: No live process defines the command of the step.
+    NO_COMMAND = Lack.NO_COMMAND.value
+    #: Operators have drained all processes that define the command.
+    DRAINED = Lack.DRAINED.value
+    #: All threads that may run the command are busy.
+    BUSY = Lack.BUSY.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +60,8 @@ class Waiting:
     #: Time at which the wait ends: the task or its next attempt is due, or its
     #: lease expires. None means that the time is unknown.
     until: Instant | None = None
+    #: Time at which the step became ready. None means that it is not ready.
+    since: Instant | None = None
     #: Scheduler or worker that holds the claim of the step. Empty means that
     #: no process holds it.
     holder: str = ''
@@ -68,21 +78,25 @@ class Waiting:
     #: Id of the failed task that halted the queue. None means that an operator
     #: halted the queue.
     halted_by: str | None = None
+    #: True if the reason concerns the processes that run the command, and
+    #: False if it concerns those that claim it.
+    of_runners: bool = False
 
 
-def with_processes(waiting: Waiting, schedulers: int,
-                   workers: int | None) -> Waiting:
-    """Replace the reason in *waiting* if a required process is missing.
+def with_processes(waiting: Waiting, live: Live) -> Waiting:
+    """Replace the reason in *waiting* if no live process can end the wait.
 
-    :param schedulers: Number of schedulers in the group.
-    :param workers: Number of workers for the module of the next command. None
-        means that the schedulers run the commands.
     :returns: A changed copy, or *waiting* itself.
     """
-    if waiting.wait in (Wait.QUEUE_HALTED, Wait.BEHIND, Wait.STUCK):
+    if waiting.wait in (Wait.QUEUE_HALTED, Wait.BEHIND, Wait.DELAYED,
+                        Wait.STUCK):
         return waiting
-    if not schedulers:
-        return dataclasses.replace(waiting, wait=Wait.NO_SCHEDULER)
-    if workers == 0 and waiting.wait in (Wait.READY, Wait.CLAIMED):
-        return dataclasses.replace(waiting, wait=Wait.NO_WORKER)
+    for lack, of_runners in live.lacks(waiting.module, waiting.command):
+        # A scheduler must claim a ready step, and take over a step whose lease
+        # has ended. A claimed step needs only a process that runs it.
+        if lack is Lack.NO_SCHEDULER or waiting.wait is Wait.READY or (
+                waiting.wait is (Wait.CLAIMED if of_runners
+                                 else Wait.LEASE_ENDED)):
+            return dataclasses.replace(
+                waiting, wait=Wait(lack.value), of_runners=of_runners)
     return waiting

@@ -192,15 +192,20 @@ class Activity:
             for row in found)
 
     def runs(self, job: str | None, limit: int, *,
-             older_than: float = 0.0) -> list[Run]:
+             older_than: float = 0.0, process: str | None = None
+             ) -> list[Run]:
         """Return runs in progress, the longest-running first.
 
         :param job: Name of the job. None means all jobs.
+        :param process: The process that holds the leases of the runs, without
+            its tenure. None means all processes.
         :param older_than: Minimum number of seconds since the grant of a run.
             A run whose grant has no recorded time is included.
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)
+        held = sa.true() if process is None else _lease.c.holder.startswith(
+            f'{process}~', autoescape=True)
 
         def work(connection: sa.Connection) -> list[Run]:
             runs: list[Run] = []
@@ -213,7 +218,7 @@ class Activity:
                               (self.group.dialect.lease_now - _lease.c.made
                                ).label('age'))
                     .where(_lease.c.job.in_(list(names)),
-                           _lease.c.state == State.RUNNING,
+                           _lease.c.state == State.RUNNING, held,
                            sa.func.coalesce(_lease.c.made, 0)
                            <= self.group.dialect.lease_now
                            - round(older_than * 1e6))

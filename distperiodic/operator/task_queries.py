@@ -39,6 +39,11 @@ class Look(NamedTuple):
     cancelled_by: str | None
     #: None means that the task runs or has ended.
     waiting: Waiting | None
+    #: Process to which the current run was granted, and when, in microseconds.
+    #: It may still wait for a thread there. Empty and None mean that no run
+    #: has been granted.
+    runner: str = ''
+    granted: int | None = None
 
 
 class Need(NamedTuple):
@@ -55,6 +60,18 @@ class Need(NamedTuple):
     def name(self) -> str:
         """Name of the command, including its module."""
         return f'{self.module}.{self.command}'
+
+
+class Overdue(NamedTuple):
+    """A command whose steps have been ready for a long time."""
+
+    module: str
+    command: str
+    #: Number of tasks whose step has been ready for that long.
+    tasks: int
+    #: Id of the task whose step became ready first, and when, in microseconds.
+    first: str
+    since: int
 
 
 class Stuck(NamedTuple):
@@ -95,10 +112,14 @@ class TaskQueries:
         def read(connection: sa.Connection) -> Look:
             found, running = task_reader.read(
                 connection, self.group.dialect, self.group.namespace, task)
-            return Look(
+            look = Look(
                 task_reader.task_of(found, running), found.position,
                 found.row.cancelled_by,
                 self._waiting(connection, found, running))
+            if running is None or running.granted is None:
+                return look
+            return look._replace(
+                runner=running.holder, granted=running.granted)
         return self.group.read_snapshot(read)
 
     def needs(self) -> list[Need]:
@@ -117,6 +138,35 @@ class TaskQueries:
                 found[row.name] = found.get(row.name, 0) + int(row.tasks)
         return [Need(*_module_and_command(name), tasks)
                 for name, tasks in sorted(found.items()) if tasks]
+
+    def overdue(self, seconds: float) -> list[Overdue]:
+        """Return the commands with steps that no scheduler has claimed.
+
+        :param seconds: Minimum time for which a step has been ready.
+        """
+        late = (_ready.c.delayed == 0, _ready.c.due
+                <= self.group.dialect.now - round(seconds * 1e6))
+
+        def read(connection: sa.Connection) -> list[Overdue]:
+            found = []
+            for row in connection.execute(
+                    sa.select(_job.c.id, _job.c.name,
+                              sa.func.count().label('tasks'))
+                    .join(_ready, _ready.c.job == _job.c.id)
+                    .where(_job.c.space == self.group.namespace,
+                           _job.c.kind == tables.COMMAND, *late)
+                    .group_by(_job.c.id, _job.c.name)
+                    .order_by(_job.c.name)).all():
+                first = connection.execute(
+                    sa.select(_ready.c.task, _ready.c.due)
+                    .where(_ready.c.job == row.id, *late)
+                    .order_by(_ready.c.due, _ready.c.task).limit(1)
+                ).one_or_none()
+                if first is not None:
+                    found.append(Overdue(
+                        *_module_and_command(row.name), row.tasks, *first))
+            return found
+        return self.group.read_snapshot(read)
 
     def stuck(self) -> Stuck:
         """Return the number of stuck tasks, and the id of the oldest one."""
@@ -159,7 +209,7 @@ class TaskQueries:
         if ready is not None:
             if ready.delayed and ready.due > ready.now:
                 return _wait(found, Wait.DELAYED, until=ready.due)
-            return _wait(found, Wait.READY)
+            return _wait(found, Wait.READY, since=ready.due)
         if found.row.queue is not None:
             return self._queued(connection, found)
         return None

@@ -31,7 +31,6 @@ class Running(NamedTuple):
     """The claim of a task's current command."""
 
     state: State
-    attempt: int
     #: Worker to which the run was granted. None means that no run has been
     #: granted.
     worker: str | None
@@ -157,8 +156,7 @@ def read(connection: sa.Connection, dialect: Dialect, namespace: str,
     if not found.position.active:
         return found, None
     claim = connection.execute(
-        sa.select(_claim.c.state, _claim.c.attempt, _claim.c.worker,
-                  _lease.c.holder,
+        sa.select(_claim.c.state, _claim.c.worker, _lease.c.holder,
                   dialect.at_tick_clock(_lease.c.made).label('made'),
                   dialect.at_tick_clock(_lease.c.until).label('until'))
         .join(_lease, _lease.c.id == _claim.c.lease)
@@ -169,7 +167,7 @@ def read(connection: sa.Connection, dialect: Dialect, namespace: str,
     if claim is None:
         return found, None
     return found, Running(
-        claim.state, claim.attempt, claim.worker, claim.holder,
+        claim.state, claim.worker, claim.holder,
         claim.made if claim.state is State.RUNNING else None, claim.until)
 
 
@@ -194,7 +192,7 @@ def task_of(found: task_rows.Task, running: Running | None) -> Task:
             record = found.records.get(name)
             if name == live and running is not None:
                 record = {**(record or {}), 'code': 2,
-                          'attempts': running.attempt,
+                          'attempts': (record or {}).get('attempts', 0) + 1,
                           'worker': running.worker or ''}
                 record.setdefault('started', running.granted)
             halves[back] = command_of(action, record, not back)

@@ -32,6 +32,7 @@ from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control_message import ControlReply
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
@@ -182,7 +183,7 @@ class Lifecycle(ServiceBase):
             clock=self._clock, reply=None if bus is None else bus.reply,
             put=self._inbox.put)
         self._reports = MemberReports(
-            self._kind, self._handlers.executor,
+            self._kind, self._handlers.executor, self._commands(),
             stored=bool(self._settings.connection))
         self._started.set()
         threading.Thread(target=self._main, daemon=True,
@@ -214,6 +215,14 @@ class Lifecycle(ServiceBase):
         if self._settings.connection:
             jobs.update(tasks.commands)
         return jobs
+
+    def _commands(self) -> set[str]:
+        """Return the commands of tasks that this service claims or runs."""
+        topic = self._settings.topic_of(self._part) if self._part else None
+        tasks = self._tasks if topic is None else self._tasks_of(topic)
+        return {job.name.removeprefix(COMMAND_PREFIX)
+                for job in self._known_jobs(tasks).values()
+                if job.scope is Scope.TASK and topic in (None, job.topic)}
 
     def _runs(self, settings: opts.Settings) -> Iterable[str]:
         """Return the topics whose jobs this service runs itself."""

@@ -7,18 +7,23 @@ member sends a report as the reply to a command.
 
 import functools
 import importlib.metadata
+import itertools
+import json
 import os
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.core.claim import Authority
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.flow.worker import runs
 
-# Maximum number of runs in a report to operators, and maximum number of
-# characters of the progress of one run. A report is one row or one message, so
-# its size must be limited.
-_REPORTED_RUNS, _REPORTED_PROGRESS = 20, 200
+# Maximum numbers of runs and of running tasks in a report to operators, and
+# maximum numbers of characters of the progress of one run, and of all commands
+# as JSON. A report is one row or one message, so its size must be limited.
+_REPORTED_RUNS, _REPORTED_TASKS = 20, 100
+_REPORTED_PROGRESS, _REPORTED_COMMANDS = 200, 10_000
 
 
 @functools.cache
@@ -31,12 +36,15 @@ class MemberReports:
 
     :param kind: Kind of the member: scheduler or worker.
     :param executor: Executor of the member's handlers.
+    :param commands: Names of the commands that the member claims or runs.
     :param stored: True if there is a store. It has most of the runs, so the
         reports omit these.
     """
 
-    def __init__(self, kind: str, executor: runs.Executor, *, stored: bool):
+    def __init__(self, kind: str, executor: runs.Executor,
+                 commands: Iterable[str], *, stored: bool):
         self._kind = kind
+        self._commands = reported_commands(commands)
         self._executor = executor
         self._stored = stored
 
@@ -54,15 +62,38 @@ class MemberReports:
             'host': host_name(), 'healthy': status['healthy'],
             'problem': status['problem'], 'pools': status['pools'],
             'in_flight': open_runs, 'drained': drained,
-            'runs': self._unstored_runs()}
+            **self._commands, **self._runs()}
 
-    def _unstored_runs(self) -> list[dict[str, Any]]:
-        """Return the longest runs in progress that are not in the store."""
-        found = [run for run in self._executor.in_progress()
+    def _runs(self) -> dict[str, Any]:
+        """Return the longest runs in progress that are not in the store, and
+        the ids of the tasks whose commands run in a thread.
+        """
+        running = self._executor.in_progress()
+        found = [run for run in running
                  if not (self._stored and run.authority is Authority.STORE)]
-        return [{
+        tasks = [run.object for run in running
+                 if run.job.startswith(COMMAND_PREFIX)]
+        reported = [{
             'job': run.job, 'object': run.object, 'tick': run.tick,
             'attempt': run.attempt, 'age_s': round(run.age, 3),
             'progress': run.progress if run.progress is None or len(
                 run.progress) <= _REPORTED_PROGRESS else '"(too long)"'}
             for run in found[:_REPORTED_RUNS]]
+        return {'runs': reported, 'more_runs': len(found) - len(reported),
+                'tasks': tasks[:_REPORTED_TASKS],
+                'more_tasks': max(0, len(tasks) - _REPORTED_TASKS)}
+
+
+def reported_commands(names: Iterable[str]) -> dict[str, Any]:
+    """Return the part of a report with the commands of the member.
+
+    ``commands`` has the first names in alphabetical order, and
+    ``more_commands`` is the number of the other names, if there are any.
+    """
+    commands = sorted(names)
+    sizes = itertools.accumulate(len(json.dumps(one)) + 2 for one in commands)
+    kept = sum(size <= _REPORTED_COMMANDS for size in sizes)
+    found: dict[str, Any] = {'commands': commands[:kept]}
+    if kept < len(commands):
+        found['more_commands'] = len(commands) - kept
+    return found

@@ -353,6 +353,58 @@ def test_a_failure_whose_answer_was_lost_counts_once(board):
     assert board.client.get(id_).steps[0].normal.attempts == 1
 
 
+def test_a_lost_run_is_recorded_with_its_start_and_its_worker(board):
+    """The step runs again, and then its task becomes stuck."""
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    board.begin(lease, OVER)
+    began = board.client.get(id_).steps[0].normal.started_at
+
+    for number in range(1, MOST_LOSSES + 2):
+        again = board.retake()
+
+        found = board.client.get(id_).steps[0].normal
+        assert (found.attempts, found.losses) == (number, number)
+        assert found.worker == 'worker-1'
+        # SQLite converts the start from the clock of the leases.
+        assert abs(found.started_at - began) < datetime.timedelta(seconds=1)
+        if not again:
+            break
+        board.begin(again[0], OVER)
+        assert board.client.get(id_).steps[0].normal.attempts == number + 1
+    assert number == MOST_LOSSES + 1
+    assert board.client.get(id_).status == 'stuck'
+    assert found.started_at < found.ended_at
+
+
+def test_a_run_that_fails_because_it_was_lost_is_recorded(board):
+    id_ = board.client.submit('once')
+    [lease] = board.take()
+    board.begin(lease, OVER)
+    began = board.client.get(id_).steps[0].normal.started_at
+
+    assert board.retake() == []
+
+    task = board.client.get(id_)
+    found = task.steps[0].normal
+    assert (task.status, found.attempts, found.losses, found.worker) == (
+        'rolling_back', 1, 1, 'worker-1')
+    # SQLite converts the start from the clock of the leases.
+    assert abs(found.started_at - began) < datetime.timedelta(seconds=1)
+    assert found.started_at < found.ended_at
+
+
+def test_a_claim_that_no_worker_has_started_is_no_run_when_it_is_lost(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    board.store.renew([lease.id], holder='api-1', seconds=OVER)
+
+    assert board.retake()
+
+    found = board.client.get(id_).steps[0].normal
+    assert (found.attempts, found.losses, found.started_at) == (0, 0, None)
+
+
 def test_a_result_that_comes_too_late_does_not_count(board):
     id_ = board.client.submit('two')
     [lease] = board.take()
@@ -1113,6 +1165,17 @@ def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
     task = board.client.get(id_)
 
     assert (task.status, task.cursor) == (model.status, model.cursor)
+    commands = {(at, back): command for at, step in enumerate(task.steps)
+                for back, command in ((False, step.normal),
+                                      (True, step.rollback)) if command}
+    assert {at: one.attempts for at, one in commands.items()
+            if one.attempts} == model.runs
+    assert {at: one.losses for at, one in commands.items()
+            if one.losses} == model.lost_runs
+    for at in model.runs:
+        assert commands[at].worker == 'worker-1'
+        assert task.started_at <= commands[at].started_at
+        assert commands[at].started_at <= commands[at].ended_at
 
 
 class Model:
@@ -1122,6 +1185,9 @@ class Model:
         self.steps = steps
         self.at, self.back, self.cursor = 0, False, 0
         self.status = 'running'
+        #: Number of runs of each command, and of those that were lost.
+        self.runs = collections.Counter()
+        self.lost_runs = collections.Counter()
         self._anew()
 
     def _anew(self):
@@ -1135,7 +1201,11 @@ class Model:
     def job(self):
         return f'task:{self.half["module"]}.{self.half["command"]}'
 
+    def _ran(self):
+        self.runs[self.at, self.back] += 1
+
     def done(self):
+        self._ran()
         self._anew()
         if self.back:
             self._roll_back(self.at - 1)
@@ -1145,12 +1215,15 @@ class Model:
             self.at = self.cursor = self.at + 1
 
     def failed(self):
+        self._ran()
         self.failures += 1
         once = self.half.get('delivery') == 'at_most_once'
         if self.failures > self.half.get('retry', 0) or once:
             self._fail()
 
     def lost(self):
+        self._ran()
+        self.lost_runs[self.at, self.back] += 1
         self.losses += 1
         if self.half.get('delivery') == 'at_most_once':
             self._fail()

@@ -8,8 +8,11 @@ import textwrap
 import uuid
 
 import pytest
+import sqlalchemy as sa
 
+from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
 from tests import programs
 from tests import waiting
 from tests.functional import commands
@@ -177,3 +180,33 @@ def test_runs_of_jobs_of_every_member_are_listed_with_the_others(service):
     told = commands.run('running', 'beat', '--config-file', service.config)
     assert told.returncode == 2
     assert 'only while it runs' in told.stderr
+
+
+def test_all_runs_of_a_member_are_found_among_many_runs_of_others(place):
+    """If a member has more runs than are shown, the command says so."""
+    def begin(holder, number):
+        keys = [f'{holder}-{n}' for n in range(number)]
+        lease, running = uuid.uuid4().hex, uuid.uuid4().hex
+        place.store.claim('poll', place.now, keys, lease=lease, holder='api-1',
+                          seconds=60.0, supersede=False)
+        place.store.start('poll', place.now, keys, lease=lease, into=running,
+                          holder=holder, seconds=60.0)
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        for name in ('w_1', 'w-1', 'w'):
+            connection.execute(sa.insert(tables.member).values(
+                space=place.group, part='a', name=name, process=f'{name}~7',
+                seen=place.now, state='{}'))
+    engine.dispose()
+    begin('w-1~7~1', 1001)
+    begin('w_1~7~1', 2)
+    begin('w~7~2', 1000)
+
+    for name, number, cut in (('w_1', 2, False), ('w', 1000, False),
+                              ('w-1', 1000, True)):
+        _, found = place.tell('member', 'show', name)
+        assert (len(found['runs']), found['runs_cut']) == (number, cut)
+        assert all(run['object'].startswith(f'{name}~7~')
+                   for run in found['runs'])
+    assert 'only the 1,000 longest runs are' in ' '.join(
+        place.show('member', 'show', 'w-1').replace('|', ' ').split())

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import subprocess
+import time
 import uuid
 
 import pytest
@@ -16,6 +17,7 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.steps import MOST_LOSSES
 from distperiodic.core.task import MOST_COUNTED
 from tests import waiting
 from tests.functional import commands
@@ -66,6 +68,12 @@ class Desk:
                 ends if error else {}, lease=running,
                 into=uuid.uuid4().hex, pause=lambda attempt: 600.0)
 
+    def retake(self):
+        """Let a scheduler take over the expired leases."""
+        return self.place.store.take_over_expired(
+            ['task:a.run'], into=uuid.uuid4().hex, holder='api-1',
+            seconds=60.0, gone=(), limit=100)
+
     def start(self, lease, seconds=60.0):
         running = uuid.uuid4().hex
         self.place.store.start(
@@ -73,6 +81,39 @@ class Desk:
             lease=lease.id, into=running, holder='host-1:2~00112233aabbccdd',
             seconds=seconds)
         return running
+
+    def serve(self, *names, part='', name='api-1', **state):
+        """Add a live member whose report has these commands."""
+        pools = {module: {'size': 1, 'busy': 0, 'queued': 0}
+                 for module in 'ab'}
+        engine = database.make_engine(self.place.url)
+        with engine.begin() as connection:
+            connection.execute(sa.insert(tables.member).values(
+                space=self.place.group, part=part, name=name,
+                process=f'{name}~1',
+                # The report stays new for the whole test.
+                seen=int(time.time() + 3600) * 1_000_000, state=json.dumps(
+                    {'commands': names, 'pools': pools, **state})))
+        engine.dispose()
+
+    def wait_long(self):
+        """Make the steps that are ready older."""
+        engine = database.make_engine(self.place.url)
+        with engine.begin() as connection:
+            connection.execute(sa.update(tables.ready).where(
+                tables.ready.c.task.in_(sa.select(tables.task.c.id).where(
+                    tables.task.c.space == self.place.group))).values(
+                        due=tables.ready.c.due - 60_000_000))
+        engine.dispose()
+
+    def findings(self, *argv):
+        """Return the findings of doctor about tasks, by check."""
+        found = {row['check']: row for row in self.place.tell(
+            'doctor', *argv)[1] if row['area'] == 'tasks'}
+        assert all(row['result'] in ('ok', 'skip') or row['remedy']
+                   for row in found.values())
+        return {name: (row['result'], row['finding'])
+                for name, row in found.items()}
 
     def lose(self, task, table):
         """Delete the row by which a process would find the next step of a
@@ -115,6 +156,7 @@ def desk_of_sqlite(place_of_sqlite):
 
 
 def test_a_task_is_submitted_and_shown_with_its_steps(desk):
+    desk.serve('a.run', 'b.run')
     task = desk.submit(
         'three', '--param', 'Cpu=4', '--param', 'Name=größe', '--param',
         'Text="4"', '--param', 'Disks=[1, {"a": null}]', '--key', 'schlüssel',
@@ -176,6 +218,7 @@ def test_the_steps_are_drawn_in_the_order_in_which_they_run(desk_of_sqlite):
 
 
 def test_it_is_told_why_a_task_waits(desk):
+    desk.serve('a.run', 'b.run')
     delayed = desk.submit('single', '--at', '+2h')
     first = desk.submit('single', '--queue', 'knoten')
     second = desk.submit('single', '--queue', 'knoten')
@@ -256,6 +299,7 @@ def test_tasks_are_listed_by_status_type_and_queue_in_pages(desk_of_sqlite):
 
 
 def test_a_stuck_task_is_found_and_goes_on_as_it_is_told(desk):
+    desk.serve('a.run', 'b.run')
     task = desk.submit('short')
     desk.run()
     for _ in range(2):
@@ -308,52 +352,127 @@ def test_a_long_queue_is_counted_up_to_a_maximum(desk):
     assert desk.client.queues('q')[0].waiting == MOST_COUNTED - 1
 
 
+def test_a_step_that_was_lost_again_and_again_is_shown_with_its_runs(desk):
+    task = desk.submit('single')
+    for [lease] in (desk.take(), *([None] for _ in range(MOST_LOSSES))):
+        lease = lease or desk.retake()[0]
+        desk.start(lease, seconds=-1.0)
+    assert desk.retake() == []
+
+    found = desk.show(task)
+
+    assert found['status'] == 'stuck'
+    command = found['steps'][0]['normal']
+    assert (command['attempts'], command['losses'], command['worker']) == (
+        MOST_LOSSES + 1, MOST_LOSSES + 1, 'host-1:2')
+    assert found['started_at'] <= command['started_at'] < command['ended_at']
+    assert re.search(r'\| 6, 6 lost +\| .* host-1:2 ',
+                     desk.place.show('task', 'show', task))
+
+
+def test_a_task_for_which_no_process_lives_is_told(desk):
+    task = desk.submit('c.grow')
+    delayed = desk.submit('single', '--at', '+2h')
+
+    assert desk.show(task)['reason'] == 'no scheduler'
+    assert desk.show(delayed)['reason'] == 'delayed'
+    desk.serve('a.run', 'b.run')
+    found = desk.show(task)
+    assert found['reason'] == 'no process with the command'
+    assert 'no live scheduler has the command c.grow' in found['why']
+    desk.serve('c.grow', name='api-2', more_commands=0,
+               pools={'c': {'size': 1, 'busy': 0}})
+    assert desk.show(task)['reason'] == 'not claimed yet'
+
+
+def test_a_task_that_waits_for_a_slot_is_told(desk_of_sqlite):
+    desk = desk_of_sqlite
+    task = desk.submit('single')
+    desk.serve('a.run', pools={'a': {'size': 2, 'busy': 2}})
+
+    found = desk.show(task)
+
+    assert found['reason'] == 'slots busy'
+    assert 'each live scheduler that may run it' in found['why']
+    desk.place.show('member', 'drain', '--all', '--wait', '0.1')
+    found = desk.show(task)
+    assert found['reason'] == 'drained'
+    assert 'member undrain --schedulers' in found['why']
+
+
 def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):
     monkeypatch.setitem(commands.ENVIRONMENT, 'RECORD', '/dev/null')
-    known = ('doctor', '--tasks', MODULES)
-
-    def findings(*argv):
-        return {row['check']: (row['result'], row['finding'])
-                for row in desk.place.tell(*argv)[1]
-                if row['area'] == 'tasks'}
-    assert {result for result, _ in findings(*known).values()} == {
+    known = ('--tasks', MODULES)
+    assert {result for result, _ in desk.findings(*known).values()} == {
         'ok', 'skip'}
     desk.submit('c.grow')
     desk.submit('single', '--queue', 'q')
     desk.place.ask('queue', 'halt', 'q', '--why', 'Umzug')
 
-    found = findings(*known)
+    found = desk.findings(*known)
     assert found['task_commands'][0] == 'warn'
     assert 'c.grow (1 task)' in found['task_commands'][1]
     assert 'a.run' not in found['task_commands'][1]
     assert found['task_queues'][0] == 'warn'
     assert 'Umzug' in found['task_queues'][1]
-    assert findings('doctor')['task_commands'][0] == 'skip'
+    assert desk.findings()['task_commands'][0] == 'skip'
+
+
+def test_doctor_names_commands_that_no_live_process_has(desk):
+    first = desk.submit('c.grow')
+    desk.submit('c.grow')
+    desk.submit('single')
+    desk.submit('c.grow', '--at', '+2h')
+    desk.wait_long()
+
+    result, text = desk.findings()['task_ready']
+    assert result == 'warn'
+    assert f'c.grow (no live scheduler; 2 tasks, the first is {first}' in text
+    assert 'a.run (no live scheduler; 1 task,' in text
+
+    desk.serve('a.run')
+    result, text = desk.findings()['task_ready']
+    assert result == 'warn'
+    assert f'c.grow (no live scheduler has it; 2 tasks, the first is {first}' \
+        in text
+    assert 'a.run' not in text
+    desk.serve('c.grow', name='api-2')
+    result, text = desk.findings()['task_ready']
+    assert (result, text[:8]) == ('ok', '3 steps ')
 
 
 def test_doctor_reads_the_file_of_the_workflows(desk, monkeypatch):
     monkeypatch.setitem(commands.ENVIRONMENT, 'RECORD', '/dev/null')
     path = desk.place.config.parent / 'workflows.json'
 
-    def finding(*argv):
-        [found] = [row for row in desk.place.tell('doctor', *argv)[1]
-                   if row['check'] == 'task_workflows']
-        assert found['result'] in ('ok', 'skip') or found['remedy']
-        return found['result'], found['finding']
-    assert finding('--offline', '--tasks', MODULES)[0] == 'ok'
+    def of_file(*argv):
+        found = desk.findings(*argv)
+        return found['task_workflows'], found['workflow_commands']
+    assert [result for result, _ in of_file(
+        '--offline', '--tasks', MODULES)] == ['ok', 'ok']
 
     path.write_text('{"grow": [{"normal": {"module": "c", "command": "x"}}]}')
-    assert finding()[0] == 'ok'
-    result, text = finding('--tasks', MODULES)
-    assert result == 'warn'
-    assert 'c.x (grow)' in text
+    read, defined = of_file('--tasks', MODULES)
+    assert read[0] == 'ok'
+    assert defined == ('warn', 'not in --tasks: c.x (grow)')
+    assert of_file('--offline')[1][0] == 'skip'
+    read, defined = of_file()
+    assert (read[0], defined[0]) == ('ok', 'skip')
+    assert 'no live scheduler' in defined[1]
+    desk.serve('a.run', 'b.run')
+    result, text = of_file()[1]
+    assert (result, text) == (
+        'warn', 'not in the live schedulers and workers: c.x (grow)')
+    desk.serve('c.x', name='api-2')
+    assert of_file()[1][0] == 'ok'
 
     path.write_text('{"grow": [\n  {"normall": {}}]}')
-    result, text = finding('--offline')
+    (result, text), defined = of_file('--offline', '--tasks', MODULES)
     assert result == 'fail'
     assert f'{path}:2:15: ' in text
+    assert defined[0] == 'skip'
     path.unlink()
-    assert finding()[0] == 'fail'
+    assert of_file()[0][0] == 'fail'
 
 
 def test_only_old_tasks_that_have_ended_are_pruned_with_their_claims(desk):
@@ -537,6 +656,7 @@ def test_a_key_names_one_task(desk_of_sqlite):
 
 def test_a_start_in_the_past_is_at_once(desk_of_sqlite):
     desk = desk_of_sqlite
+    desk.serve('a.run')
     task = desk.submit('single', '--at', '2001-01-31T06:00+02:00')
 
     found = desk.show(task)
@@ -657,6 +777,48 @@ def test_the_exit_code_tells_how_a_task_ended(alone):
     alone.ended(task)
 
 
+def shown(group, task):
+    return json.loads(commands.run(
+        'task', 'show', task, '-f', 'json', '--config-file',
+        group.config).stdout)
+
+
+def test_a_process_alone_tells_why_its_tasks_wait(alone):
+    """The reports of the scheduler tell its commands and its threads."""
+    def finding(check):
+        told = commands.run('doctor', '-f', 'json', '--config-file',
+                            alone.config)
+        [found] = [row for row in json.loads(told.stdout)
+                   if row['check'] == check]
+        return found['result'], found['finding']
+
+    def reason(task, expected):
+        return waiting.wait_until(
+            lambda: shown(alone, task)['reason'] == expected, 60)
+    _, unknown, _ = submit(alone, 'zz.nothing')
+    assert reason(unknown, 'no process with the command')
+    waiting.wait_until(lambda: finding('task_ready')[0] == 'warn', 60)
+    text = finding('task_ready')[1]
+    assert f'zz.nothing (no live scheduler has it; 1 task, the first is ' \
+        f'{unknown}' in text
+    assert finding('workflow_commands')[0] == 'ok'
+    gate = alone.place / 'gate'
+    busy = [submit(alone, 'a.run', '--param', f'gate={gate}', '--param',
+                   'behaves={"0": "until"}')[1] for _ in range(5)]
+    assert reason(busy[-1], 'slots busy')
+    assert shown(alone, busy[0])['reason'] is None
+    gate.touch()
+    for task in busy:
+        alone.ended(task)
+
+    [program] = alone.programs
+    program.terminate()
+
+    assert reason(unknown, 'no scheduler')
+    assert finding('workflow_commands')[0] == 'skip'
+    assert 'no live scheduler;' in finding('task_ready')[1]
+
+
 @pytest.fixture
 def group(tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)
@@ -669,9 +831,7 @@ def group(tmp_path, zookeeper, rabbitmq, postgresql):
 
 def test_a_module_without_a_live_worker_is_told(group):
     def show(task):
-        return json.loads(commands.run(
-            'task', 'show', task, '-f', 'json', '--config-file',
-            group.config).stdout)
+        return shown(group, task)
 
     def modules_of_doctor():
         told = commands.run('doctor', '-f', 'json', '--config-file',
@@ -698,8 +858,13 @@ def test_a_module_without_a_live_worker_is_told(group):
     found = modules_of_doctor()
     assert found['result'] == 'warn'
     assert 'b (1 task waiting)' in found['finding']
+    unknown = group.client.submit('a.nothing')
+    waiting.wait_until(lambda: show(unknown)['reason'] == (
+        'no process with the command'), timeout=60)
+    assert 'no live scheduler' in show(unknown)['why']
     group.start('worker', '--partition', 'b')
     group.ended(task)
+    group.client.cancel(unknown)
     assert modules_of_doctor()['result'] == 'ok'
     began = group.client.get(task).steps[1].normal.started_at
     assert began <= datetime.datetime.now(datetime.UTC)

@@ -440,7 +440,11 @@ def test_a_step_whose_worker_dies_runs_again(group):
 
     task = group.ended(group.submit(behaves={'1': 'exit_once'}))
 
-    assert task.steps[1].normal.attempts == 1
+    killed = task.steps[1].normal
+    assert (killed.attempts, killed.losses, killed.code) == (2, 1, 0)
+    first, second = (r['at'] for r in group.runs() if r['step'] == 1)
+    assert killed.started_at.timestamp() <= first + 1
+    assert killed.ended_at.timestamp() >= second - 1
     check(group, [task.id], dead={r['pid'] for r in group.runs()
                                   if r['step'] == 1})
 

@@ -4,14 +4,18 @@
 import argparse
 import dataclasses
 import datetime
+import json
 import types
 
 import pytest
 
+from distperiodic.cmd import live
 from distperiodic.cmd import task_show
 from distperiodic.cmd import task_submit
 from distperiodic.core import definitions
 from distperiodic.core import waiting
+from distperiodic.core.live import Live
+from distperiodic.core.live import Process
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
@@ -19,6 +23,8 @@ from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
+from distperiodic.operator.members import MemberRow
+from distperiodic.service import member_report
 from tests.unit.test_documentation import SOURCE
 
 UTC = datetime.UTC
@@ -80,13 +86,15 @@ def seen(status=Status.WAITING, cursor=0):
               for step in definition))
 
 
+MEMBERS = types.SimpleNamespace(
+    session_timeout=10.0, dispatcher='local', topic_of=lambda part: part)
 SETTINGS = types.SimpleNamespace(group='nodes', dispatcher='messaging')
 
 
 @pytest.mark.parametrize('wait', Wait, ids=str)
 def test_each_reason_of_a_wait_has_its_sentence(wait):
     told = task_show.sentence(seen(), Waiting(
-        wait, 'a', 'run', 1_000_000, 'api-1:2~00112233~t1', 'id-0',
+        wait, 'a', 'run', 1_000_000, 1_000_000, 'api-1:2~00112233~t1', 'id-0',
         Status.ROLLING_BACK, 3, 2_000_000, 'Umzug', 'id-9'), SETTINGS)
 
     assert '{' not in told
@@ -120,24 +128,90 @@ def test_a_queue_is_quoted_where_a_shell_reads_it():
     assert "queue resume 'my queue'" in told
 
 
+ABLE = Process(commands=frozenset({'a.run', 'a.undo'}))
+OTHER = Process(commands=frozenset({'b.run'}))
+UNKNOWN = Process(commands=None)
+DRAINED = dataclasses.replace(ABLE, drained=True)
+BUSY = dataclasses.replace(ABLE, busy={'a': True})
+
+
 @pytest.mark.parametrize(('wait', 'schedulers', 'workers', 'found'), [
-    (Wait.READY, 1, 0, Wait.NO_WORKER),
-    (Wait.CLAIMED, 1, 0, Wait.NO_WORKER),
-    (Wait.READY, 1, 1, Wait.READY),
-    (Wait.READY, 1, None, Wait.READY),
-    (Wait.READY, 0, 0, Wait.NO_SCHEDULER),
-    (Wait.RETRY, 1, 0, Wait.RETRY),
-    (Wait.RETRY, 0, 1, Wait.NO_SCHEDULER),
-    (Wait.DELAYED, 1, 0, Wait.DELAYED),
-    (Wait.BEHIND, 0, 0, Wait.BEHIND),
-    (Wait.QUEUE_HALTED, 0, 0, Wait.QUEUE_HALTED),
-    (Wait.STUCK, 0, 0, Wait.STUCK)])
+    (Wait.READY, [ABLE], [], Wait.NO_WORKER),
+    (Wait.CLAIMED, [ABLE], [], Wait.NO_WORKER),
+    (Wait.READY, [ABLE], [ABLE], Wait.READY),
+    (Wait.READY, [ABLE], None, Wait.READY),
+    (Wait.READY, [], [], Wait.NO_SCHEDULER),
+    (Wait.RETRY, [ABLE], [], Wait.RETRY),
+    (Wait.RETRY, [OTHER], [], Wait.RETRY),
+    (Wait.RETRY, [], [ABLE], Wait.NO_SCHEDULER),
+    (Wait.READY, [OTHER, OTHER], None, Wait.NO_COMMAND),
+    (Wait.READY, [OTHER, ABLE], None, Wait.READY),
+    (Wait.READY, [OTHER, UNKNOWN], None, Wait.READY),
+    (Wait.READY, [ABLE], [OTHER], Wait.NO_COMMAND),
+    (Wait.CLAIMED, [ABLE], [OTHER], Wait.NO_COMMAND),
+    (Wait.CLAIMED, [OTHER], [ABLE], Wait.CLAIMED),
+    (Wait.LEASE_ENDED, [OTHER], [ABLE], Wait.NO_COMMAND),
+    (Wait.LEASE_ENDED, [ABLE], [], Wait.LEASE_ENDED),
+    (Wait.READY, [DRAINED, OTHER], None, Wait.DRAINED),
+    (Wait.READY, [DRAINED, ABLE], None, Wait.READY),
+    (Wait.READY, [ABLE], [DRAINED], Wait.DRAINED),
+    (Wait.READY, [BUSY, OTHER], None, Wait.BUSY),
+    (Wait.CLAIMED, [BUSY], None, Wait.BUSY),
+    (Wait.CLAIMED, [BUSY, ABLE], None, Wait.CLAIMED),
+    (Wait.CLAIMED, [BUSY], [ABLE], Wait.CLAIMED),
+    (Wait.CLAIMED, [ABLE], [BUSY], Wait.BUSY),
+    (Wait.NEXT_IN_QUEUE, [], None, Wait.NO_SCHEDULER),
+    (Wait.DELAYED, [], None, Wait.DELAYED),
+    (Wait.BEHIND, [], [], Wait.BEHIND),
+    (Wait.QUEUE_HALTED, [], [], Wait.QUEUE_HALTED),
+    (Wait.STUCK, [], [], Wait.STUCK)])
 def test_a_missing_process_is_a_reason_where_it_would_help(
         wait, schedulers, workers, found):
-    told = waiting.with_processes(
-        Waiting(wait, 'a', 'run'), schedulers, workers)
+    told = waiting.with_processes(Waiting(wait, 'a', 'run'), Live(
+        schedulers, None if workers is None else {'a': workers}))
 
     assert told.wait is found
+
+
+@pytest.mark.parametrize(('part', 'state', 'kept', 'found'), [
+    ('', {'commands': ['a.run']}, 'api-1', 'slots free'),
+    ('', {'commands': ['a.run'], 'more_commands': 3}, 'api-1', 'unknown'),
+    ('', {}, 'api-1', 'unknown'),
+    ('', {'commands': ['a.run']}, 'api-2', None),
+    ('b', {'commands': ['b.run']}, 'api-1', 'only a worker')])
+def test_the_group_tells_which_rows_of_members_are_of_live_processes(
+        part, state, kept, found):
+    """A member without a row is live, but its commands are unknown."""
+    row = MemberRow(part, 'api-1', 'api-1~1', 0, state, False, None, '', '',
+                    None)
+    group = types.SimpleNamespace(
+        members=[types.SimpleNamespace(identity=kept)], workers={})
+
+    told = live.of_rows([row], MEMBERS, group)
+
+    assert told.schedulers == [Process(commands=None if found in (
+        'unknown', None, 'only a worker') else frozenset({'a.run'}))]
+    assert live.of_rows([row], MEMBERS, None).schedulers == (
+        [] if part else [Process(commands=None if found == 'unknown'
+                                 else frozenset({'a.run'}))])
+
+
+def test_silent_and_stopped_members_are_not_live():
+    rows = [MemberRow('', 'api-1', process, age, {}, False, None, '', '', None)
+            for process, age in (('api-1~1', 60_000_000), ('', 0))]
+
+    assert live.of_rows(rows, MEMBERS, None).schedulers == []
+
+
+def test_the_commands_in_a_report_are_limited():
+    names = [f'ä{number:04}.run' for number in range(2000)]
+
+    told = member_report.reported_commands(reversed(names))
+
+    number = len(told['commands'])
+    assert told['commands'] == names[:number]
+    assert told['more_commands'] == 2000 - number
+    assert 9_000 < len(json.dumps(told['commands'])) <= 10_000
 
 
 def test_every_reason_of_a_wait_is_documented():

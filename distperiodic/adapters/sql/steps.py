@@ -503,11 +503,7 @@ class SqlSteps:
         :param run: The lease of the run.
         """
         task, position = end.task, end.task.position
-        record = task.record()
-        record['attempts'] = record.get('attempts', 0) + 1
-        record.setdefault('started', now if run.made is None else run.made)
-        if run.holder is not None:
-            record['worker'] = run.holder
+        record = _count_run(task, run, now)
         record['code'] = (_RUNNING if end.again else _DONE
                           if end.outcome is Outcome.DONE else _FAILED)
         if end.error:
@@ -576,24 +572,26 @@ class SqlSteps:
 
     # -- running ─► lost
 
-    def lost(self, tx: Transaction, number: int, claims: list[Claim],
-             lease: str, old_lease: str, keys: Sequence[str]) -> list[Claim]:
+    def lost(self, tx: Transaction, claims: list[Claim], lease: str,
+             old: Any, keys: Sequence[str]) -> list[Claim]:
         """Record that runs were lost with their worker.
 
         The caller has just moved *claims* into *lease*. It calls
         :meth:`forget_ended` at the beginning of its transaction, and
         :meth:`report_ended` after its commit.
 
-        :param old_lease: The lease in which the lost runs were granted.
-        :param keys: All tasks that were in *old_lease*.
+        :param old: Row of the lease in which the lost runs were granted, with
+            the name that it had before the take-over.
+        :param keys: All tasks that were in this lease.
         :returns: The claims that run again.
         """
+        number, run = old.job, _Lease(old.id, old.made, old.holder)
         tasks = task_rows.locked(tx, keys)
         now = self._now(tx)
         moves = self._moves(tx, now)
-        for row in self._count_committed(tx, number, list(tasks), old_lease):
+        for row in self._count_committed(tx, number, list(tasks), old.id):
             self._follow(moves, _committed(tasks[row.object], row.progress),
-                         row, _Lease(old_lease), now)
+                         row, run, now)
         kept: list[Claim] = []
         over: dict[str, Claim] = {}
         for claim in claims:
@@ -607,6 +605,7 @@ class SqlSteps:
             if once or record['losses'] > MOST_LOSSES:
                 over[claim.object] = claim
             else:
+                _count_run(task, run, now)
                 moves.save(task)
                 kept.append(claim)
         if over:
@@ -621,7 +620,7 @@ class SqlSteps:
                     task, Outcome.FAILED if once else Outcome.LOST, False,
                     'its worker was lost, and the step runs at most once'
                     if once else f'lost with {MOST_LOSSES + 1} workers'),
-                    row, _Lease(old_lease), now)
+                    row, run, now)
         moves.write()
         return kept
 
@@ -665,6 +664,20 @@ def _by_tick(rows: Sequence[Any], now: int
     for row in rows:
         found.setdefault(second + _BETWEEN * row.move, []).append(row)
     return sorted(found.items())
+
+
+def _count_run(task: task_rows.Task, run: _Lease, now: int) -> dict[str, Any]:
+    """Record a run of a task's current command that is over or was lost.
+
+    :param run: The lease of the run.
+    :returns: The record of the command, which may be changed.
+    """
+    record = task.record()
+    record['attempts'] = record.get('attempts', 0) + 1
+    record.setdefault('started', now if run.made is None else run.made)
+    if run.holder:
+        record['worker'] = run.holder
+    return record
 
 
 def _input(task: task_rows.Task) -> workflow.StepInput:

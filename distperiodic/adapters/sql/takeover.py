@@ -26,7 +26,7 @@ _lease = tables.lease
 
 
 #: See :meth:`distperiodic.adapters.sql.steps.SqlSteps.lost`.
-Lost = Callable[[transaction.Transaction, int, list[Claim], str, str,
+Lost = Callable[[transaction.Transaction, list[Claim], str, Any,
                  Sequence[str]], list[Claim]]
 
 
@@ -63,7 +63,7 @@ class Statements:
         #: names, then the overdue leases.
         self.find = sa.select(
             _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
-            _lease.c.holder
+            _lease.c.holder, dialect.at_tick_clock(_lease.c.made).label('made')
         ).where(some, over | named).order_by(
             sa.case((named, 0), else_=1), _lease.c.until, _lease.c.id
         ).limit(sa.bindparam('at_most', type_=sa.Integer))
@@ -149,7 +149,7 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     tx.move(tx.sql.take_over, old.job, keys, claims,
             {'stands_in': old.id, 'into': name, 'tries': 1})
     if lost is not None and old.state is State.RUNNING:
-        kept = lost(tx, old.job, list(claims.values()), name, old.id, keys)
+        kept = lost(tx, list(claims.values()), name, old, keys)
         claims = {claim.object: claim for claim in kept}
     elif len(claims) < len(keys):
         history.count_committed(tx, old.job, keys, old.id)

@@ -87,9 +87,11 @@ class Task:
     def record(self) -> dict[str, Any]:
         """Return the record of the current command, which may be changed.
 
-        The keys of the record are ``code``, ``message``, ``attempts``,
-        ``failures``, ``losses``, ``started``, ``ended`` and ``worker`` (the
-        process of the last run). A key is missing if it has no value yet.
+        The keys of the record are ``code``, ``message``, ``attempts`` (all
+        runs that are over, including the lost ones), ``failures``, ``losses``,
+        ``started``, ``ended`` and ``worker`` (the process of the last run). A
+        key is missing if it has no value yet. Only ``failures`` and ``losses``
+        decide whether the command runs again.
         """
         return self.records.setdefault(record_key(self.position), {})
 
