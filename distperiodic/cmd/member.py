@@ -102,7 +102,8 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
             else member.pool_size,
         }
         fields.update({name: value for name, value in member.state.items()
-                       if name not in fields and name != 'kind'})
+                       if name not in fields
+                       and name not in ('kind', 'topics')})
         runs = member.runs
         if settings.connection:
             runs += self._stored_runs(parsed, member)
