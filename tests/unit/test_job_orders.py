@@ -57,7 +57,8 @@ def alone():
 
 def test_a_paused_job_runs_again_after_it_is_resumed(alone, caplog):
     caplog.set_level('INFO')
-    assert alone.tell(Verb.PAUSE, job='poll') == [(True, 'paused; 0 in flight')]
+    assert alone.tell(Verb.PAUSE, job='poll') == [
+        (True, 'paused; 0 in flight')]
     assert alone.started(180) == []
 
     assert alone.tell(Verb.RESUME, job='poll') == [(True, 'resumed')]
