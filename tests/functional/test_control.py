@@ -384,7 +384,8 @@ def test_schedulers_answer_for_a_job_and_a_frozen_one_is_named(steered):
         ('job resume', 'ping', 'done; 1 done, 0 refused, 1 without an answer'),
         ('job trigger', 'ping',
          '40 objects, 0 busy; 2 done, 0 refused, 0 without an answer'),
-        ('job pause', 'ping', 'done; 2 done, 0 refused, 0 without an answer')]
+        ('job pause', 'ping', 'done; 2 done, 0 refused, 0 without an answer'),
+        ('job pause', 'once', 'done; 2 done, 0 refused, 0 without an answer')]
     # The member applies the command when it is thawed.
     waiting.wait_until(lambda: frozen.logged('job resumed'), 60)
 

@@ -240,7 +240,7 @@ def test_jobs_are_paused_and_triggered_without_a_store(clusters, rabbitmq):
     assert told.count('(scheduler): paused; ') == 2
     assert 'a scheduler that starts later does not know it' in told
     shown = ask(cluster, 'member', 'show', first, '--schedulers')
-    assert "['ping']" in shown
+    assert "['once', 'ping']" in shown
     told = ask(cluster, 'job', 'trigger', 'ping')
     assert claimed(told) == 40
     waiting.wait_until(lambda: len(triggered(cluster)) == 40, 20)
@@ -251,7 +251,7 @@ def test_jobs_are_paused_and_triggered_without_a_store(clusters, rabbitmq):
         'job pause', "'upgrade of the hosts'")
     told = run(cluster, 'job', 'pause', 'pong', '--reason', 'x')
     assert told.returncode == 1
-    assert told.stdout.count("it has no job 'pong'; it has ping") == 2
+    assert told.stdout.count("it has no job 'pong'; it has once, ping") == 2
     frozen = next(program for program in cluster.programs if any(
         line['member'] == first and program.kind == 'scheduler'
         for line in program.logged('scheduler')))

@@ -99,6 +99,17 @@ def test_a_trigger_runs_each_members_own_part_once():
     assert group.started(60) == sorted(KEYS)
 
 
+def test_a_trigger_leaves_the_objects_that_another_member_has_gained(alone):
+    alone.world.scheduler(
+        worlds.job('poll', objects=True), name='new', sees=['me', 'new'],
+        catalogues={'poll': KEYS})
+    alone.world.show(alone.members[0], ['me', 'new'])
+
+    alone.tell(Verb.TRIGGER, job='poll')
+
+    assert 0 < len(alone.started()) < len(KEYS)
+
+
 def test_a_paused_job_is_triggered_nevertheless(alone):
     alone.tell(Verb.PAUSE, job='poll')
 
