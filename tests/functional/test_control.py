@@ -65,6 +65,17 @@ def ask(cluster, *argv):
     return told.stdout
 
 
+def trigger(cluster):
+    """Trigger the job, and return the output.
+
+    If a tick is skipped between the command's read of the clock and its claim,
+    the command runs nothing, and is repeated.
+    """
+    return waiting.wait_until(
+        lambda: (told := run(cluster, 'job', 'trigger', 'ping')
+                 ).returncode == 0 and told.stdout, 60)
+
+
 def rows(cluster, *argv):
     return json.loads(ask(cluster, *argv, '-f', 'json'))
 
@@ -362,7 +373,7 @@ def test_schedulers_answer_for_a_job_and_a_frozen_one_is_named(steered):
     paused = SystemClock().now() / 1_000_000
     for name in first, second:
         assert f'{name} (scheduler): paused; ' in told
-    triggered = ask(cluster, 'job', 'trigger', 'ping')
+    triggered = trigger(cluster)
     assert sum(int(line.split('claimed ')[1].split()[0])
                for line in triggered.splitlines() if 'claimed' in line) == 40
     waiting.wait_until(lambda: len([
@@ -380,7 +391,8 @@ def test_schedulers_answer_for_a_job_and_a_frozen_one_is_named(steered):
     assert f'{first} (scheduler): no answer; it has been silent for' in (
         resumed.stdout)
     assert [(one['what'], one['target'], one['outcome'])
-            for one in rows(cluster, 'events')] == [
+            for one in rows(cluster, 'events')
+            if not one['outcome'].startswith('0 objects')] == [
         ('job resume', 'ping', 'done; 1 done, 0 refused, 1 without an answer'),
         ('job trigger', 'ping',
          '40 objects, 0 busy; 2 done, 0 refused, 0 without an answer'),
@@ -405,7 +417,7 @@ def test_schedulers_alone_answer_for_a_job(place_of_sqlite):
         assert told.returncode == 1
         [line] = [line for line in told.stdout.splitlines()
                   if 'no answer' in line]
-        assert line.startswith('api-1 (scheduler): no answer; it reported ')
+        assert line.startswith('api-1 (scheduler): no answer; it ')
         assert place.tell('events')[1][0]['outcome'] == (
             f'{outcome}; 0 done, 0 refused, 1 without an answer')
 

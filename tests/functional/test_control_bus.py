@@ -21,6 +21,7 @@ from tests.functional.test_control import names
 from tests.functional.test_control import owners
 from tests.functional.test_control import rows
 from tests.functional.test_control import run
+from tests.functional.test_control import trigger
 
 SWEEP = 30
 SECOND = 1_000_000
@@ -161,7 +162,7 @@ def test_a_job_is_paused_resumed_and_triggered_at_once(
     assert told.count('(scheduler): paused; ') == 2
     assert max(seconds_until_the_answer(cluster)) < SWEEP / 3
     assert len(cluster.logged('job paused')) == 2
-    told = ask(cluster, 'job', 'trigger', 'ping')
+    told = trigger(cluster)
     assert claimed(told) == 40
     assert max(seconds_until_the_answer(cluster)) < SWEEP / 3
     waiting.wait_until(lambda: len(triggered(cluster)) == 40, 20)
