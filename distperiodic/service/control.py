@@ -154,8 +154,11 @@ class BusControl:
         state = ''
         if request.verb == Verb.SHOW:
             outcome = Outcome(True, '')
-            state = json.dumps(self._service.report() | self._drained | {
-                'pool_size': self._controls.desired.pool_size})
+            report = self._service.report() | self._drained | {
+                'pool_size': self._controls.desired.pool_size}
+            # The names of all jobs may be too long for a message.
+            report.pop('topics', None)
+            state = json.dumps(report)
         else:
             outcome = self._do(request)
             LOG.info('command over the bus: member=%s command=%s action=%s '

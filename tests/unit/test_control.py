@@ -43,7 +43,7 @@ class Service:
         self.asked.append('hurry')
 
     def report(self):
-        return {}
+        return {'topics': {'default': ['poll']}}
 
     def confirm_job(self, request, then):
         self.asked.append((request.verb, request.target))
@@ -213,6 +213,7 @@ def test_a_member_with_a_store_obeys_the_store_alone(verb):
     assert 'takes commands from its store' in reply.outcome
     assert steered.service.asked == []
     assert steered.ask(Verb.SHOW).done
+    assert 'topics' not in steered.state()
 
 
 # With a store.
