@@ -204,12 +204,12 @@ def test_a_member_that_cannot_run_objects_now_says_why(alone):
 class Stored:
     """A scheduler with a store that several members share."""
 
-    def __init__(self):
+    def __init__(self, **options):
         self.world = worlds.World()
         self.store = self.world.shared_store()
         self.me = self.world.scheduler(
             worlds.job('poll', objects=True), store=self.store,
-            catalogues={'poll': KEYS})
+            catalogues={'poll': KEYS}, **options)
         self.world.advance(61)
         self.answers = []
 
@@ -234,6 +234,19 @@ def test_a_pause_is_confirmed_once_it_applies(stored):
     stored.store.resume('poll')
     stored.confirm(Verb.RESUME)
     assert stored.answers[1:] == [(True, 'resumed')]
+
+
+def test_a_hint_makes_a_scheduler_read_the_status_at_its_next_sweep(caplog):
+    caplog.set_level('INFO')
+    stored = Stored(sweep_interval=30.0)
+    stored.store.pause('poll', 'new kernel')
+    stored.me.flow.sweep()
+    assert 'job paused' not in events(caplog)
+
+    stored.me.flow.hurry()
+    stored.me.flow.sweep()
+
+    assert events(caplog)[-1] == 'job paused'
 
 
 def test_a_read_that_began_before_the_command_confirms_nothing(stored):
