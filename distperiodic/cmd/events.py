@@ -54,7 +54,12 @@ class Events(display.Table, lister.Lister):
             (configured.second(event.at) if people
              else configured.moment(event.at), event.who, event.host,
              event.verb, event.target,
-             ' '.join(f'{name}={value}' for name, value
+             ' '.join(f'{name}={_value(name, value)}' for name, value
                       in event.arguments.items()) if people
              else dict(event.arguments),
              event.why, event.outcome or '', event.id) for event in found])
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return an argument as text for people."""
+    return configured.moment(value) if name == 'tick' else value

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic job list|pause|resume|trigger``: the jobs in the store.
 
-Schedulers read the changes of these commands at their next sweep.
+Schedulers read the changes of these commands at their next sweep, or at once
+if they receive a hint over the bus, and answer.
 """
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
-from cliff import command
 from cliff import lister
 
 from distperiodic import exceptions
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import job_order
 from distperiodic.cmd import listed
 from distperiodic.core import due
+from distperiodic.core.control import Verb
 from distperiodic.core.suggestion import did_you_mean
 
 if TYPE_CHECKING:
+    from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.core import job as core_job
+    from distperiodic.operator.admin import Triggered
+    from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupReader
-    from distperiodic.operator.group_reader import Job
 
 
 class JobList(display.Table, lister.Lister):
@@ -76,101 +80,94 @@ def _moment(micros: int | None) -> str:
     return '' if micros is None else configured.moment(micros)
 
 
-class _OfJob(acting.Acting, command.Command):
-    """Base class of commands about one job."""
+class JobPause(job_order.JobsOrder):
+    """Skip the ticks of jobs until they are resumed.
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('job', metavar='JOB', help='name of the job')
-        return parser
-
-
-class _OfJobs(_OfJob):
-    """Base class of commands about one job or all jobs."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = acting.Acting.get_parser(self, prog_name)
-        which = parser.add_mutually_exclusive_group(required=True)
-        which.add_argument(
-            'job', metavar='JOB', nargs='?', help='name of the job')
-        which.add_argument(
-            '--all', action='store_true',
-            help='all jobs of this group in the database')
-        return parser
-
-    def names(self, parsed: argparse.Namespace,
-              group: 'GroupReader') -> 'list[Job]':
-        """Return the jobs that the command line names.
-
-        :raises ConfigError: the store has no jobs.
-        """
-        names = group.names(parsed.job).values()
-        jobs = [job for job in group.jobs() if job.name in names]
-        if not jobs:
-            raise exceptions.ConfigError(
-                'no scheduler of this group has claimed anything yet, so the '
-                'group has no jobs; check [distperiodic] group')
-        return jobs
-
-
-class JobPause(_OfJobs):
-    """Skip the ticks of a job, or of all jobs, until it is resumed.
-
-    Claimed runs are finished. If the job is already paused, the new reason
+    Claimed runs are finished. If a job is already paused, the new reason
     replaces the previous reason, and the command prints the previous one.
+    Each scheduler answers when it applies the pause. A job belongs to the
+    group: to pause one member, drain it with "member drain".
     """
 
+    verb = Verb.PAUSE
     reason_required = True
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
+    def write(self, parsed: argparse.Namespace) -> int:
         from distperiodic.operator.admin import StoreAdmin
         actor = self.actor(parsed)
-        with self.store(parsed, StoreAdmin) as admin:
-            for job in self.names(parsed, admin.group):
-                with self.audited(parsed, job.name):
+        records: dict[str, Record] = {}
+        with (contextlib.closing(self.admin(parsed)) as members,
+              self.store(parsed, StoreAdmin) as admin):
+            rows = members.members()
+            schedulers = job_order.schedulers_of(rows)
+            jobs = self.select(parsed, admin.group, rows)
+            hint = self.prepare_hint(parsed)
+            for job in jobs:
+                with self.audited(parsed, job.name) as record:
                     admin.pause(job.name, by=f'{actor.who}@{actor.host}',
                                 why=parsed.why)
+                    members.request_answers(record, schedulers)
+                records[job.name] = record
                 before = '' if job.paused_since is None else (
                     f' (it was already paused, at {_moment(job.paused_since)} '
                     f'by {job.paused_by}: {job.paused_why}; the new reason '
                     'replaces this one)')
-                self.print(f'paused {job.name}{before}; schedulers apply '
-                           'the pause at their next sweep')
-        self.prepare_hint(parsed)('job pause')
+                self.print(f'paused {job.name}{before}')
+            hint(self.verb)
+            return self.await_schedulers(members, schedulers, records, parsed)
 
 
-class JobResume(_OfJobs):
-    """Resume a job, or all jobs, from the next tick on."""
+class JobResume(job_order.JobsOrder):
+    """Resume jobs from their next ticks on.
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
+    Each scheduler answers when the pause no longer applies.
+    """
+
+    verb = Verb.RESUME
+
+    def write(self, parsed: argparse.Namespace) -> int:
         from distperiodic.operator.admin import StoreAdmin
-        with self.store(parsed, StoreAdmin) as admin:
-            for job in self.names(parsed, admin.group):
+        records: dict[str, Record] = {}
+        with (contextlib.closing(self.admin(parsed)) as members,
+              self.store(parsed, StoreAdmin) as admin):
+            rows = members.members()
+            schedulers = job_order.schedulers_of(rows)
+            jobs = self.select(parsed, admin.group, rows)
+            hint = self.prepare_hint(parsed)
+            for job in jobs:
                 with self.audited(parsed, job.name) as record:
                     resumed = admin.resume(job.name)
                     if not resumed:
                         record.outcome = 'it was not paused'
+                    members.request_answers(record, schedulers)
+                records[job.name] = record
                 if resumed:
                     self.print(f'resumed {job.name}; it continues with its '
                                'next tick')
                 else:
                     self.print(f'{job.name} was not paused; nothing was '
                                'changed')
-        self.prepare_hint(parsed)('job resume')
+            hint(self.verb)
+            return self.await_schedulers(members, schedulers, records, parsed)
 
 
-class JobTrigger(_OfJob):
-    """Run a job once at the next sweep, paused or not.
+class JobTrigger(job_order.JobOrder):
+    """Run a job once now, paused or not.
 
     The command runs all objects that schedulers have listed. With --tasks it
     also runs the objects that the catalogue lists now, even before the first
     tick of the job. An object whose earlier tick has not ended is left out.
     Earlier ticks that are not claimed yet stay due: misfire decides whether
-    they run.
+    they run. Each scheduler answers how many of the objects it has claimed.
     """
+
+    verb = Verb.TRIGGER
+    note = job_order.ONCE
+    effect = 'it searches for triggered objects {}'
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        parser.add_argument('job', metavar='JOB', help='name of the job')
         parser.add_argument(
             '--object', metavar='OBJECT', help='run only this object')
         listed.add_option(
@@ -178,15 +175,27 @@ class JobTrigger(_OfJob):
             'that no scheduler has listed yet')
         return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
+    def arguments(self, parsed: argparse.Namespace,
+                  settings: 'opts.Settings') -> dict[str, Any]:
+        if parsed.tasks is not None:
+            raise exceptions.ConfigError(
+                'without a store, schedulers run the objects that they have '
+                'listed themselves; omit --tasks, or set [distperiodic] '
+                'connection')
+        return {'job': parsed.job, 'object': parsed.object}
+
+    def write(self, parsed: argparse.Namespace) -> int:
         from distperiodic.operator.admin import StoreAdmin
         tasks = listed.load(self, parsed)
-        with self.store(parsed, StoreAdmin) as admin:
+        with (contextlib.closing(self.admin(parsed)) as members,
+              self.store(parsed, StoreAdmin) as admin):
             found = None
             if tasks is not None:
                 found = self._read(admin.group, tasks, parsed)
             elif parsed.job not in admin.group.names().values():
                 self._refuse_unknown(admin.group, parsed.job)
+            schedulers = job_order.schedulers_of(members.members())
+            hint = self.prepare_hint(parsed)
             with self.audited(parsed, parsed.job,
                               object=parsed.object) as record:
                 if found is not None:
@@ -195,6 +204,20 @@ class JobTrigger(_OfJob):
                 record.outcome = (
                     f'{configured.plural(result.objects, "object")}, '
                     f'{result.busy} busy')
+                if result.objects:
+                    members.request_answers(record, schedulers,
+                                            tick=result.tick)
+            self._report(result, parsed, tasks)
+            hint(self.verb)
+            return self.await_schedulers(
+                members, schedulers, {parsed.job: record}, parsed)
+
+    def _report(self, result: 'Triggered', parsed: argparse.Namespace,
+                tasks: 'periodic.PeriodicTasks | None') -> None:
+        """Print the number of triggered objects.
+
+        :raises ConfigError: no object can run now.
+        """
         if not result.objects:
             what = (f'no object of job {parsed.job!r} can'
                     if parsed.object is None else
@@ -212,7 +235,6 @@ class JobTrigger(_OfJob):
         self.print(
             f'triggered {configured.plural(result.objects, "object")} for '
             f'tick {configured.moment(result.tick)}{left_out}')
-        self.prepare_hint(parsed)('job trigger')
 
     def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
         """Raise an error that explains how to run a job before its first tick.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distperiodic.operator.members import MemberRow
 
 # Parts of a report that repeat the role of the member, or its runs.
-_NOT_SHOWN = ('kind', 'more_runs', 'tasks', 'more_tasks')
+_NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')
 # Maximum number of runs of a member that are in the store and are shown.
 _RUNS = 1000
 

@@ -31,6 +31,13 @@ class Verb(enum.StrEnum):
     #: This command is sent only over the bus. With a store, members record
     #: their state regularly, without a command.
     SHOW = 'member show'
+    PAUSE = 'job pause'
+    RESUME = 'job resume'
+    TRIGGER = 'job trigger'
+
+
+#: Commands on jobs. Only schedulers carry them out.
+JOB_VERBS = frozenset((Verb.PAUSE, Verb.RESUME, Verb.TRIGGER))
 
 
 class Me(NamedTuple):
@@ -54,6 +61,8 @@ class Request(NamedTuple):
     #: know.
     verb: str
     arguments: Mapping[str, Any]
+    #: Name of the job, for a command on a job.
+    target: str = ''
 
 
 class Desired(NamedTuple):

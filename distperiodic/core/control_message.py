@@ -54,8 +54,7 @@ MAX_REQUESTS = 10_000
 
 #: Commands that are not in :class:`~distperiodic.core.control.Verb`, and that
 #: a member with a store treats as hints.
-HINTS = frozenset(('job pause', 'job resume', 'job trigger',
-                   'partition promote'))
+HINTS = frozenset(('partition promote',))
 _KNOWN = HINTS | {str(verb) for verb in Verb}
 
 _MOST_ARGUMENTS = 10

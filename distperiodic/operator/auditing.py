@@ -45,13 +45,14 @@ class Record:
         self.id = uuid.uuid4().hex
         #: Text about the changes that the action made.
         self.outcome = 'done'
+        self.arguments = dict(arguments or {})
         self._values = {
             'id': self.id, 'space': namespace,
             'who': actor.who[:tables.LONGEST_REASON],
             'host': actor.host[:tables.LONGEST_REASON],
             'verb': verb[:tables.LONGEST_NAME],
             'target': target[:tables.LONGEST_ID],
-            'arguments': json.dumps(arguments or {}),
+            'arguments': json.dumps(self.arguments),
             'why': actor.why[:tables.LONGEST_REASON]}
 
     def insert(self, connection: sa.Connection, now: Any,

@@ -26,6 +26,9 @@ _action = tables.action
 _answer = tables.answer
 _member = tables.member
 
+# Number of actions whose answers are read together.
+_AT_A_TIME = 500
+
 
 class MemberRow(NamedTuple):
     """A member, from its row or its reply; times in microseconds."""
@@ -86,6 +89,8 @@ class Answer(NamedTuple):
     process: str
     done: bool
     outcome: str
+    #: Id of the action.
+    action: str
 
 
 class MemberQueries:
@@ -127,13 +132,15 @@ class MemberQueries:
                 if job in (None, run.job)
                 and (run.age or 0) >= older_than * 1e6]
 
-    def answers(self, action: str) -> list[Answer]:
-        """Return the answers to an action, by member."""
-        return [Answer(row.part, row.name, row.at or None, row.process or '',
-                       bool(row.done), row.outcome or '')
-                for row in self.group.rows(
-                    sa.select(_answer).where(_answer.c.action == action)
-                    .order_by(_answer.c.part, _answer.c.name))]
+    def answers(self, *actions: str) -> list[Answer]:
+        """Return the answers to actions, by member."""
+        return sorted(
+            (Answer(row.part, row.name, row.at or None, row.process or '',
+                    bool(row.done), row.outcome or '', row.action)
+             for at in range(0, len(actions), _AT_A_TIME)
+             for row in self.group.rows(sa.select(_answer).where(
+                 _answer.c.action.in_(actions[at:at + _AT_A_TIME])))),
+            key=lambda one: one[:2])
 
 
 class MemberAdmin(MemberQueries):
@@ -168,12 +175,33 @@ class MemberAdmin(MemberQueries):
                        _member.c.name == member.name)
                 connection.execute(
                     sa.update(_member).where(*row).values(wanted[verb]))
-                self.group.dialect.insert_new(
-                    connection, _answer, {'name': [member.name]},
-                    action=record.id, part=member.part,
-                    space=self.group.namespace, at=0, done=0)
+            self._open_answers(connection, record.id, members)
         self._database.write(work)
         return record.id
+
+    def request_answers(self, record: Record, members: Sequence[MemberRow],
+                        **more: Any) -> None:
+        """Request the answers of *members* to an action that is carried out.
+
+        :param record: Record of the action.
+        :param more: Arguments that became known when the action was carried
+            out; they are added to the record.
+        """
+        def work(connection: sa.Connection) -> None:
+            if more:
+                connection.execute(sa.update(_action).where(
+                    _action.c.id == record.id).values(
+                        arguments=json.dumps(record.arguments | more)))
+            self._open_answers(connection, record.id, members)
+        self._database.write(work)
+
+    def _open_answers(self, connection: sa.Connection, action: str,
+                      members: Sequence[MemberRow]) -> None:
+        for member in members:
+            self.group.dialect.insert_new(
+                connection, _answer, {'name': [member.name]},
+                action=action, part=member.part,
+                space=self.group.namespace, at=0, done=0)
 
     def problems(self) -> list[str]:
         """Return an empty list: a query on the store is complete or fails."""

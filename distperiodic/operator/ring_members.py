@@ -115,15 +115,18 @@ class RingMembers:
         self._expected[action] = list(members)
         return action
 
-    def answers(self, action: str) -> list[Answer]:
-        """Return the answers to a command, by member."""
-        replies, found = self._received(action), []
-        for one in self._expected[action]:
-            at, reply = replies.get((one.part, one.name), (None, None))
-            found.append(Answer(one.part, one.name, None, '', False, '')
-                         if reply is None else Answer(
-                             reply.part, reply.name, at, reply.process,
-                             reply.done, reply.outcome))
+    def answers(self, *actions: str) -> list[Answer]:
+        """Return the answers to commands, by member."""
+        found = []
+        for action in actions:
+            replies = self._received(action)
+            for one in self._expected[action]:
+                at, reply = replies.get((one.part, one.name), (None, None))
+                found.append(
+                    Answer(one.part, one.name, None, '', False, '', action)
+                    if reply is None else Answer(
+                        reply.part, reply.name, at, reply.process,
+                        reply.done, reply.outcome, action))
         return found
 
     def conclude(self, action: str, outcome: str) -> None:

@@ -5,6 +5,7 @@ All methods run in the main thread of the service, unless their docstrings say
 otherwise. The store is only used through its thread.
 """
 
+import functools
 import json
 import logging
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 from typing import Protocol
 
 from distperiodic import ports
+from distperiodic.core.control import JOB_VERBS
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
@@ -50,6 +52,17 @@ class Controlled(Protocol):
 
     def hurry(self) -> None:
         """Read the store at once, after an operator has changed it."""
+
+    def confirm_job(self, request: Request,
+                    then: Callable[[Outcome], None]) -> None:
+        """Apply a command on a job, which is in the store.
+
+        :param then: Called with the answer when the command applies here.
+        """
+
+    def order_jobs(self, verb: str, arguments: Mapping[str, Any],
+                   why: str) -> Outcome:
+        """Execute a command on jobs, which came over the bus."""
 
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for its row in the
@@ -114,8 +127,8 @@ class BusControl:
     """Control through messages.
 
     Without a store, operators can control a member only through messages, and
-    a drain ends with the process. With a store, this component only reports
-    the state of the member.
+    a drain or a pause ends with the process. With a store, this component only
+    reports the state of the member.
 
     :param process: Name of this process.
     :param reply: Sends a reply to the queue whose name ends with the given
@@ -141,8 +154,11 @@ class BusControl:
         state = ''
         if request.verb == Verb.SHOW:
             outcome = Outcome(True, '')
-            state = json.dumps(self._service.report() | self._drained | {
-                'pool_size': self._controls.desired.pool_size})
+            report = self._service.report() | self._drained | {
+                'pool_size': self._controls.desired.pool_size}
+            # The names of all jobs may be too long for a message.
+            report.pop('topics', None)
+            state = json.dumps(report)
         else:
             outcome = self._do(request)
             LOG.info('command over the bus: member=%s command=%s action=%s '
@@ -176,6 +192,9 @@ class BusControl:
                 desired = desired._replace(pool_size=size)
             case Verb.UNSET:
                 desired = desired._replace(pool_size=None)
+            case Verb.PAUSE | Verb.RESUME | Verb.TRIGGER:
+                return self._service.order_jobs(
+                    request.verb, request.arguments, request.why)
             case _:
                 return Outcome(False, (
                     f'{request.verb} needs a store; set [distperiodic] '
@@ -211,6 +230,8 @@ class StoreControl:
         self._looked = self._reported = clock.monotonic() - report_interval
         self._looking = self._reporting = False
         self._stopped = False
+        #: Actions on jobs that are not answered yet.
+        self._confirming: set[str] = set()
         self._lock = threading.Lock()
         self._found(found)
 
@@ -248,12 +269,26 @@ class StoreControl:
             self._answer(row.requests)
 
     def _answer(self, requests: Sequence[Request]) -> None:
-        outcomes: Mapping[str, Outcome] = {
-            one.action: self._controls.answer(one.verb) for one in requests}
+        answers = [(one, self._controls.answer(one.verb)) for one in requests
+                   if one.verb not in JOB_VERBS]
+        if answers:
+            self._record(answers)
         for one in requests:
+            if one.verb in JOB_VERBS and one.action not in self._confirming:
+                self._confirming.add(one.action)
+                self._service.confirm_job(
+                    one, functools.partial(self._confirmed, one))
+
+    def _confirmed(self, request: Request, outcome: Outcome) -> None:
+        self._confirming.discard(request.action)
+        self._record([(request, outcome)])
+
+    def _record(self, answers: Sequence[tuple[Request, Outcome]]) -> None:
+        for one, outcome in answers:
             LOG.info('command answered: member=%s command=%s action=%s '
                      'outcome=%s', self._me.name, one.verb, one.action,
-                     outcomes[one.action].text)
+                     outcome.text)
+        outcomes = {one.action: outcome for one, outcome in answers}
         self._store.submit(
             lambda store: self._members.answer(
                 _database(store), self._me, self._process, outcomes),

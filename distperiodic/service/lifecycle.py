@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
+from distperiodic.core.control import Request
 from distperiodic.core.control_message import ControlReply
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.job import Job
@@ -58,6 +60,8 @@ LOG = logging.getLogger(__name__)
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
+_NO_SCHEDULER = Outcome(False, 'it is a worker, and only schedulers carry out '
+                        'commands on jobs')
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
@@ -501,6 +505,29 @@ class Lifecycle(ServiceBase):
         :param size: None means that the option ``pool_size`` applies.
         """
         return self._handlers.resize(size)
+
+    def confirm_job(self, request: Request,
+                    then: Callable[[Outcome], None]) -> None:
+        """Apply a command on a job, which is in the store.
+
+        Only schedulers schedule jobs.
+
+        :param request: The command.
+        :param then: Called with the answer when the command applies here.
+        """
+        then(_NO_SCHEDULER)
+
+    def order_jobs(self, verb: str, arguments: Mapping[str, Any],
+                   why: str) -> Outcome:
+        """Execute a command on jobs, which came over the bus.
+
+        Only schedulers schedule jobs.
+
+        :param verb: The command.
+        :param arguments: The jobs, and for a trigger the object.
+        :param why: Reason of the operator.
+        """
+        return _NO_SCHEDULER
 
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for operators."""

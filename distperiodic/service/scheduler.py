@@ -14,7 +14,9 @@ import dataclasses
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +35,8 @@ from distperiodic.core import catalogue
 from distperiodic.core import message
 from distperiodic.core import redaction
 from distperiodic.core.claim import Authority
+from distperiodic.core.control import Outcome
+from distperiodic.core.control import Request
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
@@ -63,6 +67,9 @@ _AT_A_TIME = 200
 # that wait in the pool stay in this process anyway, and the pool determines
 # their order.
 _LOCAL_WINDOW = 10000
+
+# Maximum number of paused jobs in a report, which is one message.
+_REPORTED_JOBS = 100
 
 # Partition of the jobs that run in the scheduler's own process while workers
 # run all other jobs.
@@ -107,6 +114,11 @@ class SchedulerService(lifecycle.Lifecycle):
             name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
             for name, job in self._known_jobs().items()}
+        #: Names of the jobs that the store may contain, by topic.
+        self._topics_of_jobs: dict[str, list[str]] = {}
+        for name, job in sorted(self._jobs.items()):
+            if job.scope not in (Scope.MEMBER, Scope.TASK):
+                self._topics_of_jobs.setdefault(job.topic, []).append(name)
         local = {name: (job, self._tasks_of(job.topic).handler(name))
                  for name, job in self._jobs.items()
                  if not sends or job.topic == _LOCAL}
@@ -284,6 +296,36 @@ class SchedulerService(lifecycle.Lifecycle):
     def hurry(self) -> None:
         """Read the store at once, after an operator has changed it."""
         self._flow.hurry()
+
+    def confirm_job(self, request: Request,
+                    then: Callable[[Outcome], None]) -> None:
+        """Apply a command on a job, which is in the store.
+
+        :param request: The command.
+        :param then: Called with the answer when the command applies here.
+        """
+        tick = request.arguments.get('tick')
+        self._flow.confirm_job(request.verb, request.target,
+                               tick if type(tick) is int else 0, then)
+
+    def order_jobs(self, verb: str, arguments: Mapping[str, Any],
+                   why: str) -> Outcome:
+        """Execute a command on jobs, which came over the bus.
+
+        :param verb: The command.
+        :param arguments: The jobs, and for a trigger the object.
+        :param why: Reason of the operator.
+        """
+        return self._flow.order_jobs(verb, arguments, why)
+
+    def report(self) -> dict[str, Any]:
+        """Return the current activity of this member, for operators."""
+        report = super().report()
+        if self._store is not None:
+            # Operators select the jobs of a partition by this report.
+            return report | {'topics': self._topics_of_jobs}
+        paused = self._flow.paused_jobs[:_REPORTED_JOBS]
+        return report | {'paused_jobs': paused} if paused else report
 
     def open_runs(self) -> int:
         """Return the number of objects whose claims here have not ended."""

@@ -99,6 +99,28 @@ def test_an_action_is_on_record_with_its_outcome(world):
         'ann@desk', 'new kernel')
 
 
+def test_members_answer_for_a_job_once_the_command_is_carried_out(world):
+    me, other = report(world, 'api-1'), report(world, 'api-2')
+    record = auditing.Record(
+        world.space, auditing.Actor('ann', 'desk'), 'job trigger', 'poll',
+        {'object': 'a'})
+    world.database.write(
+        lambda connection: record.insert(
+            connection, world.database.dialect.now))
+    assert members.look(world.database, me).requests == []
+
+    world.admin.request_answers(record, world.admin.members(), tick=7)
+
+    assert members.look(world.database, me).requests == [
+        (record.id, 'job trigger', {'object': 'a', 'tick': 7}, 'poll')]
+    members.answer(world.database, other, 'p~1',
+                   {record.id: Outcome(True, 'claimed 1 object')})
+    unanswered, answered = world.admin.answers('f' * 32, record.id)
+    assert (unanswered.name, unanswered.at) == ('api-1', None)
+    assert (answered.name, answered.action, answered.outcome) == (
+        'api-2', record.id, 'claimed 1 object')
+
+
 def test_old_records_are_pruned_but_for_that_of_a_drain(world):
     report(world, 'api-1')
     kept = world.admin.order(Verb.DRAIN, world.admin.members(), 'all')

@@ -10,6 +10,7 @@ import json
 import pytest
 import sqlalchemy as sa
 
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import members
 from distperiodic.adapters.sql import schema
@@ -62,6 +63,17 @@ def ask(cluster, *argv):
     told = run(cluster, *argv)
     assert (told.returncode, told.stderr) == (0, ''), told
     return told.stdout
+
+
+def trigger(cluster):
+    """Trigger the job, and return the output.
+
+    If a tick is skipped between the command's read of the clock and its claim,
+    the command runs nothing, and is repeated.
+    """
+    return waiting.wait_until(
+        lambda: (told := run(cluster, 'job', 'trigger', 'ping')
+                 ).returncode == 0 and told.stdout, 60)
 
 
 def rows(cluster, *argv):
@@ -347,10 +359,98 @@ def test_a_trigger_that_reads_the_catalogue_is_on_record_before_it_writes(
     assert event['outcome'] != 'done'
 
 
-def report(place, part, name, *, stopped=False):
+# Jobs.
+
+# Without a broker, members read commands only from the store.
+@pytest.mark.parametrize(
+    'steered', [('local', 'postgresql')], ids='-'.join, indirect=True)
+def test_schedulers_answer_for_a_job_and_a_frozen_one_is_named(steered):
+    cluster = steered
+    first, second = names(cluster)
+
+    told = ask(cluster, 'job', 'pause', '--partition', 'default',
+               '--reason', 'upgrade of the hosts')
+    paused = SystemClock().now() / 1_000_000
+    for name in first, second:
+        assert f'{name} (scheduler): paused; ' in told
+    triggered = trigger(cluster)
+    assert sum(int(line.split('claimed ')[1].split()[0])
+               for line in triggered.splitlines() if 'claimed' in line) == 40
+    waiting.wait_until(lambda: len([
+        one for one in cluster.runs() if one.tick % 1]) == 40, 20)
+    assert not [one for one in cluster.runs()
+                if one.tick > paused and not one.tick % 1]
+    frozen = next(program for program in cluster.schedulers if any(
+        line['member'] == first for line in program.logged('scheduler')))
+    frozen.freeze()
+    resumed = run(cluster, 'job', 'resume', 'ping', '--wait', '8')
+    frozen.thaw()
+
+    assert resumed.returncode == 1
+    assert f'{second} (scheduler): resumed, at ' in resumed.stdout
+    assert f'{first} (scheduler): no answer; it has been silent for' in (
+        resumed.stdout)
+    assert [(one['what'], one['target'], one['outcome'])
+            for one in rows(cluster, 'events')
+            if not one['outcome'].startswith('0 objects')] == [
+        ('job resume', 'ping', 'done; 1 done, 0 refused, 1 without an answer'),
+        ('job trigger', 'ping',
+         '40 objects, 0 busy; 2 done, 0 refused, 0 without an answer'),
+        ('job pause', 'ping', 'done; 2 done, 0 refused, 0 without an answer'),
+        ('job pause', 'once', 'done; 2 done, 0 refused, 0 without an answer')]
+    # The member applies the command when it is thawed.
+    waiting.wait_until(lambda: frozen.logged('job resumed'), 60)
+
+
+def test_schedulers_alone_answer_for_a_job(place_of_sqlite):
+    place = place_of_sqlite
+    place.run('poll', place.now, 'a')
+    report(place, '', 'api-1')
+    report(place, '', 'gone', stopped=True)
+    report(place, 'default', 'api-1')
+
+    for argv, outcome in (
+            (['pause', 'poll', '--reason', 'x'], 'done'),
+            (['trigger', 'poll'], '1 object, 0 busy'),
+            (['resume', 'poll'], 'done')):
+        told = run(place, 'job', *argv, '--wait', '0.1')
+        assert told.returncode == 1
+        [line] = [line for line in told.stdout.splitlines()
+                  if 'no answer' in line]
+        assert line.startswith('api-1 (scheduler): no answer; it ')
+        assert place.tell('events')[1][0]['outcome'] == (
+            f'{outcome}; 0 done, 0 refused, 1 without an answer')
+
+
+def test_the_jobs_of_a_partition_are_those_that_schedulers_report(
+        place_of_sqlite):
+    place = place_of_sqlite
+    for job in 'poll', 'scrub', 'sync':
+        place.run(job, place.now, 'a')
+    pause = ['job', 'pause', '--reason', 'x', '--partition']
+    assert 'none has reported its jobs yet' in place.refuse(*pause, 'disks')
+    report(place, '', 'gone', stopped=True, topics={
+        'disks': ['scrub', 'sync', 'unclaimed'], 'new': ['unclaimed'],
+        'default': ['poll']})
+
+    place.ask(*pause, 'disks')
+
+    assert {row['job']: row['why'] for row in place.tell('job', 'list')[1]
+            } == {'poll': None, 'scrub': 'x', 'sync': 'x'}
+    assert [one['target'] for one in place.tell('events')[1]] == [
+        'sync', 'scrub']
+    place.ask('job', 'resume', '--partition', 'disks')
+    assert {row['why'] for row in place.tell('job', 'list')[1]} == {None}
+    assert 'there are jobs of default, disks, new' in place.refuse(
+        *pause, 'disk')
+    assert 'try again after their first tick' in place.refuse(*pause, 'new')
+
+
+def report(place, part, name, *, stopped=False, **state):
     """Report a member as its own process does."""
     connection = group_reader.connect(place.url)
     members.report(
         connection, Me(place.group, part, name),
-        '' if stopped else f'{name}~00000000', {'healthy': True}, new=True)
+        '' if stopped else f'{name}~00000000', {'healthy': True, **state},
+        new=True)
     connection.close()

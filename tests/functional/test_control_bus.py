@@ -21,6 +21,7 @@ from tests.functional.test_control import names
 from tests.functional.test_control import owners
 from tests.functional.test_control import rows
 from tests.functional.test_control import run
+from tests.functional.test_control import trigger
 
 SWEEP = 30
 SECOND = 1_000_000
@@ -74,6 +75,19 @@ def clusters(tmp_path, zookeeper):
     made = Clusters(tmp_path, zookeeper)
     yield made
     made.close()
+
+
+def claimed(told):
+    """Return the number of objects that schedulers have claimed, by their
+    answers.
+    """
+    return sum(int(line.split('claimed ')[1].split()[0])
+               for line in told.splitlines() if '): claimed ' in line)
+
+
+def triggered(cluster):
+    """Return the runs that no schedule made."""
+    return [one for one in cluster.runs() if one.tick % 1]
 
 
 @contextlib.contextmanager
@@ -143,13 +157,18 @@ def test_a_job_is_paused_resumed_and_triggered_at_once(
                               ['scheduler', 'scheduler', 'worker'])
     cluster.wait_complete(1)
 
-    ask(cluster, 'job', 'pause', 'ping', '--reason', 'upgrade of the hosts')
-    waiting.wait_until(lambda: len(cluster.logged('job paused')) == 2, 3)
-    ask(cluster, 'job', 'trigger', 'ping')
-    at = SystemClock().now() / SECOND
-    cluster.wait_begun(after=at - 3, timeout=3)
-    ask(cluster, 'job', 'resume', 'ping')
-    waiting.wait_until(lambda: len(cluster.logged('job resumed')) == 2, 3)
+    told = ask(cluster, 'job', 'pause', 'ping', '--reason',
+               'upgrade of the hosts')
+    assert told.count('(scheduler): paused; ') == 2
+    assert max(seconds_until_the_answer(cluster)) < SWEEP / 3
+    assert len(cluster.logged('job paused')) == 2
+    told = trigger(cluster)
+    assert claimed(told) == 40
+    assert max(seconds_until_the_answer(cluster)) < SWEEP / 3
+    waiting.wait_until(lambda: len(triggered(cluster)) == 40, 20)
+    told = ask(cluster, 'job', 'resume', 'ping')
+    assert told.count('(scheduler): resumed, at ') == 2
+    assert len(cluster.logged('job resumed')) == 2
 
 
 def test_a_forged_command_only_makes_members_look_at_the_store(
@@ -209,6 +228,53 @@ def test_members_without_a_store_are_drained_and_put_back(
     told = run(cluster, 'events')
     assert (told.returncode, 'the actions of operators are not recorded'
             in told.stderr) == (2, True)
+
+
+def test_jobs_are_paused_and_triggered_without_a_store(clusters, rabbitmq):
+    cluster = clusters.of_ring(rabbitmq, session_timeout=20)
+    first, second = names(cluster)
+    cluster.wait_complete(1)
+
+    told = ask(cluster, 'job', 'pause', '--partition', 'default',
+               '--reason', 'upgrade of the hosts')
+    paused = SystemClock().now() / SECOND
+    assert told.count('(scheduler): paused; ') == 2
+    assert 'a scheduler that starts later does not know it' in told
+    shown = ask(cluster, 'member', 'show', first, '--schedulers')
+    assert "['once', 'ping']" in shown
+    told = ask(cluster, 'job', 'trigger', 'ping')
+    assert claimed(told) == 40
+    waiting.wait_until(lambda: len(triggered(cluster)) == 40, 20)
+    assert not [one for one in cluster.runs()
+                if one.tick > paused and not one.tick % 1]
+    [line, *_] = cluster.logged('command over the bus')
+    assert (line['command'], line['reason']) == (
+        'job pause', "'upgrade of the hosts'")
+    told = run(cluster, 'job', 'pause', 'pong', '--reason', 'x')
+    assert told.returncode == 1
+    assert told.stdout.count("it has no job 'pong'; it has once, ping") == 2
+    frozen = next(program for program in cluster.programs if any(
+        line['member'] == first and program.kind == 'scheduler'
+        for line in program.logged('scheduler')))
+    frozen.freeze()
+    told = run(cluster, 'job', 'resume', '--all', '--wait', '3')
+    frozen.thaw()
+
+    assert told.returncode == 1
+    assert f'{first} (scheduler): no answer; it was not reached' in told.stdout
+    assert f'{second} (scheduler): resumed, at ' in told.stdout
+
+
+def test_a_trigger_without_a_store_reads_no_catalogue(tmp_path):
+    file = tmp_path / 'service.conf'
+    file.write_text('[distperiodic]\nbackend_url = file:///tmp/x\n'
+                    'connection = none\ndispatcher = messaging\n')
+    cluster = type('Place', (), {'config': file})
+
+    told = run(cluster, 'job', 'trigger', 'ping', '--tasks', 'a:B')
+
+    assert told.returncode == 2
+    assert 'omit --tasks' in told.stderr
 
 
 def test_a_drain_without_a_store_ends_with_the_process(clusters, rabbitmq):
@@ -308,9 +374,12 @@ def test_without_a_store_and_a_broker_one_line_says_what_to_set(tmp_path):
                     'connection = none\n')
     cluster = type('Place', (), {'config': file})
 
-    for argv in (['list'], ['show', 'api-1'], ['drain', '--all'],
-                 ['set', 'pool_size', '3', '--all']):
-        told = run(cluster, 'member', *argv)
+    for argv in (['member', 'list'], ['member', 'show', 'api-1'],
+                 ['member', 'drain', '--all'],
+                 ['member', 'set', 'pool_size', '3', '--all'],
+                 ['job', 'pause', '--all', '--reason', 'x'],
+                 ['job', 'resume', 'ping'], ['job', 'trigger', 'ping']):
+        told = run(cluster, *argv)
         assert told.returncode == 2
         assert told.stderr.count('\n') == 1
         assert 'set [distperiodic] connection, or dispatcher = messaging' in (

@@ -492,7 +492,8 @@ def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
 
     told = place.ask('job', 'pause', '--all', '--why', 'a second one')
 
-    poll, sync = told.splitlines()
+    poll, sync, note = told.splitlines()
+    assert 'no scheduler of this group is running' in note
     assert 'poll' in poll
     # The output shows the time, the user and the reason of the replaced pause.
     assert re.search(

@@ -110,7 +110,7 @@ class Bounds(NamedTuple):
     #: Maximum time from the moment when some member is able to claim, to its
     #: claim of a tick that the owner leaves unclaimed.
     late: int
-    #: Maximum time between two checks of a paused job, and of a tick that waits
+    #: Maximum time between two checks of a paused job, or of a tick that waits
     #: for a run.
     sweep: int
     #: Maximum deviation of a decision from the end of a grace, and maximum

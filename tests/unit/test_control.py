@@ -7,14 +7,18 @@ import types
 
 import pytest
 
+from distperiodic.adapters.sql import members
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
+from distperiodic.core.control import Request
 from distperiodic.core.control import Verb
 from distperiodic.core.control_message import ControlRequest
 from distperiodic.service.control import BusControl
 from distperiodic.service.control import Controls
+from distperiodic.service.control import StoreControl
 from distperiodic.service.member_control import MemberControl
+from distperiodic.testing import FrozenClock
 from tests.logged import events
 from tests.logged import lines
 
@@ -39,7 +43,15 @@ class Service:
         self.asked.append('hurry')
 
     def report(self):
-        return {}
+        return {'topics': {'default': ['poll']}}
+
+    def confirm_job(self, request, then):
+        self.asked.append((request.verb, request.target))
+        self.confirm = then
+
+    def order_jobs(self, verb, arguments, why):
+        self.asked.append((verb, dict(arguments), why))
+        return Outcome(True, 'paused')
 
 
 Parts = collections.namedtuple('Parts', 'service controls')
@@ -176,9 +188,16 @@ def test_a_size_that_cannot_be_is_refused(steered, arguments):
     assert steered.service.asked == []
 
 
-@pytest.mark.parametrize('verb', ['job pause', 'partition promote'])
-def test_a_command_that_needs_a_store_is_refused_without_one(steered, verb):
-    reply = steered.ask(verb)
+@pytest.mark.parametrize('verb', [Verb.PAUSE, Verb.RESUME, Verb.TRIGGER])
+def test_a_command_on_a_job_is_carried_out_by_the_service(steered, verb):
+    reply = steered.ask(verb, job='poll')
+
+    assert (reply.done, reply.outcome) == (True, 'paused')
+    assert steered.service.asked == [(verb, {'job': 'poll'}, 'new kernel')]
+
+
+def test_a_command_that_needs_a_store_is_refused_without_one(steered):
+    reply = steered.ask('partition promote')
 
     assert not reply.done
     assert 'needs a store' in reply.outcome
@@ -194,6 +213,66 @@ def test_a_member_with_a_store_obeys_the_store_alone(verb):
     assert 'takes commands from its store' in reply.outcome
     assert steered.service.asked == []
     assert steered.ask(Verb.SHOW).done
+    assert 'topics' not in steered.state()
+
+
+# With a store.
+
+class Queue:
+    """A queue to a store, which records the calls."""
+
+    def __init__(self):
+        self.asked = []
+
+    def submit(self, call, then, failed=lambda: None, *, urgent=False):
+        self.asked.append(then)
+
+
+class Stored:
+    """A service that operators control through the store."""
+
+    def __init__(self, *requests):
+        self.service = Service()
+        self.queue = Queue()
+        self.clock = FrozenClock()
+        self.found = members.Found(Desired(), list(requests))
+        self.control = StoreControl(
+            self.service, Controls(self.service, 'api-1'),
+            Me('cloud', '', 'api-1'), 'api-1~00c0ffee', store=self.queue,
+            clock=self.clock, look_interval=5, report_interval=5,
+            found=self.found)
+
+    def look(self):
+        """Let the member read its row, which is the same as before."""
+        self.queue.asked.clear()
+        self.clock.advance(6)
+        self.control.sweep()
+        self.queue.asked[0](self.found)
+
+
+PAUSE = Request('a' * 32, Verb.PAUSE, {}, 'poll')
+
+
+def test_a_job_is_confirmed_once_though_its_command_is_read_twice(caplog):
+    caplog.set_level('INFO')
+    stored = Stored(PAUSE)
+
+    stored.look()
+    assert events(caplog) == []
+    stored.service.confirm(Outcome(True, 'paused'))
+
+    assert stored.service.asked == [(Verb.PAUSE, 'poll')]
+    [line] = lines(caplog, 'command answered')
+    assert (line['command'], line['outcome']) == ('job pause', 'paused')
+
+
+def test_a_command_to_the_member_does_not_wait_for_a_job(caplog):
+    caplog.set_level('INFO')
+
+    Stored(PAUSE, Request('b' * 32, Verb.UNDRAIN, {}))
+
+    [line] = lines(caplog, 'command answered')
+    assert line['command'] == 'member undrain'
 
 
 # The ways to a member.

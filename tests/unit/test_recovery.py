@@ -86,6 +86,59 @@ def test_all_that_ended_is_taken_over_in_one_sweep(again, store, hand):
     assert hand.waiting == 250
 
 
+def test_a_search_that_an_operator_requests_ends_with_all_leases(
+        again, store, hand):
+    store.ended = leases(250)
+    ends = []
+
+    again.search(lambda: ends.append(hand.waiting))
+
+    assert ends == [250]
+    assert again.taken('poll', 60) == 250
+    assert again.taken('poll', 61) == 0
+
+
+def test_a_search_in_progress_does_not_answer_a_later_request(
+        again, store, queue, hand):
+    """The search may have read the store before the operator changed it."""
+    queue.slow = True
+    ends = []
+    again.take_over()
+
+    again.search(lambda: ends.append(hand.waiting))
+    [(_, then, _)] = queue.asked
+    queue.asked.clear()
+    then([])
+    store.ended = leases(3)
+    assert ends == []
+    queue.answer()
+
+    assert ends == [3]
+
+
+def test_a_search_that_fails_is_ended_by_a_later_one(again, queue, store):
+    queue.slow = True
+    ends = []
+    again.search(lambda: ends.append(1))
+    [(_, _, failed)] = queue.asked
+    queue.asked.clear()
+    failed()
+    assert ends == []
+    queue.slow = False
+
+    again.take_over()
+
+    assert ends == [1]
+
+
+def test_retries_are_no_triggered_claims(again, store):
+    store.ended = [one._replace(was=State.RETRY) for one in leases(1)]
+
+    again.take_over()
+
+    assert again.taken('poll', 60) == 0
+
+
 def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
         again, store, clock):
     """The holder may still run, and be cut off from its group only."""

@@ -187,12 +187,13 @@ class Scheduler:
         arcs.
     :param own: Further jobs, kept in a store of the scheduler's own.
     :param bus: None means a :class:`Bus`.
+    :param sweep_interval: See :class:`distperiodic.flow.leases.Book`.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
                  finishes=True, lease=60.0, batch_size=500, store=None,
                  silence_timeout=0.0, partitions=NONE, partial=(), own=(),
-                 bus=None, grants_here=True):
+                 bus=None, grants_here=True, sweep_interval=0.0):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -204,7 +205,7 @@ class Scheduler:
         self.queue = StoreQueue(self.store)
         self.queues = {authority: self.queue}
         books = [Book(authority, self.jobs, self.queue,
-                      grants_here=grants_here,
+                      grants_here=grants_here, sweep_interval=sweep_interval,
                       silence_timeout=silence_timeout)]
         if own:
             queue = StoreQueue(MemoryClaimStore(world.clock))

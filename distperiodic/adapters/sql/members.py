@@ -41,9 +41,10 @@ def look(database: Database, me: Me) -> Found:
         # desired state that it sets. So the state that is read afterwards
         # includes the effects of all these actions.
         requests = [
-            Request(row.id, row.verb, json.loads(row.arguments))
+            Request(row.id, row.verb, json.loads(row.arguments), row.target)
             for row in connection.execute(
-                sa.select(_action.c.id, _action.c.verb, _action.c.arguments)
+                sa.select(_action.c.id, _action.c.verb, _action.c.arguments,
+                          _action.c.target)
                 .join(_answer, _answer.c.action == _action.c.id)
                 .where(_answer.c.space == me.space, _answer.c.part == me.part,
                        _answer.c.name == me.name, _answer.c.at == 0)

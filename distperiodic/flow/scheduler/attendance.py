@@ -73,6 +73,10 @@ class Attendance:
         self._requested = clock.monotonic(), clock.now()
         #: Callbacks that wait for the next answer.
         self._waiting: list[Callable[[], None]] = []
+        #: Callbacks that wait for the answer to the next request.
+        self._wanted: list[Callable[[], None]] = []
+        #: Reasons of the pauses that end with this process, by job.
+        self._volatile: dict[str, str] = {}
 
     def sweep(self) -> None:
         """Read the status of the jobs if a read is due."""
@@ -97,6 +101,8 @@ class Attendance:
             self._waiting.append(then)
         if self._pending:
             return
+        self._waiting += self._wanted
+        self._wanted = []
         self._pending = True
         self._requested = self._clock.monotonic(), self._clock.now()
         gaps, checked = self._gaps, self._checked
@@ -114,6 +120,8 @@ class Attendance:
             waiting, self._waiting = self._waiting, []
             for callback in waiting:
                 callback()
+            if self._wanted:
+                self.refresh()
 
         def failed() -> None:
             self._pending = False
@@ -127,18 +135,30 @@ class Attendance:
         self._store.submit(lambda store: store.attend(gaps, checked),
                            known, failed)
 
+    def read_again(self, then: Callable[[], None]) -> None:
+        """Read the status of the jobs with a request that begins now.
+
+        A pending request may have read the status before an operator changed
+        it. If the store is unreachable, a later request succeeds this one.
+
+        :param then: Called when the status is known.
+        """
+        self._wanted.append(then)
+        self.refresh()
+
+    def serves(self, job: str) -> bool:
+        """Return whether this process schedules *job*."""
+        return job in self._jobs
+
     def _report(self, statuses: Mapping[str, ports.JobStatus]) -> None:
         for name in sorted(statuses):
             before, after = self._statuses.get(name), statuses[name]
             if after.paused is not None and (
                     before is None or before.paused is None):
-                LOG.info('job paused: job=%s reason=%s; its ticks are '
-                         'skipped; to resume it: distperiodic job resume',
-                         name, after.paused)
+                self._log_paused(name, after.paused)
             elif before is not None and before.paused is not None and (
                     after.paused is None):
-                LOG.info('job resumed: job=%s; it continues with its next '
-                         'tick', name)
+                self._log_resumed(name)
             text = self._jobs[name].schedule_text()
             if after.schedule not in ('', text) and (
                     before is None or before.schedule != after.schedule):
@@ -148,6 +168,15 @@ class Attendance:
                     'makes no claims for the job; restart it with the new '
                     'code',
                     name, text, after.schedule)
+
+    @staticmethod
+    def _log_paused(job: str, why: str | None) -> None:
+        LOG.info('job paused: job=%s reason=%s; its ticks are skipped; to '
+                 'resume it: distperiodic job resume', job, why)
+
+    @staticmethod
+    def _log_resumed(job: str) -> None:
+        LOG.info('job resumed: job=%s; it continues with its next tick', job)
 
     def _note_reopened(self, statuses: Mapping[str, ports.JobStatus],
                        recorded: Mapping[str, ports.Checked]) -> None:
@@ -204,7 +233,32 @@ class Attendance:
         None means that the job is not paused.
         """
         status = self._statuses.get(job)
-        return status.paused if status else None
+        return self._volatile.get(job, status.paused if status else None)
+
+    def set_paused(self, job: str, why: str | None) -> bool:
+        """Pause or resume *job* in this process only.
+
+        The pause is not recorded, so it ends with the process.
+
+        :param why: Reason of the pause. None resumes the job.
+        :returns: True if this call has paused or resumed the job.
+        """
+        before = job in self._volatile
+        if why is None:
+            self._volatile.pop(job, None)
+        else:
+            self._volatile[job] = why
+        changed = before is (why is None)
+        if changed and why is None:
+            self._log_resumed(job)
+        elif changed:
+            self._log_paused(job, why)
+        return changed
+
+    @property
+    def volatile(self) -> list[str]:
+        """Names of the jobs that are paused in this process only."""
+        return sorted(self._volatile)
 
     def outdated(self, job: str) -> bool:
         """Return whether the schedule in force differs from the schedule that

@@ -355,6 +355,36 @@ class Claimer:
             self.counts[job.name, 'claims failed'] += len(request.objects)
         self._store.submit(call, claimed, failed)
 
+    def trigger(self, job: Job, tick: Instant, objects: Sequence[str],
+                rule: str, then: Callable[[Claimed], None]) -> None:
+        """Claim *objects* for a tick that an operator has requested.
+
+        A pause of the job does not apply. Objects whose earlier tick has not
+        ended are left out.
+
+        :param rule: As for :meth:`start_tick`.
+        :param then: Called with each answer of the store.
+        """
+        for at in range(0, len(objects), self._piece):
+            self._trigger(job, tick, objects[at:at + self._piece], rule, then)
+
+    def _trigger(self, job: Job, tick: Instant, objects: Sequence[str],
+                 rule: str, then: Callable[[Claimed], None]) -> None:
+        held = in_flight.HeldLease(self._new_lease(), self._holder())
+
+        def claimed(answer: Claimed) -> None:
+            if answer.won:
+                self.counts[job.name, 'claimed'] += len(answer.won)
+                self._dispatcher.offer(job, held, answer.won, 0)
+            then(answer)
+        self._store.submit(
+            lambda store: store.claim(
+                job.name, tick, objects, lease=held.id, holder=held.holder,
+                seconds=self._lease, supersede=False, include_new=False,
+                max_attempts=job.most_attempts, rule=rule,
+                schedule=job.schedule_text()),
+            claimed)
+
     def _too_late(self, request: _ClaimRequest, until: Instant | None) -> None:
         """Handle the answer that it is too late for the tick of *request*.
 

@@ -391,10 +391,27 @@ class Dispatcher:
                     and len(self._workers) >= len(self._in_flight.turns))
         for one in self._all_recoveries:
             one.renew(now)
-            if not self._closed and (
-                    self._take_over is _TakeOver.ALL
-                    or self._take_over is _TakeOver.OWN and not one.shared):
+            if self._may_take_over(one):
                 one.sweep(now, self._present if all_seen else None)
+
+    def _may_take_over(self, one: recovery.Recovery) -> bool:
+        return not self._closed and (
+            self._take_over is _TakeOver.ALL
+            or self._take_over is _TakeOver.OWN and not one.shared)
+
+    def search(self, job: str, tick: int,
+               then: Callable[[int | None], None]) -> None:
+        """Take over expired leases now, after an operator has triggered runs.
+
+        :param then: Called with the number of claims of *job* for *tick* that
+            this process has taken over. None means that this process takes
+            over no claims.
+        """
+        one = self._recoveries[job]
+        if self._may_take_over(one):
+            one.search(lambda: then(one.taken(job, tick)))
+        else:
+            then(None)
 
     def _present(self) -> set[str]:
         """Return the holders of all members of the groups."""

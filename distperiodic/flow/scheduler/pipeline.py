@@ -18,11 +18,14 @@ store.
 
 import random
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
+from distperiodic.core.control import Outcome
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.partition import NONE
@@ -38,6 +41,8 @@ from distperiodic.flow.scheduler.authority import RingAuthority
 from distperiodic.flow.scheduler.authority import StoreAuthority
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
+from distperiodic.flow.scheduler.job_orders import NOT_SERVED
+from distperiodic.flow.scheduler.job_orders import JobOrders
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import without_catalogue
 from distperiodic.flow.scheduler.reads import CatalogueReads
@@ -124,6 +129,11 @@ class _Source:
             reads=CatalogueReads(claim_clock, reader, identity),
             claimer=self._claimer, late=late, dispatcher=dispatcher,
             page=page, pump=pump)
+        self.orders = JobOrders(
+            {name: job for name, job in book.jobs.items()
+             if name not in commands},
+            attendance=self._attendance, ticker=self.ticker,
+            dispatcher=dispatcher)
         self._renewed = clock.monotonic()
         self._renew_interval = min(lease, book.silence_timeout or lease) / 4
 
@@ -344,6 +354,35 @@ class Pipeline:
                 return source.grants
         authority = self.dispatcher.authority_of(batch)
         return None if authority is None else self.grants_of(authority)
+
+    def confirm_job(self, verb: str, job: str, tick: int,
+                    then: Callable[[Outcome], None]) -> None:
+        """Apply an operator's command on a job, which is in the store.
+
+        The parameters are those of :meth:`.JobOrders.confirm`.
+        """
+        source = self._sources.get(Authority.STORE)
+        if source is None:
+            then(NOT_SERVED)
+        else:
+            source.orders.confirm(verb, job, tick, then)
+
+    def order_jobs(self, verb: str, arguments: Mapping[str, Any],
+                   why: str) -> Outcome:
+        """Execute an operator's command on jobs, which came over the bus.
+
+        The parameters are those of :meth:`.JobOrders.execute`.
+        """
+        source = self._sources.get(Authority.RING)
+        if source is None:
+            return Outcome(False, 'it has no job')
+        return source.orders.execute(verb, arguments, why)
+
+    @property
+    def paused_jobs(self) -> list[str]:
+        """Names of the jobs that are paused in this process only."""
+        source = self._sources.get(Authority.RING)
+        return [] if source is None else source.orders.paused
 
     def hurry(self) -> None:
         """Read the status of the jobs, and search for expired leases, at the

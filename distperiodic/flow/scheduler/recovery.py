@@ -36,6 +36,8 @@ from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
+# Number of pairs of job and tick for which taken-over claims are counted.
+_COUNTED = 100
 # Part of the reason in the log and the history if runs were lost too often.
 _ONE_TRY = ('; too many workers were lost with it, so each tick has one '
             'attempt, separately from other objects, until a run of the '
@@ -93,6 +95,13 @@ class Recovery:
         #: True while the loop in take_over() runs: a store in memory answers
         #: from within this loop.
         self._more = self._looping = False
+        #: Callbacks of the search in progress, and callbacks that need a later
+        #: search.
+        self._searching: list[Callable[[], None]] = []
+        self._wanted: list[Callable[[], None]] = []
+        #: Number of claims that this scheduler took over before their runs
+        #: began, by job and tick.
+        self._taken: dict[tuple[str, int], int] = {}
         #: Holders that are gone. The value is the monotonic time in seconds at
         #: which this scheduler noticed it. The thread of the store reads this
         #: mapping, so it is only replaced as a whole.
@@ -178,6 +187,25 @@ class Recovery:
                 self.holder_gone(holder)
         self._store.submit(lambda store: store.holders(self._jobs), found)
 
+    def search(self, then: Callable[[], None]) -> None:
+        """Take over leases that have ended, with a search that begins now.
+
+        If the store is unreachable, a later search succeeds this one.
+
+        :param then: Called at the end of the search.
+        """
+        self._wanted.append(then)
+        self.take_over()
+
+    def taken(self, job: str, tick: int) -> int:
+        """Return the number of claims of *job* for *tick* that this scheduler
+        took over before their runs began.
+
+        Only recent ticks are known. A trigger of an operator makes such
+        claims.
+        """
+        return self._taken.get((job, tick), 0)
+
     def take_over(self) -> None:
         """Take over leases that have ended.
 
@@ -197,6 +225,8 @@ class Recovery:
         self._gone = {name: at for name, at in self._gone.items()
                       if now - at <= _GONE + self._silence_timeout}
         self._pending = True
+        self._searching += self._wanted
+        self._wanted = []
         holder, into = self._holder(), self._new_lease()
         # The call waits in the queue while the store is unreachable. Meanwhile
         # no process can renew its leases, so all holders seem to be silent. A
@@ -208,7 +238,7 @@ class Recovery:
                 gone=list(self._gone), limit=_AT_A_TIME,
                 silence_timeout=self._silence_timeout),
             lambda leases: self._taken_over(leases, holder),
-            lambda: self._taken_over([], holder))
+            self._search_failed)
 
     def _taken_over(self, leases: list[Lease],
                     holder: str) -> None:
@@ -216,11 +246,29 @@ class Recovery:
         for lease in leases:
             job = self._in_flight.queues[lease.job].job
             self._in_flight.counts[job.name, 'taken over'] += len(lease.claims)
+            if lease.was is State.CLAIMED:
+                self._count_taken(lease)
             self._offer(job, in_flight.HeldLease(lease.id, holder),
                         lease.claims, 'its lease has ended', lease.was)
-        if len(leases) == _AT_A_TIME:
+        if len(leases) < _AT_A_TIME:
+            searching, self._searching = self._searching, []
+            for callback in searching:
+                callback()
+        if len(leases) == _AT_A_TIME or self._wanted:
             self._more = True
             self.take_over()
+
+    def _search_failed(self) -> None:
+        self._pending = False
+        # The next search answers these callbacks.
+        self._wanted = self._searching + self._wanted
+        self._searching = []
+
+    def _count_taken(self, lease: Lease) -> None:
+        key = lease.job, lease.tick
+        self._taken[key] = self.taken(*key) + len(lease.claims)
+        if len(self._taken) > _COUNTED:
+            del self._taken[next(iter(self._taken))]
 
     def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                 reason: str, count_attempt: bool = True) -> None:

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from distperiodic import ports
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Reading
+from distperiodic.core.claim import Claimed
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
 from distperiodic.core.ring import position_of
@@ -227,6 +228,45 @@ class Ticker:
         members.
         """
         self._drained = drained
+
+    def trigger(self, job: str, key: str | None) -> tuple[int, int] | str:
+        """Claim this member's objects of a job now, although no tick is due.
+
+        The objects are those of the last reading of the catalogue. The store
+        must answer at once, as a store in memory does.
+
+        :param key: Id of the object. None means all objects.
+        :returns: The number of claims, and the number of objects whose earlier
+            tick has not ended; or the reason why this member claims nothing.
+        """
+        part, view = self._parts[job], self._view()
+        if view is None:
+            return ('it is drained' if self._drained else
+                    'it is not certain of the members of its group now')
+        if part.reading is None:
+            return 'it has not read the catalogue of this job yet'
+        by_rule: dict[str, list[str]] = {}
+        for one in part.reading.catalogue.placed_ids(
+                view.ring, self._identity):
+            if key in (None, one):
+                by_rule.setdefault(rule_of(part.reading, one), []).append(one)
+        answers: list[Claimed] = []
+        now = self._clock.now()
+        for rule, keys in sorted(by_rule.items()):
+            self._claimer.trigger(part.job, now, keys, rule, answers.append)
+        self._pump()
+        return (sum(len(one.won) for one in answers),
+                sum(len(one.busy) + len(one.waiting) for one in answers))
+
+    def may_list(self, job: str, key: str) -> bool:
+        """Return whether the catalogue may list an object.
+
+        A reading of only this member's objects does not show which objects the
+        others own.
+        """
+        reading = self._parts[job].reading
+        return reading is not None and (
+            reading.partial or bool(reading.catalogue.indexes([key])))
 
     def view_changed(self) -> None:
         """Handle a new view, or a change in whether the view is trusted."""
