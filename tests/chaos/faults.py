@@ -19,6 +19,7 @@ import traceback
 import pytest
 
 from tests import checker
+from tests.chaos import active
 from tests.chaos import books
 from tests.chaos import network
 from tests.chaos import processes
@@ -26,6 +27,8 @@ from tests.chaos import servers
 from tests.chaos.cluster import SERVERS
 
 _SOON = 0.1
+# Share of the faults of one host that prefer the active worker.
+_OF_ACTIVE = 0.4
 
 
 class Driver:
@@ -44,6 +47,8 @@ class Driver:
         self.findings = []
         #: Processes that must not run anything.
         self.strangers = set()
+        #: Choices of an operator; see :class:`tests.chaos.active.Asked`.
+        self.asked = []
 
     def live(self, plan, every=lambda: None):
         """Apply all faults of *plan*. Return when the last one is over."""
@@ -119,15 +124,24 @@ class Happening:
         self.began = self.began or time.time_ns() // 1000
         self.happened = True
 
+    def is_free(self, name):
+        """Return whether no fault has reserved a host or server."""
+        return name not in self.driver._befallen
+
     def take_host(self, kind=None):
-        """Reserve one host of *kind* and return it. None means any kind."""
+        """Reserve one host of *kind* and return it. None means any kind.
+
+        Some faults prefer the active worker of the partition that has one.
+        """
         hosts = list(self.cluster.hosts.values()) if kind is None else (
             self.cluster.of_kind(kind))
         self.random.shuffle(hosts)
+        if self.random.random() < _OF_ACTIVE:
+            active = self.cluster.active()
+            hosts.sort(key=lambda host: host.name != active)
         while True:
             for host in hosts:
-                if host.name not in self.driver._befallen and (
-                        host.program.children):
+                if self.is_free(host.name) and host.program.children:
                     yield from self.take(host.name)
                     return host
             yield _SOON
@@ -192,6 +206,11 @@ MAKERS = {
     'name taken': (processes.take_name,),
     'clock stepped': (processes.step_clock,),
     'log full': (processes.fill_log,),
+    'active killed': (active.kill,),
+    'active frozen': (active.freeze,),
+    'active cut off': (active.cut_off,),
+    'active replaced': (active.promote,),
+    'promotion asked': (active.ask,),
     'ensemble killed': (servers.kill, 'zookeeper'),
     'ensemble wiped': (servers.wipe, 'zookeeper'),
     'ensemble frozen': (servers.freeze, 'zookeeper'),

@@ -25,9 +25,11 @@ from tests.chaos import gauges
 from tests.chaos import jobs
 from tests.chaos import journal
 from tests.chaos import promises
+from tests.chaos import standby
 from tests.chaos import tasks
 from tests.chaos import times
 from tests.chaos.bus import Bus
+from tests.chaos.cluster import ALONE
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import Cluster
@@ -106,6 +108,8 @@ class Lived:
     tasks: collections.Counter[str]
     #: Number of runs of commands by outcome.
     steps: collections.Counter[str]
+    #: Results for the partition with one active worker.
+    partition: standby.Verdict
 
 
 def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
@@ -165,6 +169,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
             task_rows = journal.tasks(connection)
             booked = journal.effects(connection)
             history = _history(connection)
+            partition = journal.partition(connection, ALONE)
         engine.dispose()
         lines = cluster.told()
         told('read')
@@ -179,6 +184,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     judged = promises.judge(
         record, moves,
         {line['pid']: line['host'] for line in lines})
+    of_partition = standby.judge(lines, partition, driver, begin, end)
     facts, of_tasks = tasks.judge(
         client, lines, task_rows, steps, driver.stalls, begin, end,
         books.PATIENCE)
@@ -186,6 +192,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         seed, bus, plan, record, healed, moves, driver.windows,
         _deaths(lines, driver),
         [*driver.findings, *judged.findings, *of_tasks,
+         *of_partition.findings,
          *books.check(record, booked, history, driver.strangers)],
         collections.Counter(window.kind for window in driver.windows),
         {line['name'] for line in lines if line['what'] == 'point'},
@@ -199,7 +206,8 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         books.due(record, moves, history),
         collections.Counter({row.task: row.status
                              for row in facts.rows}.values()),
-        collections.Counter(run.outcome or 'going on' for run in facts.runs))
+        collections.Counter(run.outcome or 'going on' for run in facts.runs),
+        of_partition)
     lived.findings += [*_growth(lived), *books.beyond(lived.due)]
     lived.findings += times.check(
         moves, lived.deaths, lived.windows, record, healed)
@@ -294,7 +302,8 @@ def _growth(lived):
 
 def _vacuity(lived, lines):
     """Find everything that did not occur, and so was not tested: faults,
-    failpoints, jobs, final states, outcomes of tasks, and required claims.
+    failpoints, jobs, final states, outcomes of tasks, required claims,
+    take-overs of a partition, and promotions.
     """
     ran = {line['job'] for line in lines if line['what'] == 'end'}
     missing = {
@@ -305,6 +314,7 @@ def _vacuity(lived, lines):
         'task': {'succeeded', 'failed'} - set(lived.tasks),
         'required claim': {job for job in jobs.RARE
                            if not lived.required[job][0]},
+        'election': lived.partition.missing(lived.happened),
     }
     return [checker.Finding('vacuous', f'{what} {name!r} did not occur')
             for what, names in missing.items() for name in sorted(names)]

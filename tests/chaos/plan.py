@@ -23,6 +23,11 @@ KINDS = {
     'name taken': (4.0, 7.0),
     'clock stepped': (3.0, 8.0),
     'log full': (3.0, 6.0),
+    'active killed': (0.0, 3.0),
+    'active frozen': (0.0, 3.0),
+    'active cut off': (0.0, 3.0),
+    'active replaced': (0.0, 0.0),
+    'promotion asked': (0.0, 0.0),
     'ensemble killed': (1.0, 7.0),
     'ensemble wiped': (0.0, 1.0),
     'ensemble frozen': (2.0, 6.0),
@@ -78,6 +83,7 @@ OF_THE_BUS = frozenset(
     [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [
         'queue deleted', 'connections closed', 'garbage sent',
         'all servers away', 'scheduler killed', 'worker killed',
+        'active killed', 'active replaced',
         'killed at a step', 'frozen at a step'])
 # Kinds of faults at a failpoint. They occur more often than the others,
 # because there are many failpoints.
