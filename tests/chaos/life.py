@@ -35,7 +35,6 @@ from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import Cluster
 from tests.chaos.plan import KINDS
 from tests.chaos.plan import LOOSE
-from tests.chaos.plan import OF_THE_BUS
 from tests.chaos.plan import ON_A_SMALL_DISK
 from tests.chaos.plan import Fault
 from tests.chaos.plan import draw
@@ -112,8 +111,8 @@ class Lived:
     partition: standby.Verdict
 
 
-def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
-         tell=lambda text: None):
+def live(place, seed, seconds, bus, only=(), pause=LOOSE,
+         kinds=KINDS.keys(), tell=lambda text: None):
     """Start a cluster, apply the faults of *seed*, and check its record.
 
     :param place: an empty directory for logs and records, which stay there.
@@ -122,7 +121,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     :param bus: subclass of :class:`tests.chaos.bus.Bus`.
     :param only: kinds of the faults to apply. Empty means all kinds.
     :param pause: see :func:`tests.chaos.plan.draw`.
-    :param bus_only: True limits the plan to faults of the bus; see
+    :param kinds: kinds of faults that the plan contains, such as
         :data:`tests.chaos.plan.OF_THE_BUS`.
     :param tell: receives the lines that report the progress.
     :returns: a :class:`Lived`.
@@ -133,8 +132,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         tell(f'{time.monotonic() - began:7.1f} {text}')
     with Cluster(place, bus) as cluster:
         told('the servers are there')
-        without = bus.without | (KINDS.keys() - OF_THE_BUS if bus_only
-                                 else set())
+        without = bus.without | (KINDS.keys() - kinds)
         if cluster.disk is None:
             without |= ON_A_SMALL_DISK
         plan = [fault for fault in draw(seed, seconds, pause, without)

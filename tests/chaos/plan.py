@@ -85,6 +85,14 @@ OF_THE_BUS = frozenset(
         'all servers away', 'scheduler killed', 'worker killed',
         'active killed', 'active replaced',
         'killed at a step', 'frozen at a step'])
+#: Faults of the workers of the partition with one active worker, and of the
+#: servers on which its election depends.
+OF_STANDBY = frozenset(
+    [kind for kind in KINDS if kind.startswith(('active', 'worker'))] + [
+        'promotion asked', 'member cut from ensemble',
+        'member cut from store', 'member cut from broker', 'ensemble killed',
+        'ensemble cut', 'store killed', 'store cut', 'frozen at a step',
+        'rolling restart'])
 # Kinds of faults at a failpoint. They occur more often than the others,
 # because there are many failpoints.
 _AT_A_STEP = ('killed at a step', 'frozen at a step')

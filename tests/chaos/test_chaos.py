@@ -27,17 +27,18 @@ def test_no_promise_is_broken_whatever_befalls_the_cluster(tmp_path):
 
 @pytest.mark.timeout(400)
 def test_no_promise_is_broken_during_the_faults_of_redis(tmp_path):
-    _live(tmp_path, 'redis', BUS_MINUTES, bus_only=True)
+    _live(tmp_path, 'redis', BUS_MINUTES, 'bus')
 
 
-def _live(place, name, minutes, **options):
+def _live(place, name, minutes, group=''):
     bus = BUSES[name]
     lived = life.live(
-        place, SEED, 60 * minutes, bus, pause=plan.DENSE, **options)
+        place, SEED, 60 * minutes, bus, pause=plan.DENSE,
+        kinds=command.GROUPS[group])
 
     assert not lived.findings, '\n'.join([
         report.report(lived), f'all logs and records: {place}',
-        command.replay(SEED, minutes, bus, dense=True, **options)])
+        command.replay(SEED, minutes, bus, dense=True, group=group)])
 
 
 @pytest.mark.parametrize('bus', sorted(BUSES))
