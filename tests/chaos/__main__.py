@@ -14,7 +14,7 @@ from tests.chaos import report
 from tests.chaos.buses import BUSES
 
 #: Kinds of faults of each group. The empty name stands for all kinds.
-GROUPS = {'': plan.KINDS.keys(), 'bus': plan.OF_THE_BUS,
+GROUPS = {'': plan.EVERY, 'bus': plan.OF_THE_BUS,
           'standby': plan.OF_STANDBY}
 
 

@@ -33,7 +33,7 @@ from tests.chaos.cluster import ALONE
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import Cluster
-from tests.chaos.plan import KINDS
+from tests.chaos.plan import EVERY
 from tests.chaos.plan import LOOSE
 from tests.chaos.plan import ON_A_SMALL_DISK
 from tests.chaos.plan import Fault
@@ -112,7 +112,7 @@ class Lived:
 
 
 def live(place, seed, seconds, bus, only=(), pause=LOOSE,
-         kinds=KINDS.keys(), tell=lambda text: None):
+         kinds=EVERY, tell=lambda text: None):
     """Start a cluster, apply the faults of *seed*, and check its record.
 
     :param place: an empty directory for logs and records, which stay there.
@@ -132,7 +132,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
         tell(f'{time.monotonic() - began:7.1f} {text}')
     with Cluster(place, bus) as cluster:
         told('the servers are there')
-        without = bus.without | (KINDS.keys() - kinds)
+        without = bus.without | (EVERY - kinds)
         if cluster.disk is None:
             without |= ON_A_SMALL_DISK
         plan = [fault for fault in draw(seed, seconds, pause, without)

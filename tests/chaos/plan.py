@@ -78,6 +78,8 @@ DENSE = (0.8, 3.5)
 
 #: Kinds of faults that need a small file system, which the test can fill.
 ON_A_SMALL_DISK = frozenset(['store disk full'])
+#: All kinds of faults.
+EVERY = frozenset(KINDS)
 #: Faults of the bus and of its messages, and deaths of processes meanwhile.
 OF_THE_BUS = frozenset(
     [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [
@@ -91,8 +93,8 @@ OF_STANDBY = frozenset(
     [kind for kind in KINDS if kind.startswith(('active', 'worker'))] + [
         'promotion asked', 'member cut from ensemble',
         'member cut from store', 'member cut from broker', 'ensemble killed',
-        'ensemble cut', 'store killed', 'store cut', 'frozen at a step',
-        'rolling restart'])
+        'ensemble cut', 'store killed', 'store cut', 'killed at a step',
+        'frozen at a step', 'rolling restart'])
 # Kinds of faults at a failpoint. They occur more often than the others,
 # because there are many failpoints.
 _AT_A_STEP = ('killed at a step', 'frozen at a step')

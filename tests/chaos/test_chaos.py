@@ -70,4 +70,8 @@ def test_each_kind_of_fault_has_code_that_applies_it():
 
 @pytest.mark.parametrize('bus', sorted(BUSES))
 def test_a_bus_omits_faults_of_the_bus_only(bus):
-    assert BUSES[bus].without < plan.OF_THE_BUS <= plan.KINDS.keys()
+    assert BUSES[bus].without < plan.OF_THE_BUS < plan.EVERY
+
+
+def test_the_faults_of_each_group_exist():
+    assert all(kinds <= plan.EVERY for kinds in command.GROUPS.values())
