@@ -111,17 +111,18 @@ class Record:
             max(begin, tenure.begin) for begin, end in self.away([host])
             if end >= tenure.begin)]), False
 
-    def away(self, names, start=0.0):
+    def away(self, names, start=0.0, but=()):
         """Return the times in which any of *names* was not there.
 
         :param names: names of hosts and servers; None is ignored.
         :param start: seconds until it is there again after a fault.
+        :param but: kinds of faults that do not count.
         """
         names = frozenset(names) - {None}
         return [(one.begin, one.end + int(start * SECOND))
                 for one in self.windows
-                if names & one.befell or any(
-                    self._hosts.get(pid) in names for pid in one.befell)]
+                if one.kind not in but and (names & one.befell or any(
+                    self._hosts.get(pid) in names for pid in one.befell))]
 
 
 def _changes(kind, end, states):

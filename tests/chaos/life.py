@@ -172,6 +172,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
         lines = cluster.told()
         told('read')
     _keep(place / 'journal.jsonl', moves)
+    _keep(place / 'partition.jsonl', partition)
     record = books.record(lines, moves, driver, begin, end)
     endings = collections.Counter(
         ending for claim in record.claims.values()
@@ -214,9 +215,9 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
     return lived
 
 
-def _keep(path, moves):
+def _keep(path, rows):
     with path.open('w') as file:
-        for row in moves:
+        for row in rows:
             file.write(json.dumps(row._asdict()) + '\n')
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the partition with one active worker.
 
-Three claims are checked:
+Four claims are checked:
 
 1. No two workers run handlers at the same time. While a process is stopped, it
    runs nothing. A stall includes 0.3 s after its end, in which the handlers
@@ -13,7 +13,11 @@ Three claims are checked:
    that may send work. A host is there again
    :data:`tests.chaos.promises.START` seconds after a fault of its own. A
    server is there as soon as its fault is over.
-3. A choice of an operator is carried out, or rejected for a reason that is
+3. No worker takes over from one that gives a sign of life: its membership, or
+   its heartbeats in the store. A sign counts as lost during a fault that
+   interrupts it, and START seconds longer. If an operator has chosen the next
+   worker, only the heartbeats count.
+4. A choice of an operator is carried out, or rejected for a reason that is
    true; see :mod:`tests.chaos.promotions`.
 """
 
@@ -39,6 +43,11 @@ SECOND = checker.SECOND
 #: Kind of the fault that takes both signs of life from a process that
 #: continues to run.
 CUT_OFF = 'active cut off'
+# The server that each sign of life needs, and the kinds of faults of a host
+# that do not interrupt this sign.
+_MEMBERSHIP = 'zookeeper', ('member cut from store', 'member cut from broker')
+_HEARTBEATS = 'postgresql', (
+    'member cut from ensemble', 'member cut from broker')
 #: Seconds within which another worker begins a run.
 TAKES_OVER = PROMISE + SLACK
 
@@ -141,7 +150,7 @@ def judge(told, rows, driver, begin, end):
     taken = list(_take_overs(record))
     accepted = promotions.accepted(record)
     return Verdict(
-        [*_overlaps(record), *_late(record, taken),
+        [*_overlaps(record), *_late(record, taken), *_early(record),
          *promotions.check(record, accepted)],
         taken, accepted,
         collections.Counter(map(promotions.answer, record.asked)),
@@ -215,6 +224,30 @@ def _take_over(record, why, worker, begin, end, seen):
             if seen and until == end]
     return TakeOver(why, worker, begin, seen,
                     longest(last) if last else None, longest(spans))
+
+
+def _early(record):
+    """Find workers that took over from a worker with a sign of life."""
+    for tenure, next_ in itertools.pairwise(record.tenures):
+        if not tenure.worker or not next_.worker:
+            continue
+        pid, host = record.process(tenure.worker)
+        at = next_.begin
+        chosen = any(
+            one.begin < at <= one.end
+            and one.member == record.process(next_.worker)[1]
+            for one in record.choices)
+        signs = [
+            what for what, (server, but) in (
+                ('membership', _MEMBERSHIP), ('heartbeats', _HEARTBEATS))
+            if not (chosen and what == 'membership') and not any(
+                begin <= at <= end for begin, end in record.away(
+                    [server, host], START, but))]
+        if signs and record.died.get(pid, at) >= at:
+            yield checker.Finding('early', (
+                f'{next_.worker} took over from {tenure.worker} at '
+                f'{record.at(at)}; nothing had interrupted its '
+                f'{" and ".join(signs)}'))
 
 
 def _late(record, take_overs):

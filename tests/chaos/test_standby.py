@@ -80,6 +80,10 @@ class Life:
         self.row(seconds, f'p{pid}~a')
         self.run(seconds + 0.1, seconds + 0.5, pid)
 
+    def hand_over(self, seconds, pid):
+        self.row(seconds - 0.1, None)
+        self.take_over(seconds, pid)
+
     def ask(self, seconds, member, code=0, text='p2 is next'):
         self.driver.asked.append(Asked(
             at(seconds), at(seconds + 0.5), member, code, text))
@@ -114,14 +118,14 @@ def test_a_worker_that_dies_is_replaced_in_time(life):
 
 def test_two_workers_at_work_are_found(life):
     life.run(10, 12, 1)
-    life.take_over(11, 2)
+    life.hand_over(11, 2)
 
     assert life.kinds == {'two active'}
 
 
 def test_a_command_beside_a_run_is_found(life):
     life.run(10, 12, 1)
-    life.row(11, 'p2~a')
+    life.hand_over(13, 2)
     life.run(11.5, 13, 2, ('step', 'step end'))
 
     assert life.kinds == {'two active'}
@@ -129,7 +133,7 @@ def test_a_command_beside_a_run_is_found(life):
 
 def test_a_run_that_has_not_ended_is_found_too(life):
     life.run(10, None, 1)
-    life.take_over(50, 2)
+    life.hand_over(50, 2)
 
     assert life.kinds == {'two active'}
 
@@ -148,7 +152,7 @@ def test_a_stopped_process_runs_nothing_until_it_wakes(life):
 def test_a_stall_of_another_process_is_no_excuse(life):
     life.run(10, 12, 1)
     life.stall(10, 15.3, 3)
-    life.take_over(11, 2)
+    life.hand_over(11, 2)
 
     assert life.kinds == {'two active'}
 
@@ -246,7 +250,47 @@ def test_a_long_plan_requires_take_overs_and_promotions():
     assert Life().verdict.missing(plan.KINDS) == {'take-over', 'promotion'}
 
 
-# 3. Promotions
+# 3. Signs of life
+
+@pytest.mark.parametrize('kind, befell, findings', [
+    ('member cut from ensemble', 'p1', {'early'}),
+    ('member cut from store', 'p1', {'early'}),
+    ('member cut from broker', 'p1', {'early'}),
+    ('ensemble killed', 'zookeeper', {'early'}),
+    ('store killed', 'postgresql', {'early'}),
+    ('worker frozen past its session', 'p2', {'early'}),
+    ('worker frozen past its session', 'p1', set()),
+    (standby.CUT_OFF, 'p1', set())])
+def test_a_worker_with_a_sign_of_life_is_not_replaced(
+        life, kind, befell, findings):
+    life.window(10, 15, kind, befell)
+    life.take_over(14, 2)
+
+    assert life.kinds == findings
+
+
+def test_both_signs_may_be_lost_by_two_faults(life):
+    life.window(10, 15, 'member cut from store', 'p1')
+    life.window(10, 12, 'ensemble wiped', 'zookeeper')
+    life.take_over(14, 2)
+    assert life.kinds == set()
+
+    life.take_over(15 + START + 1, 3)
+    assert life.kinds == {'early'}
+
+
+def test_a_chosen_worker_waits_for_the_end_of_the_heartbeats_only(life):
+    life.window(10, 20, 'member cut from store', 'p1')
+    life.ask(10, 'p2')
+    life.row(10.2, 'p1~a', 'p2')
+    life.take_over(13.5, 2)
+    assert life.kinds == set()
+
+    life.driver.windows.clear()
+    assert life.kinds == {'early'}
+
+
+# 4. Promotions
 
 def test_a_choice_is_carried_out(life):
     life.ask(10, 'p2')
@@ -279,7 +323,8 @@ def test_a_choice_may_be_replaced_by_a_later_one(life):
     life.row(10.2, 'p1~a', 'p2')
     life.ask(10.6, 'p3')
     life.row(10.8, 'p1~a', 'p3')
-    life.row(11, 'p3~a')
+    life.row(11, None, 'p3')
+    life.take_over(11.1, 3)
 
     assert [one.outcome for one in life.verdict.promotions] == [
         'replaced', 'carried out']
