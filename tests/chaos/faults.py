@@ -111,7 +111,8 @@ class Happening:
         #: Names of the affected hosts and servers, and pids of affected
         #: processes.
         self.befell = set()
-        self._taken = []
+        #: When each host or server was reserved, in microseconds.
+        self._taken = {}
 
     def take(self, *names):
         """Reserve hosts and servers for this fault. Wait until they are free.
@@ -120,8 +121,9 @@ class Happening:
             yield _SOON
         self.driver._befallen.update(names)
         self.befell.update(names)
-        self._taken += names
-        self.began = self.began or time.time_ns() // 1000
+        now = time.time_ns() // 1000
+        self._taken.update(dict.fromkeys(names, now))
+        self.began = self.began or now
         self.happened = True
 
     def is_free(self, name):
@@ -149,8 +151,20 @@ class Happening:
     def release(self, *names):
         """Release reserved hosts and servers; without names, all of them."""
         for name in names or list(self._taken):
-            self._taken.remove(name)
+            del self._taken[name]
             self.driver._befallen.discard(name)
+
+    def end(self, kind, name):
+        """Release a host, and record its part of this fault as a fault of its
+        own. The other hosts are not affected meanwhile.
+
+        :param kind: kind of this part.
+        """
+        self.driver.windows.append(books.Window(
+            self._taken[name], time.time_ns() // 1000, kind,
+            frozenset([name])))
+        self.befell.discard(name)
+        self.release(name)
 
     def apart(self, call):
         """Execute a slow call in a thread, and wait until it returns."""

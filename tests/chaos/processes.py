@@ -93,7 +93,7 @@ def roll(fault):
             host.program.kill()
         host.start()
         yield 1.0
-        fault.release(host.name)
+        fault.end('restart', host.name)
 
 
 def change_points(fault):

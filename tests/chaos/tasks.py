@@ -182,9 +182,13 @@ def judge(client, told, rows, moves, stalls, begin, end, patience):
     :param rows: see :func:`tests.chaos.journal.tasks`.
     :param moves: transitions of claims of commands; see
         :func:`tests.chaos.journal.read`.
+    :param end: end of the record. Everything after it is ignored, because the
+        ledger is read later than the store.
     :param patience: microseconds within which a task must make progress.
     """
-    all_runs = runs(told)
+    all_runs = [run for run in runs(told) if run.start <= end]
+    rows = [row for row in rows if row.committed <= end]
+    moves = [row for row in moves if row.committed <= end]
     excuse(all_runs, stalls)
     facts = oracle.TaskFacts(
         begin, end, end, patience, client.submissions,
