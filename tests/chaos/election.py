@@ -66,7 +66,7 @@ class Record:
         #: All runs of the partition.
         self.runs = sorted(
             (run for run in (*books.runs(told), *tasks.runs(told))
-             if self._hosts[int(run.process)] in SPARES),
+             if self.host(run) in SPARES),
             key=lambda run: run.start)
         self.tenures = _changes(Tenure, end, [
             (row.committed, row.worker or '', row.fence) for row in rows])
@@ -80,9 +80,13 @@ class Record:
     def text(self, run):
         """Return a text about a run."""
         pid = int(run.process)
-        return (f'the run of {run.job} {run.object} by {self._hosts[pid]} '
+        return (f'the run of {run.job} {run.object} by {self.host(run)} '
                 f'(process {pid}) from {self.at(run.start)} to '
                 f'{self.at(self.over(run))}')
+
+    def host(self, run):
+        """Return the host of the worker of a run."""
+        return self._hosts[int(run.process)]
 
     def at(self, instant):
         """Return the seconds from the beginning to an instant, as text."""

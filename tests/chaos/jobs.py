@@ -63,6 +63,9 @@ RARE = ('spread', 'own', 'group', 'rare', 'cron')
 #: these values in turn. Zero means the schedule of the job.
 OWN = (0, 15, 20)
 
+#: Longest run of an object of the job 'alone', in seconds.
+LONGEST = 2.0
+
 #: Seconds between two checks of the lease in a handler.
 _LOOK = 0.05
 
@@ -74,6 +77,13 @@ def objects_of(job):
     if job not in OBJECTS:
         return [job]
     return [f'{job}-{n:03}' for n in range(OBJECTS[job])]
+
+
+def is_stubborn(key):
+    """Return whether the handler of an object of the job 'alone' never checks
+    its lease.
+    """
+    return int(key[-3:]) % 2 == 1
 
 
 class Replaced(Exception):
@@ -106,14 +116,18 @@ class Hands:
             tick=round(context.tick.timestamp() * SECOND),
             fence=context.fence, wall=time.time(), **about)
 
-    def work(self, context, seconds, fails=0.0):
+    def work(self, context, seconds, fails=0.0, looks=True):
         """Run for a number of seconds, and then succeed or fail.
 
         :param fails: probability of a failure, from 0 to 1.
+        :param looks: False means that the handler does not check its lease.
         """
         self.begin(context)
         try:
-            self._while_mine(context, seconds)
+            if looks:
+                self._while_mine(context, seconds)
+            else:
+                time.sleep(seconds)
             if _draw(context, 'fails') < fails:
                 raise RuntimeError('drawn to fail')
         except Replaced:
@@ -300,8 +314,12 @@ def make_tasks(conf, hands):
         @periodic.periodic_task(
             spacing=2, objects='list_alone', spread=True, topic=ALONE)
         def alone(self, context, key):
-            # Most of the time, the active worker is in the middle of a run.
-            hands.work(context, 0.2 + 0.8 * _draw(context, 'takes'))
+            # At most times, the active worker is in the middle of a run.
+            if is_stubborn(key):
+                hands.work(context, LONGEST / 2 * (
+                    1 + _draw(context, 'takes')), looks=False)
+            else:
+                hands.work(context, 0.2 + 0.8 * _draw(context, 'takes'))
 
         @periodic.periodic_task(spacing=17, scope='group')
         def group(self, context):

@@ -15,12 +15,11 @@ from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.election import free
 from tests.chaos.election import longest
+from tests.chaos.jobs import LONGEST
 from tests.chaos.promises import PROMISE
 from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
 
-#: Longest run of a handler of the partition, in seconds.
-LONGEST = 1.0
 #: Seconds within which a chosen worker becomes active. The runs of the active
 #: worker end first. The seconds count from the choice or, if that is later,
 #: from the end of the last fault of a server or of one of the two workers.

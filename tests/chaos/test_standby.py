@@ -11,16 +11,17 @@ import pytest
 
 from tests import checker
 from tests.chaos import books
+from tests.chaos import jobs
 from tests.chaos import plan
 from tests.chaos import standby
 from tests.chaos.active import NOBODY
 from tests.chaos.active import Asked
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
+from tests.chaos.jobs import LONGEST
 from tests.chaos.promises import PROMISE
 from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
-from tests.chaos.promotions import LONGEST
 
 SECOND = checker.SECOND
 BEGIN = 1_000_000 * SECOND
@@ -54,9 +55,9 @@ class Life:
             committed=at(seconds), worker=worker, promoted=promoted,
             fence=len({row.worker for row in self.rows} | {worker})))
 
-    def run(self, begin, end, pid, what=('start', 'end')):
+    def run(self, begin, end, pid, what=('start', 'end'), key=0):
         self.number += 1
-        about = {'job': 'alone', 'object': f'alone-{self.number}', 'tick': 0,
+        about = {'job': 'alone', 'object': f'alone-{key:03}', 'tick': 0,
                  'fence': self.number, 'attempt': 1, 'step': 0,
                  'rollback': False, 'parameters': {}, 'result': {}}
         self.tell(begin, what[0], pid, **about)
@@ -149,6 +150,21 @@ def test_a_stopped_process_runs_nothing_until_it_wakes(life):
     assert life.kinds == {'two active'}
 
 
+@pytest.mark.parametrize('kind, befell, findings', [
+    ('member cut from store', 'p1', set()), ('store cut', 'postgresql', set()),
+    ('member cut from store', 'p3', {'two active'})])
+def test_a_handler_that_checks_nothing_may_go_on_after_a_fault(
+        life, kind, befell, findings):
+    assert jobs.is_stubborn('alone-001')
+    life.window(8, 9.5, kind, befell)
+    life.run(10, 12, 1, key=1)
+    life.hand_over(11, 2)
+    assert life.kinds == findings
+
+    life.run(11.2, 12, 1, key=0)
+    assert life.kinds == {'two active'}
+
+
 def test_a_stall_of_another_process_is_no_excuse(life):
     life.run(10, 12, 1)
     life.stall(10, 15.3, 3)
@@ -169,17 +185,17 @@ def test_a_worker_that_nobody_replaces_is_found(life, why):
         life.window(10, 10 + TOO_LATE, standby.CUT_OFF, 'p1')
     else:
         life.row(10, None)
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
     life.take_over(10 + TOO_LATE, 2)
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
 
 def test_a_worker_that_takes_over_and_begins_no_run_is_found(life):
     life.die(10, 1)
     life.row(13.5, 'p2~a')
 
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
 
 def test_a_worker_that_wakes_early_need_not_be_replaced(life):
@@ -200,13 +216,13 @@ def test_a_fault_of_a_server_delays_a_take_over_until_it_is_over(
 
     life.rows[-1].committed = at(30)
     life.run(30, 31, 2)
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
 
 def test_one_spare_worker_is_enough(life):
     life.die(10, 1)
     life.window(5, 30, 'a fault', 'p2')
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
     life.window(5, 30, 'a fault', 'p3')
     life.take_over(30 + START, 2)
@@ -217,7 +233,7 @@ def test_without_a_scheduler_nobody_can_begin_a_run(life):
     life.die(10, 1)
     life.window(5, 30, 'a fault', 's1')
     life.window(5, 30, 'a fault', 's2')
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
     life.window(5, END, 'a fault', 's3')
     life.take_over(30 + START, 2)
@@ -233,7 +249,7 @@ def test_a_new_worker_that_dies_at_once_is_replaced_in_its_turn(life):
 
     life.rows[-1].committed = at(13.6 + TOO_LATE)
     life.run(13.6 + TOO_LATE, 21, 3)
-    assert life.kinds == {'late'}
+    assert life.kinds == {'not taken over'}
 
 
 def test_a_life_without_a_take_over_is_vacuous(life):
@@ -253,12 +269,12 @@ def test_a_long_plan_requires_take_overs_and_promotions():
 # 3. Signs of life
 
 @pytest.mark.parametrize('kind, befell, findings', [
-    ('member cut from ensemble', 'p1', {'early'}),
-    ('member cut from store', 'p1', {'early'}),
-    ('member cut from broker', 'p1', {'early'}),
-    ('ensemble killed', 'zookeeper', {'early'}),
-    ('store killed', 'postgresql', {'early'}),
-    ('worker frozen past its session', 'p2', {'early'}),
+    ('member cut from ensemble', 'p1', {'taken over early'}),
+    ('member cut from store', 'p1', {'taken over early'}),
+    ('member cut from broker', 'p1', {'taken over early'}),
+    ('ensemble killed', 'zookeeper', {'taken over early'}),
+    ('store killed', 'postgresql', {'taken over early'}),
+    ('worker frozen past its session', 'p2', {'taken over early'}),
     ('worker frozen past its session', 'p1', set()),
     (standby.CUT_OFF, 'p1', set())])
 def test_a_worker_with_a_sign_of_life_is_not_replaced(
@@ -276,7 +292,7 @@ def test_both_signs_may_be_lost_by_two_faults(life):
     assert life.kinds == set()
 
     life.take_over(15 + START + 1, 3)
-    assert life.kinds == {'early'}
+    assert life.kinds == {'taken over early'}
 
 
 def test_a_chosen_worker_waits_for_the_end_of_the_heartbeats_only(life):
@@ -287,7 +303,7 @@ def test_a_chosen_worker_waits_for_the_end_of_the_heartbeats_only(life):
     assert life.kinds == set()
 
     life.driver.windows.clear()
-    assert life.kinds == {'early'}
+    assert life.kinds == {'taken over early'}
 
 
 # 4. Promotions
