@@ -66,7 +66,7 @@ def _promotion(record, asked):
         for instant in (choice.begin, choice.end))
     return Promotion(
         asked.member, _outcome(record, asked, choice, after), choice.end,
-        longest(free(asked.end, choice.end, [
+        longest(free(max(asked.begin, choice.begin), choice.end, [
             *record.away([*SERVERS, before]),
             *record.away([asked.member], START)])))
 
