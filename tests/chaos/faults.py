@@ -130,17 +130,18 @@ class Happening:
         """Return whether no fault has reserved a host or server."""
         return name not in self.driver._befallen
 
-    def take_host(self, kind=None):
+    def take_host(self, kind=None, active=False):
         """Reserve one host of *kind* and return it. None means any kind.
 
-        Some faults prefer the active worker of the partition that has one.
+        :param active: True prefers the active worker of the partition that
+            has one. Some other faults prefer this worker, too.
         """
         hosts = list(self.cluster.hosts.values()) if kind is None else (
             self.cluster.of_kind(kind))
         self.random.shuffle(hosts)
-        if self.random.random() < _OF_ACTIVE:
-            active = self.cluster.active()
-            hosts.sort(key=lambda host: host.name != active)
+        if active or self.random.random() < _OF_ACTIVE:
+            first = self.cluster.active()
+            hosts.sort(key=lambda host: host.name != first)
         while True:
             for host in hosts:
                 if self.is_free(host.name) and host.program.children:
@@ -223,6 +224,8 @@ MAKERS = {
     'active killed': (active.kill,),
     'active frozen': (active.freeze,),
     'active cut off': (active.cut_off,),
+    'active cut from ensemble': (network.cut_off, 'zookeeper', True),
+    'active cut from store': (network.cut_off, 'postgresql', True),
     'active replaced': (active.promote,),
     'promotion asked': (active.ask,),
     'ensemble killed': (servers.kill, 'zookeeper'),

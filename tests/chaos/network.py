@@ -20,9 +20,13 @@ def worsen(fault, server, mode):
         way.set('pass')
 
 
-def cut_off(fault, server):
-    """Cut one running host off from a server."""
-    host = yield from fault.take_host()
+def cut_off(fault, server, active=False):
+    """Cut one running host off from a server.
+
+    :param active: True means the host of the active worker, if no other fault
+        affects it.
+    """
+    host = yield from fault.take_host(active=active)
     yield from fault.take(server)
     # No other fault affects the server meanwhile, but the others reach it.
     fault.befell.discard(server)

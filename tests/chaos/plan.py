@@ -26,6 +26,8 @@ KINDS = {
     'active killed': (0.0, 3.0),
     'active frozen': (0.0, 3.0),
     'active cut off': (0.0, 3.0),
+    'active cut from ensemble': (4.5, 6.5),
+    'active cut from store': (4.5, 6.5),
     'active replaced': (0.0, 0.0),
     'promotion asked': (0.0, 0.0),
     'ensemble killed': (1.0, 7.0),

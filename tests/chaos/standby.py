@@ -49,9 +49,11 @@ SECOND = checker.SECOND
 CUT_OFF = 'active cut off'
 # The server that each sign of life needs, and the kinds of faults of a host
 # that do not interrupt this sign.
-_MEMBERSHIP = 'zookeeper', ('member cut from store', 'member cut from broker')
+_MEMBERSHIP = 'zookeeper', (
+    'member cut from store', 'active cut from store', 'member cut from broker')
 _HEARTBEATS = 'postgresql', (
-    'member cut from ensemble', 'member cut from broker')
+    'member cut from ensemble', 'active cut from ensemble',
+    'member cut from broker')
 #: Seconds within which another worker begins a run.
 TAKES_OVER = PROMISE + SLACK
 

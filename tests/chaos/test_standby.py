@@ -271,6 +271,8 @@ def test_a_long_plan_requires_take_overs_and_promotions():
 @pytest.mark.parametrize('kind, befell, findings', [
     ('member cut from ensemble', 'p1', {'taken over early'}),
     ('member cut from store', 'p1', {'taken over early'}),
+    ('active cut from ensemble', 'p1', {'taken over early'}),
+    ('active cut from store', 'p1', {'taken over early'}),
     ('member cut from broker', 'p1', {'taken over early'}),
     ('ensemble killed', 'zookeeper', {'taken over early'}),
     ('store killed', 'postgresql', {'taken over early'}),
