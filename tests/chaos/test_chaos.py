@@ -15,7 +15,7 @@ from tests.chaos import report
 from tests.chaos.buses import BUSES
 
 SEED = 1
-MINUTES = 1.8
+MINUTES = 2.0
 #: The other bus: the faults that depend on the bus.
 BUS_MINUTES = 1.0
 
