@@ -21,6 +21,7 @@ from tests.chaos import processes
 from tests.chaos.cluster import ALONE
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SPARES
+from tests.chaos.network import CUTS
 from tests.chaos.promises import PROMISE
 from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
@@ -77,7 +78,7 @@ def cut_off(fault):
     ways = [host.ways[name] for name in SERVERS
             if name != 'broker' or fault.random.random() < 0.5]
     for way in ways:
-        way.set(fault.random.choice(['drop', 'reset', 'drop_s2c']))
+        way.set(fault.random.choice(CUTS))
     yield from _until_replaced(fault, host)
     yield fault.seconds
     for way in ways:
