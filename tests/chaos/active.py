@@ -139,7 +139,8 @@ def _has_spare(fault, active):
     """Return whether some other worker was not affected by a fault lately."""
     since = time.time_ns() // 1000 - int(START * 1e6)
     lately = {name for window in fault.driver.windows
-              if window.end > since for name in window.befell}
+              if window.end > since and window.kind != 'rolling restart'
+              for name in window.befell}
     return any(fault.is_free(name) and name not in lately
                for name in SPARES if name != active)
 

@@ -50,7 +50,10 @@ class Record:
 
     def __init__(self, told, rows, driver, begin, end):
         self.begin, self.end = begin, end
-        self.windows = driver.windows
+        #: Faults. A rolling restart is a fault of one host after another, and
+        #: each of these faults has a window of its own.
+        self.windows = [one for one in driver.windows
+                        if one.kind != 'rolling restart']
         self.asked = driver.asked
         self._hosts = {line['pid']: line['host'] for line in told}
         #: Pids of the processes that took part in the election.

@@ -157,14 +157,13 @@ class Happening:
 
     def end(self, kind, name):
         """Release a host, and record its part of this fault as a fault of its
-        own. The other hosts are not affected meanwhile.
+        own, besides the whole fault.
 
         :param kind: kind of this part.
         """
         self.driver.windows.append(books.Window(
             self._taken[name], time.time_ns() // 1000, kind,
             frozenset([name])))
-        self.befell.discard(name)
         self.release(name)
 
     def apart(self, call):

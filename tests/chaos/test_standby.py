@@ -229,6 +229,17 @@ def test_one_spare_worker_is_enough(life):
     assert life.kinds == set()
 
 
+def test_a_rolling_restart_excuses_each_host_only_while_it_restarts(life):
+    life.window(5, 40, 'rolling restart', 'p1', 'p2', 'p3', 's1', 's2', 's3')
+    life.die(10, 1)
+    assert life.kinds == {'not taken over'}
+
+    for name in 'p2', 'p3':
+        life.window(5, 30, 'restart', name)
+    life.take_over(30 + START, 2)
+    assert life.kinds == set()
+
+
 def test_without_a_scheduler_nobody_can_begin_a_run(life):
     life.die(10, 1)
     life.window(5, 30, 'a fault', 's1')
