@@ -141,7 +141,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
         rates = gauges.Rates(cluster)
         engine = journal.connect(cluster.postgresql.url)
         cluster.start()
-        waiting.wait_until(lambda: _all_run(cluster), 90)
+        waiting.wait_until(lambda: _all_run(cluster), 180)
         client = tasks.Client(cluster, seed)
         client.start()
         told('calm')
