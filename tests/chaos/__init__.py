@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults in a cluster of real processes on real servers.
 
-    plan ── faults ──► cluster: 3 schedulers, 3 workers, each with a proxy
+    plan ── faults ──► cluster: 3 schedulers, 6 workers, each with a proxy
                           │      to ZooKeeper, a broker and PostgreSQL
                           ├─► bus: RabbitMQ or Redis, and its faults
                           ├─► ledger: records of the handlers, with fences

@@ -13,12 +13,16 @@ from tests.chaos import plan
 from tests.chaos import report
 from tests.chaos.buses import BUSES
 
+#: Kinds of faults of each group. The empty name stands for all kinds.
+GROUPS = {'': plan.EVERY, 'bus': plan.OF_THE_BUS,
+          'standby': plan.OF_STANDBY}
 
-def replay(seed, minutes, bus, only=(), dense=False, bus_only=False):
+
+def replay(seed, minutes, bus, only=(), dense=False, group=''):
     """Return the command that repeats the faults of *seed*."""
     return (f'python -m tests.chaos --bus {bus.name} --seed {seed} '
             f'--minutes {minutes:g}'
-            + ' --dense' * dense + ' --bus-only' * bus_only
+            + ' --dense' * dense + f' --{group}-only' * bool(group)
             + ''.join(f" --only '{kind}'" for kind in only))
 
 
@@ -34,9 +38,14 @@ def main(arguments=None):
                         help='a kind of fault; the others are left out')
     parser.add_argument('--dense', action='store_true',
                         help='have a fault every 2 s, not every 6 or so')
-    parser.add_argument('--bus-only', action='store_true',
+    parser.add_argument('--bus-only', action='store_const', const='bus',
+                        dest='group', default='',
                         help='draw faults of the bus and its messages, and '
                         'of the processes only their death')
+    parser.add_argument('--standby-only', action='store_const',
+                        const='standby', dest='group',
+                        help='draw faults of the partition with one active '
+                        'worker, and choices of an operator')
     parser.add_argument('--place', type=pathlib.Path,
                         help='a directory for logs and records, which stay')
     options = parser.parse_args(arguments)
@@ -46,14 +55,15 @@ def main(arguments=None):
     bus = BUSES[options.bus]
     lived = life.live(
         place, options.seed, 60 * options.minutes, bus, options.only,
-        plan.DENSE if options.dense else plan.LOOSE, options.bus_only,
+        plan.DENSE if options.dense else plan.LOOSE,
+        GROUPS[options.group],
         tell=lambda text: print(text, flush=True))
     text = report.report(lived)
     (place / 'report.txt').write_text(text + '\n')
     print(text)
     if lived.findings:
         again = replay(options.seed, options.minutes, bus, options.only,
-                       options.dense, options.bus_only)
+                       options.dense, options.group)
         print(f'all logs and records: {place}\n'
               f'to have the same faults again: {again}')
         return 1

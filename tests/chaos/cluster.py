@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes: three servers, three schedulers, three workers.
+"""The processes: three servers, three schedulers, six workers.
+
+Three of the workers serve a partition with one active worker.
 
 The broker is the server of the cluster's bus; see :mod:`tests.chaos.bus`.
 Each scheduler and worker has its own proxy before each server. So a test can
@@ -7,6 +9,8 @@ cut off one process or all of them.
 """
 
 import contextlib
+import json
+import os
 import pathlib
 import re
 import subprocess
@@ -25,6 +29,10 @@ GROUP = 'chaos'
 SERVERS = ('zookeeper', 'broker', 'postgresql')
 SCHEDULERS = ('s1', 's2', 's3')
 WORKERS = ('w1', 'w2', 'w3')
+#: Workers of the partition with one active worker, and the name of this
+#: partition. The first of them is the preferred one.
+SPARES = ('p1', 'p2', 'p3')
+ALONE = 'alone'
 #: Number of points of a scheduler on the ring.
 POINTS = 40
 
@@ -37,6 +45,13 @@ GRACE = 20
 #: Size of the database's file system in megabytes.
 DISK = 1500
 
+#: The section about the partition with one active worker. All processes of
+#: the group have it.
+STANDBY = {f'partition:{ALONE}': {'mode': 'standby', 'preferred': SPARES[0]}}
+
+# Bytes at the end of the ledger in which the last runs are.
+_LATELY = 1_000_000
+
 
 class Host:
     """One scheduler or worker: its program, its configuration and its proxies.
@@ -48,6 +63,7 @@ class Host:
     def __init__(self, place, name, servers, ledger, carrier):
         self.name = name
         self.kind = 'scheduler' if name in SCHEDULERS else 'worker'
+        self.partition = ALONE if name in SPARES else 'default'
         self.place = place / name
         self.place.mkdir()
         self.ledger = ledger
@@ -68,7 +84,8 @@ class Host:
         """Prefix of the names of its queues. Each process of the host has a
         queue.
         """
-        topic = ('reports' if self.kind == 'scheduler' else 'work.default')
+        topic = ('reports' if self.kind == 'scheduler'
+                 else f'work.{self.partition}')
         return f'distperiodic.{GROUP}.{topic}.{self.name}~'
 
     @property
@@ -89,7 +106,7 @@ class Host:
             'state_path': self.place / 'state', **more}
         return programs.write_config(self.place / name, DEFAULT={
             'transport_url': self._urls['broker'],
-            'graceful_shutdown_timeout': GRACE}, distperiodic=ours)
+            'graceful_shutdown_timeout': GRACE}, distperiodic=ours, **STANDBY)
 
     def turn_clock(self, seconds):
         """Set the host's wall clock ahead by *seconds*. A negative number sets
@@ -106,8 +123,9 @@ class Host:
 
     def spawn(self, config, log=None):
         return programs.Program(
-            [*programs.PYTHON, '-m', 'tests.chaos.member', self.kind, config,
-             self.ledger, self.points_place, self.clock, self.carrier],
+            [*programs.PYTHON, '-m', 'tests.chaos.member', self.kind,
+             self.partition, config, self.ledger, self.points_place,
+             self.clock, self.carrier],
             log or self.log, append=True)
 
     def close(self):
@@ -162,10 +180,18 @@ class Cluster:
              self.book], self.place / 'ledger.log'))
         waiting.wait_until(address.exists)
         servers = {name: getattr(self, name) for name in SERVERS}
-        for name in (*SCHEDULERS, *WORKERS):
+        for name in (*SCHEDULERS, *WORKERS, *SPARES):
             host = self.hosts[name] = Host(
                 self.place, name, servers, address, self.bus.carrier)
             stack.callback(host.close)
+        #: Configuration of commands and clients, which use no proxies.
+        self.client_config = programs.write_config(
+            self.place / 'client.conf', DEFAULT={
+                'transport_url': self.broker.url}, distperiodic={
+                    'connection': self.postgresql.url, 'group': GROUP,
+                    'backend_url': self.zookeeper.url,
+                    'session_timeout': SESSION,
+                    'dispatcher': 'messaging'}, **STANDBY)
 
     def _small_disk(self, stack):
         """Mount a file system that a test can fill. Return None if this
@@ -207,3 +233,18 @@ class Cluster:
     def told(self):
         """Return the records that the ledger has written so far."""
         return programs.records(self.book)
+
+    def active(self):
+        """Return the host of :data:`SPARES` that began the last run, by the
+        end of the ledger. None means that none of them began a run lately.
+        """
+        with self.book.open('rb') as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LATELY))
+            lines = file.read().split(b'\n')[1:-1]
+        for line in lines[::-1]:
+            if b'"start"' in line or b'"step"' in line:
+                host = json.loads(line)['host']
+                if host in SPARES:
+                    return host
+        return None

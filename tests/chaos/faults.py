@@ -19,6 +19,7 @@ import traceback
 import pytest
 
 from tests import checker
+from tests.chaos import active
 from tests.chaos import books
 from tests.chaos import network
 from tests.chaos import processes
@@ -26,6 +27,8 @@ from tests.chaos import servers
 from tests.chaos.cluster import SERVERS
 
 _SOON = 0.1
+# Share of the faults of one host that prefer the active worker.
+_OF_ACTIVE = 0.4
 
 
 class Driver:
@@ -44,6 +47,8 @@ class Driver:
         self.findings = []
         #: Processes that must not run anything.
         self.strangers = set()
+        #: Choices of an operator; see :class:`tests.chaos.active.Asked`.
+        self.asked = []
 
     def live(self, plan, every=lambda: None):
         """Apply all faults of *plan*. Return when the last one is over."""
@@ -106,7 +111,8 @@ class Happening:
         #: Names of the affected hosts and servers, and pids of affected
         #: processes.
         self.befell = set()
-        self._taken = []
+        #: When each host or server was reserved, in microseconds.
+        self._taken = {}
 
     def take(self, *names):
         """Reserve hosts and servers for this fault. Wait until they are free.
@@ -115,19 +121,30 @@ class Happening:
             yield _SOON
         self.driver._befallen.update(names)
         self.befell.update(names)
-        self._taken += names
-        self.began = self.began or time.time_ns() // 1000
+        now = time.time_ns() // 1000
+        self._taken.update(dict.fromkeys(names, now))
+        self.began = self.began or now
         self.happened = True
 
-    def take_host(self, kind=None):
-        """Reserve one host of *kind* and return it. None means any kind."""
+    def is_free(self, name):
+        """Return whether no fault has reserved a host or server."""
+        return name not in self.driver._befallen
+
+    def take_host(self, kind=None, active=False):
+        """Reserve one host of *kind* and return it. None means any kind.
+
+        :param active: True prefers the active worker of the partition that
+            has one. Some other faults prefer this worker, too.
+        """
         hosts = list(self.cluster.hosts.values()) if kind is None else (
             self.cluster.of_kind(kind))
         self.random.shuffle(hosts)
+        if active or self.random.random() < _OF_ACTIVE:
+            first = self.cluster.active()
+            hosts.sort(key=lambda host: host.name != first)
         while True:
             for host in hosts:
-                if host.name not in self.driver._befallen and (
-                        host.program.children):
+                if self.is_free(host.name) and host.program.children:
                     yield from self.take(host.name)
                     return host
             yield _SOON
@@ -135,8 +152,19 @@ class Happening:
     def release(self, *names):
         """Release reserved hosts and servers; without names, all of them."""
         for name in names or list(self._taken):
-            self._taken.remove(name)
+            del self._taken[name]
             self.driver._befallen.discard(name)
+
+    def end(self, kind, name):
+        """Release a host, and record its part of this fault as a fault of its
+        own, besides the whole fault.
+
+        :param kind: kind of this part.
+        """
+        self.driver.windows.append(books.Window(
+            self._taken[name], time.time_ns() // 1000, kind,
+            frozenset([name])))
+        self.release(name)
 
     def apart(self, call):
         """Execute a slow call in a thread, and wait until it returns."""
@@ -192,6 +220,13 @@ MAKERS = {
     'name taken': (processes.take_name,),
     'clock stepped': (processes.step_clock,),
     'log full': (processes.fill_log,),
+    'active killed': (active.kill,),
+    'active frozen': (active.freeze,),
+    'active cut off': (active.cut_off,),
+    'active cut from ensemble': (network.cut_off, 'zookeeper', True),
+    'active cut from store': (network.cut_off, 'postgresql', True),
+    'active replaced': (active.promote,),
+    'promotion asked': (active.ask,),
     'ensemble killed': (servers.kill, 'zookeeper'),
     'ensemble wiped': (servers.wipe, 'zookeeper'),
     'ensemble frozen': (servers.freeze, 'zookeeper'),

@@ -75,14 +75,18 @@ def sizes(cluster, engine):
     A resource that a tick needs only for a moment is not a leak.
     """
     least = {}
+    queues = ()
     for _ in range(_LOOKS):
-        for name, number in _look(cluster, engine).items():
+        if len(queues) < len(cluster.hosts):
+            # RabbitMQ takes a second or more to list its queues.
+            queues = cluster.queues().values()
+        for name, number in _look(cluster, engine, queues).items():
             least[name] = min(number, least.get(name, number))
         time.sleep(_BETWEEN)
     return least
 
 
-def _look(cluster, engine):
+def _look(cluster, engine, queues):
     found = {}
     for host in cluster.hosts.values():
         for process in host.program.family():
@@ -108,17 +112,9 @@ def _look(cluster, engine):
             found[f'rows of {table}'] = connection.scalar(sa.text(
                 f'SELECT count(*) FROM distperiodic_{table} '  # noqa: S608
                 f'WHERE {column} IN ({ours})'))
-    return found | _queues(cluster)
-
-
-def _queues(cluster):
-    """Return the number of messages in the queues of the members, and of
-    missing queues.
-    """
-    names = cluster.queues().values()
-    found = cluster.bus.waiting(names)
-    return {'messages in queues': sum(found),
-            'queues missing': len(cluster.hosts) - len(found)}
+    waiting = cluster.bus.waiting(queues)
+    return found | {'messages in queues': sum(waiting),
+                    'queues missing': len(cluster.hosts) - len(waiting)}
 
 
 #: Allowed growth of each resource, by a prefix of its name. A resource that is

@@ -18,6 +18,7 @@ from distperiodic import periodic
 from distperiodic import tasks
 from tests import checker
 from tests.chaos import tasks as own_tasks
+from tests.chaos.cluster import ALONE
 
 SECOND = checker.SECOND
 
@@ -46,13 +47,14 @@ POLICIES = {policy.job: policy for policy in (
     Policy('group', period=17 * SECOND),
     Policy('rare', period=15 * SECOND),
     Policy('cron', period=60 * SECOND),
+    Policy('alone', period=2 * SECOND),
 )}
 #: Number of objects of each job. The numbers are small, because the cluster
 #: shares two processors with other tests. The processors must have time left
 #: for the backlog after a fault.
 OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
            'once': 10, 'slow': 4, 'spread': 30, 'own': 18, 'booked': 6,
-           'narrow': 6, 'rare': 30, 'cron': 10}
+           'narrow': 6, 'rare': 30, 'cron': 10, 'alone': 8}
 #: Jobs with long periods. The deadline of a claim is before the next tick, so
 #: the oracle requires a claim for each tick. A tick of a job with a short
 #: period may be given up for the next tick.
@@ -60,6 +62,9 @@ RARE = ('spread', 'own', 'group', 'rare', 'cron')
 #: Seconds between the ticks of an object of the job 'own'. The objects use
 #: these values in turn. Zero means the schedule of the job.
 OWN = (0, 15, 20)
+
+#: Longest run of an object of the job 'alone', in seconds.
+LONGEST = 2.0
 
 #: Seconds between two checks of the lease in a handler.
 _LOOK = 0.05
@@ -72,6 +77,13 @@ def objects_of(job):
     if job not in OBJECTS:
         return [job]
     return [f'{job}-{n:03}' for n in range(OBJECTS[job])]
+
+
+def is_stubborn(key):
+    """Return whether the handler of an object of the job 'alone' never checks
+    its lease.
+    """
+    return int(key[-3:]) % 2 == 1
 
 
 class Replaced(Exception):
@@ -104,14 +116,18 @@ class Hands:
             tick=round(context.tick.timestamp() * SECOND),
             fence=context.fence, wall=time.time(), **about)
 
-    def work(self, context, seconds, fails=0.0):
+    def work(self, context, seconds, fails=0.0, looks=True):
         """Run for a number of seconds, and then succeed or fail.
 
         :param fails: probability of a failure, from 0 to 1.
+        :param looks: False means that the handler does not check its lease.
         """
         self.begin(context)
         try:
-            self._while_mine(context, seconds)
+            if looks:
+                self._while_mine(context, seconds)
+            else:
+                time.sleep(seconds)
             if _draw(context, 'fails') < fails:
                 raise RuntimeError('drawn to fail')
         except Replaced:
@@ -209,15 +225,15 @@ def _catalogue(job):
         for key in objects_of(job)]
 
 
-def _command(name):
+def _command(module, name):
     def run(self, context, parameters):
         return self.hands.step(context, parameters)
-    return tasks.command(own_tasks.MODULE, name)(run)
+    return tasks.command(module, name)(run)
 
 
 _Commands = type('_Commands', (periodic.PeriodicTasks,), {
-    name: _command(name)
-    for name in own_tasks.COMMANDS + own_tasks.ROLLBACKS})
+    f'{module}_{name}': _command(module, name)
+    for module, names in own_tasks.COMMANDS.items() for name in names})
 
 _Catalogues = type('_Catalogues', (_Commands,), {
     f'list_{job}': _catalogue(job) for job in OBJECTS})
@@ -294,6 +310,16 @@ def make_tasks(conf, hands):
         @periodic.periodic_task(cron='* * * * *', objects='list_cron')
         def cron(self, context, key):
             hands.work(context, 0.05)
+
+        @periodic.periodic_task(
+            spacing=2, objects='list_alone', spread=True, topic=ALONE)
+        def alone(self, context, key):
+            # At most times, the active worker is in the middle of a run.
+            if is_stubborn(key):
+                hands.work(context, LONGEST / 2 * (
+                    1 + _draw(context, 'takes')), looks=False)
+            else:
+                hands.work(context, 0.2 + 0.8 * _draw(context, 'takes'))
 
         @periodic.periodic_task(spacing=17, scope='group')
         def group(self, context):

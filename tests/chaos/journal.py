@@ -49,6 +49,21 @@ BEGIN
 END $$;
 CREATE TRIGGER chaos_note_task AFTER INSERT OR UPDATE ON distperiodic_task
     FOR EACH ROW EXECUTE FUNCTION chaos_note_task();
+CREATE TABLE chaos_partition (
+    n bigserial PRIMARY KEY, name text NOT NULL, worker text,
+    fence bigint NOT NULL, promoted text,
+    by xid NOT NULL DEFAULT pg_current_xact_id()::xid);
+CREATE FUNCTION chaos_note_partition() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos_partition (name, worker, fence, promoted)
+    VALUES (NEW.name, NEW.worker, NEW.fence, NEW.promoted);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note_partition AFTER UPDATE ON distperiodic_partition
+    FOR EACH ROW WHEN (
+        (OLD.worker, OLD.fence, OLD.promoted) IS DISTINCT FROM
+        (NEW.worker, NEW.fence, NEW.promoted))
+    EXECUTE FUNCTION chaos_note_partition();
 CREATE TABLE chaos_effect (
     object text NOT NULL, tick bigint NOT NULL, fence bigint NOT NULL);
 '''
@@ -93,6 +108,17 @@ def tasks(connection):
         'SELECT chaos_task.*, '
         'CAST(extract(epoch FROM pg_xact_commit_timestamp(by)) * 1000000 '
         'AS bigint) AS committed FROM chaos_task ORDER BY n')).all()
+
+
+def partition(connection, name):
+    """Return each change of the active worker of a partition, of its fence and
+    of the member that an operator has chosen.
+    """
+    return connection.execute(sa.text(
+        'SELECT n, worker, fence, promoted, '
+        'CAST(extract(epoch FROM pg_xact_commit_timestamp(by)) * 1000000 '
+        'AS bigint) AS committed FROM chaos_partition '
+        'WHERE name = :name ORDER BY n'), {'name': name}).all()
 
 
 def effects(connection):

@@ -25,15 +25,16 @@ from tests.chaos import gauges
 from tests.chaos import jobs
 from tests.chaos import journal
 from tests.chaos import promises
+from tests.chaos import standby
 from tests.chaos import tasks
 from tests.chaos import times
 from tests.chaos.bus import Bus
+from tests.chaos.cluster import ALONE
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import Cluster
-from tests.chaos.plan import KINDS
+from tests.chaos.plan import EVERY
 from tests.chaos.plan import LOOSE
-from tests.chaos.plan import OF_THE_BUS
 from tests.chaos.plan import ON_A_SMALL_DISK
 from tests.chaos.plan import Fault
 from tests.chaos.plan import draw
@@ -106,10 +107,12 @@ class Lived:
     tasks: collections.Counter[str]
     #: Number of runs of commands by outcome.
     steps: collections.Counter[str]
+    #: Results for the partition with one active worker.
+    partition: standby.Verdict
 
 
-def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
-         tell=lambda text: None):
+def live(place, seed, seconds, bus, only=(), pause=LOOSE,
+         kinds=EVERY, tell=lambda text: None):
     """Start a cluster, apply the faults of *seed*, and check its record.
 
     :param place: an empty directory for logs and records, which stay there.
@@ -118,7 +121,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     :param bus: subclass of :class:`tests.chaos.bus.Bus`.
     :param only: kinds of the faults to apply. Empty means all kinds.
     :param pause: see :func:`tests.chaos.plan.draw`.
-    :param bus_only: True limits the plan to faults of the bus; see
+    :param kinds: kinds of faults that the plan contains, such as
         :data:`tests.chaos.plan.OF_THE_BUS`.
     :param tell: receives the lines that report the progress.
     :returns: a :class:`Lived`.
@@ -129,8 +132,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         tell(f'{time.monotonic() - began:7.1f} {text}')
     with Cluster(place, bus) as cluster:
         told('the servers serve clients')
-        without = bus.without | (KINDS.keys() - OF_THE_BUS if bus_only
-                                 else set())
+        without = bus.without | (EVERY - kinds)
         if cluster.disk is None:
             without |= ON_A_SMALL_DISK
         plan = [fault for fault in draw(seed, seconds, pause, without)
@@ -139,7 +141,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         rates = gauges.Rates(cluster)
         engine = journal.connect(cluster.postgresql.url)
         cluster.start()
-        waiting.wait_until(lambda: _all_run(cluster), 90)
+        waiting.wait_until(lambda: _all_run(cluster), 180)
         client = tasks.Client(cluster, seed)
         client.start()
         told('calm')
@@ -165,10 +167,12 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
             task_rows = journal.tasks(connection)
             booked = journal.effects(connection)
             history = _history(connection)
+            partition = journal.partition(connection, ALONE)
         engine.dispose()
         lines = cluster.told()
         told('read')
     _keep(place / 'journal.jsonl', moves)
+    _keep(place / 'partition.jsonl', partition)
     record = books.record(lines, moves, driver, begin, end)
     endings = collections.Counter(
         ending for claim in record.claims.values()
@@ -179,6 +183,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     judged = promises.judge(
         record, moves,
         {line['pid']: line['host'] for line in lines})
+    of_partition = standby.judge(lines, partition, driver, begin, end)
     facts, of_tasks = tasks.judge(
         client, lines, task_rows, steps, driver.stalls, begin, end,
         books.PATIENCE)
@@ -186,6 +191,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         seed, bus, plan, record, healed, moves, driver.windows,
         _deaths(lines, driver),
         [*driver.findings, *judged.findings, *of_tasks,
+         *of_partition.findings,
          *books.check(record, booked, history, driver.strangers)],
         collections.Counter(window.kind for window in driver.windows),
         {line['name'] for line in lines if line['what'] == 'point'},
@@ -199,7 +205,8 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
         books.due(record, moves, history),
         collections.Counter({row.task: row.status
                              for row in facts.rows}.values()),
-        collections.Counter(run.outcome or 'going on' for run in facts.runs))
+        collections.Counter(run.outcome or 'going on' for run in facts.runs),
+        of_partition)
     lived.findings += [*_growth(lived), *books.beyond(lived.due)]
     lived.findings += times.check(
         moves, lived.deaths, lived.windows, record, healed)
@@ -208,9 +215,9 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE, bus_only=False,
     return lived
 
 
-def _keep(path, moves):
+def _keep(path, rows):
     with path.open('w') as file:
-        for row in moves:
+        for row in rows:
             file.write(json.dumps(row._asdict()) + '\n')
 
 
@@ -294,7 +301,8 @@ def _growth(lived):
 
 def _vacuity(lived, lines):
     """Find everything that did not occur, and so was not tested: faults,
-    failpoints, jobs, final states, outcomes of tasks, and required claims.
+    failpoints, jobs, final states, outcomes of tasks, required claims,
+    take-overs of a partition, and promotions.
     """
     ran = {line['job'] for line in lines if line['what'] == 'end'}
     missing = {
@@ -305,6 +313,7 @@ def _vacuity(lived, lines):
         'task': {'succeeded', 'failed'} - set(lived.tasks),
         'required claim': {job for job in jobs.RARE
                            if not lived.required[job][0]},
+        'election': lived.partition.missing(lived.happened),
     }
     return [checker.Finding('vacuous', f'{what} {name!r} did not occur')
             for what, names in missing.items() for name in sorted(names)]

@@ -2,11 +2,13 @@
 """Program that runs one scheduler or worker of the cluster.
 
     python -m tests.chaos.member \
-        scheduler|worker CONFIG LEDGER POINTS CLOCK CARRIER
+        scheduler|worker PARTITION CONFIG LEDGER POINTS CLOCK CARRIER
 
-CARRIER is the class of the product that carries messages over the bus.
+PARTITION is the partition of a worker. CARRIER is the class of the product
+that carries messages over the bus.
 """
 
+import functools
 import pathlib
 import sys
 import time
@@ -14,6 +16,7 @@ import time
 from oslo_config import cfg
 
 from distperiodic import opts
+from distperiodic.flow.worker.standby import Standby
 from tests import wall_clock
 from tests.chaos import failpoints
 from tests.chaos import jobs
@@ -21,7 +24,7 @@ from tests.chaos.ledger import Ledger
 from tests.functional import served
 
 
-def main(kind, config, ledger, place, clock, carrier):
+def main(kind, partition, config, ledger, place, clock, carrier):
     time_ns = wall_clock.follow(pathlib.Path(clock))
     time.time = lambda: time_ns() / 1e9
     served.log()
@@ -34,7 +37,24 @@ def main(kind, config, ledger, place, clock, carrier):
     failpoints.Points(place, told, carrier).install(own | failpoints.BOTH)
     tasks = jobs.make_tasks(conf, jobs.Hands(
         told, conf.distperiodic.connection))
-    return served.serve(kind, conf, tasks)
+    if kind == 'scheduler':
+        return served.serve(kind, conf, tasks)
+    _announce(told)
+    return served.serve(kind, conf, tasks, partition=partition)
+
+
+def _announce(ledger):
+    """Let each process that takes part in an election tell its name.
+
+    The store knows the active worker by this name.
+    """
+    init = Standby.__init__
+
+    @functools.wraps(init)
+    def announce(self, partition, me, **options):
+        init(self, partition, me, **options)
+        ledger.tell('candidate', process=me.process)
+    Standby.__init__ = announce
 
 
 if __name__ == '__main__':

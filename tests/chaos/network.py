@@ -4,6 +4,9 @@
 import contextlib
 import time
 
+#: Modes of a proxy that interrupt a sign of life. In the mode 'drop_s2c', the
+#: requests of the host arrive, so ZooKeeper does not end its session.
+CUTS = ('drop', 'reset')
 # Seconds by which a slow connection delays each byte.
 _LATE = 0.3
 # Seconds to wait for a message if no process sends any.
@@ -20,13 +23,18 @@ def worsen(fault, server, mode):
         way.set('pass')
 
 
-def cut_off(fault, server):
-    """Cut one running host off from a server."""
-    host = yield from fault.take_host()
+def cut_off(fault, server, active=False):
+    """Cut one running host off from a server.
+
+    :param active: True means the host of the active worker, if no other fault
+        affects it. It loses the sign of life that needs this server.
+    """
+    host = yield from fault.take_host(active=active)
     yield from fault.take(server)
     # No other fault affects the server meanwhile, but the others reach it.
     fault.befell.discard(server)
-    host.ways[server].set(fault.random.choice(['drop', 'reset', 'drop_s2c']))
+    host.ways[server].set(fault.random.choice(
+        CUTS if active else [*CUTS, 'drop_s2c']))
     yield fault.seconds
     host.ways[server].set('pass')
 

@@ -23,6 +23,13 @@ KINDS = {
     'name taken': (4.0, 7.0),
     'clock stepped': (3.0, 8.0),
     'log full': (3.0, 6.0),
+    'active killed': (0.0, 3.0),
+    'active frozen': (0.0, 3.0),
+    'active cut off': (0.0, 3.0),
+    'active cut from ensemble': (4.5, 6.5),
+    'active cut from store': (4.5, 6.5),
+    'active replaced': (0.0, 0.0),
+    'promotion asked': (0.0, 0.0),
     'ensemble killed': (1.0, 7.0),
     'ensemble wiped': (0.0, 1.0),
     'ensemble frozen': (2.0, 6.0),
@@ -73,12 +80,23 @@ DENSE = (0.8, 3.5)
 
 #: Kinds of faults that need a small file system, which the test can fill.
 ON_A_SMALL_DISK = frozenset(['store disk full'])
+#: All kinds of faults.
+EVERY = frozenset(KINDS)
 #: Faults of the bus and of its messages, and deaths of processes meanwhile.
 OF_THE_BUS = frozenset(
     [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [
         'queue deleted', 'connections closed', 'garbage sent',
         'all servers away', 'scheduler killed', 'worker killed',
+        'active killed', 'active replaced',
         'killed at a step', 'frozen at a step'])
+#: Faults of the workers of the partition with one active worker, and of the
+#: servers on which its election depends.
+OF_STANDBY = frozenset(
+    [kind for kind in KINDS if kind.startswith(('active', 'worker'))] + [
+        'promotion asked', 'member cut from ensemble',
+        'member cut from store', 'member cut from broker', 'ensemble killed',
+        'ensemble cut', 'store killed', 'store cut', 'killed at a step',
+        'frozen at a step', 'rolling restart'])
 # Kinds of faults at a failpoint. They occur more often than the others,
 # because there are many failpoints.
 _AT_A_STEP = ('killed at a step', 'frozen at a step')

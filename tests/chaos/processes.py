@@ -34,12 +34,15 @@ def _stop(fault, pid):
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
     yield fault.seconds
-    yield from _go_on(fault, pid, begin)
+    yield from go_on(fault, pid, begin)
 
 
-def _go_on(fault, pid, begin):
-    # The recorded stall includes 0.3 s after the end of the stop. During this
-    # time the process may still start overdue work.
+def go_on(fault, pid, begin):
+    """Continue a process that was stopped at *begin*.
+
+    The recorded stall includes 0.3 s after the end of the stop. During this
+    time the process may still start overdue work.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     yield 0.3
@@ -53,9 +56,18 @@ def strike(fault, number):
     """
     name = fault.fault.point
     armed = fault.cluster.place / 'points' / name
-    armed.write_text(number.name)
     begin = time.time_ns() // 1000
-    yield from fault.until(lambda: not armed.exists(), _PATIENCE)
+    armed.write_text(number.name)
+
+    def is_taken():
+        nonlocal begin
+        now = time.time_ns() // 1000
+        if not armed.exists():
+            return True
+        # No process has passed the point before this time.
+        begin = now
+        return False
+    yield from fault.until(is_taken, _PATIENCE)
     armed.unlink(missing_ok=True)
     for taken in armed.parent.glob(f'{name}.*'):
         pid = int(taken.name.rpartition('.')[2])
@@ -63,7 +75,7 @@ def strike(fault, number):
         fault.befell.add(pid)
         if number is signal.SIGSTOP:
             yield fault.seconds
-            yield from _go_on(fault, pid, begin)
+            yield from go_on(fault, pid, begin)
         taken.unlink()
 
 
@@ -81,7 +93,7 @@ def roll(fault):
             host.program.kill()
         host.start()
         yield 1.0
-        fault.release(host.name)
+        fault.end('restart', host.name)
 
 
 def change_points(fault):

@@ -33,6 +33,7 @@ def report(lived):
             for effect in record.effects)),
         _counts('tasks by status', lived.tasks),
         _counts('runs of their steps by outcome', lived.steps),
+        *lived.partition.report(),
         _counts('faults by kind', lived.happened),
         f'failpoints passed: {len(lived.passed)}; processes killed or '
         'stopped at: '

@@ -22,15 +22,15 @@ from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.core.claim import State
 from distperiodic.core.workflow import CODES
 from tests import checker
-from tests import programs
 from tests.chaos import journal
-from tests.chaos.cluster import GROUP
+from tests.chaos.cluster import ALONE
 from tests.oracle import tasks as oracle
 
-#: The partition of all workers, and the commands of the steps.
-MODULE = 'default'
-COMMANDS = 'do', 'act'
-ROLLBACKS = 'undo', 'revert'
+#: The commands of each module, which is the partition of some workers.
+COMMANDS = {'default': ('do', 'act', 'undo', 'revert'),
+            ALONE: ('use', 'free')}
+_MODULES = {name: module for module, names in COMMANDS.items()
+            for name in names}
 QUEUE = 'line'
 #: Seconds between two submissions.
 PAUSE = 1.0
@@ -41,10 +41,11 @@ _LAST = 60.0
 
 
 def _step(command, rollback=None, **options):
-    found = {'normal': {'module': MODULE, 'command': command, **options}}
+    found = {'normal': {'module': _MODULES[command], 'command': command,
+                        **options}}
     if rollback:
-        found['rollback'] = {'module': MODULE, 'command': rollback,
-                             'retry': 5}
+        found['rollback'] = {'module': _MODULES[rollback],
+                             'command': rollback, 'retry': 5}
     return found
 
 
@@ -57,6 +58,8 @@ WORKFLOWS = {
     'charged': [_step('do', 'undo'),
                 _step('act', 'revert', delivery='at_most_once'),
                 _step('do', 'undo')],
+    'guarded': [_step('do', 'undo'), _step('use', 'free', retry=2),
+                _step('use', 'undo')],
 }
 
 
@@ -67,12 +70,7 @@ class Client:
         self._random = random.Random(f'tasks {seed}')
         conf = cfg.ConfigOpts()
         opts.register_opts(conf)
-        conf(['--config-file', str(programs.write_config(
-            cluster.place / 'client.conf', DEFAULT={
-                'transport_url': cluster.broker.url}, distperiodic={
-                    'connection': cluster.postgresql.url, 'group': GROUP,
-                    'backend_url': cluster.zookeeper.url,
-                    'dispatcher': 'messaging'}))])
+        conf(['--config-file', str(cluster.client_config)])
         self._client = tasks.Client(conf, workflows=WORKFLOWS)
         self._stopped = threading.Event()
         #: Monotonic time in seconds after which it does not try again.
@@ -184,9 +182,13 @@ def judge(client, told, rows, moves, stalls, begin, end, patience):
     :param rows: see :func:`tests.chaos.journal.tasks`.
     :param moves: transitions of claims of commands; see
         :func:`tests.chaos.journal.read`.
+    :param end: end of the record. Everything after it is ignored, because the
+        ledger is read later than the store.
     :param patience: microseconds within which a task must make progress.
     """
-    all_runs = runs(told)
+    all_runs = [run for run in runs(told) if run.start <= end]
+    rows = [row for row in rows if row.committed <= end]
+    moves = [row for row in moves if row.committed <= end]
     excuse(all_runs, stalls)
     facts = oracle.TaskFacts(
         begin, end, end, patience, client.submissions,

@@ -184,11 +184,14 @@ def log():
     logging.getLogger('kazoo').setLevel(logging.ERROR)
 
 
-def serve(kind, conf, tasks, workers=1):
-    """Run a service until it is stopped. Return the exit code."""
+def serve(kind, conf, tasks, workers=1, **options):
+    """Run a service until it is stopped. Return the exit code.
+
+    :param options: further arguments of the service.
+    """
     made = {'scheduler': SchedulerService, 'worker': WorkerService}[kind]
-    launcher = service.launch(conf, made(conf, tasks), workers=workers,
-                              restart_method='mutate')
+    launcher = service.launch(conf, made(conf, tasks, **options),
+                              workers=workers, restart_method='mutate')
     return launcher.wait()
 
 
