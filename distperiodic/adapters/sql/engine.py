@@ -177,11 +177,14 @@ def _bounds(dialect: str) -> str:
             f"('lock_timeout', '{_LOCKED}s'), "
             f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
             f"('statement_timeout', '{STATEMENT}s'), "
+            # A statement that is executed alone runs at the default level.
+            "('default_transaction_isolation', 'read committed'), "
             "('enable_seqscan', 'off'), "
             # The estimated cost of a plan with a disabled scan is so high
             # that PostgreSQL would compile the plan (JIT).
             "('jit', 'off')) AS bound(name, value) "
-            "WHERE current_setting(name) IN ('0', 'on')")
+            "WHERE current_setting(name) IN "
+            "('0', 'on', 'repeatable read', 'serializable')")
     # MySQL ignores the second setting as a comment, and MariaDB executes it:
     # only MariaDB has this variable.
     return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '
