@@ -476,6 +476,35 @@ def _call_all(one):
     assert one.assign_tasks(9, 'bob') == ['b', 'c', 'd']
 
 
+def test_a_statement_that_arrives_late_changes_nothing(
+        postgresql, pool, monkeypatch):
+    """The network delivers it after the call was repeated."""
+    world = World(postgresql.url)
+    one = world.dispenser(pool)
+    one.recreate_task_pool({'a': 1})
+    one.assign_tasks(1, 'ann')
+    late = []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, 'execute_alone',
+                      lambda *arguments: late.append(arguments))
+        assert one.give_back('ann', ['a'])
+    assert one.assign_tasks(1, 'ann') == ['a']
+
+    [arguments] = late
+    assert Database.execute_alone(*arguments) == []
+    assert one.check_tasks('ann', ['a'])
+    world.close()
+
+
+def test_the_other_driver_of_postgresql_gives_the_same_answers(
+        postgresql, pool):
+    url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
+    world = World(url.render_as_string(hide_password=False))
+    _call_all(world.dispenser(pool))
+    world.close()
+
+
 def test_a_transaction_after_calls_is_undone_as_a_whole(world, pool):
     store = SqlTaskPool(
         world.url, namespace='tests', pool=pool, bucket_timeout=60.0)

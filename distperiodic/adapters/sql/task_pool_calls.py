@@ -4,6 +4,11 @@
 Each statement renews the worker's bucket, and then fills the bucket, reads it,
 or moves tasks out of it. The statement is a transaction of its own.
 
+A statement names the worker's bucket by the bucket's id as well. If the answer
+to a statement is lost, the network may still deliver the statement after the
+call was repeated. The repetition gives the bucket another id, so the late
+statement does nothing.
+
 If the renewal has to wait for another call for this worker, the rest of the
 statement does not see the changes of that call. In this case, the number of
 calls after the renewal is more than one higher than the number that the rest
@@ -44,7 +49,9 @@ class Calls:
         mark = sa.bindparam('new_mark', type_=sa.BigInteger)
         at_most = sa.bindparam('at_most', type_=sa.BigInteger)
 
-        mine = sql.renew.returning(_bucket.c.id, _bucket.c.calls).cte('mine')
+        mine = sql.renew.where(_bucket.c.id == sa.bindparam(
+            'of_id', type_=sa.BigInteger)).returning(
+                _bucket.c.id, _bucket.c.calls).cte('mine')
         seen = _bucket.alias()
         alone = mine.c.calls == sa.select(seen.c.calls + 1).where(
             seen.c.pool == of_pool,

@@ -72,6 +72,8 @@ class Statements:
         self.expire = sa.delete(_bucket).where(
             this, _bucket.c.until + 0 < lease_now)
         self.stands = sa.select(_bucket.c.id).where(this)
+        #: Give the bucket ``of_bucket`` of a worker another id.
+        self.replace = sa.update(_bucket).where(this).values(id=into)
         self.buckets = sa.select(
             _bucket.c.worker, _bucket.c.id, _bucket.c.until,
             live.label('live')).where(_bucket.c.pool == of_pool)
@@ -93,7 +95,7 @@ class Statements:
             bucket=into, mark=mark, place=now)
         self.marked = sa.select(sa.func.count()).where(
             some, _task.c.mark == mark)
-        #: Move all tasks of a bucket that has expired.
+        #: Move all tasks of a bucket.
         self.empty = sa.update(_task).where(
             _task.c.bucket == of_bucket).values(bucket=into)
         #: Select and lock the first tasks of a bucket, in order of place.

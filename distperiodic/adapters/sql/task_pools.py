@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -43,9 +44,19 @@ from distperiodic.core.task_pool import Stats
 _ATTEMPTS = 5
 _NUMBERS = 1, 2 ** 31 - 1
 _IDS = 1, 2 ** 62
+#: Maximum number of buckets whose ids are kept in memory.
+_IDS_KEPT = 10_000
 # The default generator is not used: processes that seed it with the same value
 # would draw the same ids.
 _RANDOM = random.SystemRandom()
+
+
+class Bucket(NamedTuple):
+    """A bucket that was renewed."""
+
+    id: int
+    #: True if any bucket of the pool has expired.
+    expired: bool
 
 
 class SqlTaskPool:
@@ -77,6 +88,10 @@ class SqlTaskPool:
         #: the tables are recreated, the pool gets another number, so each call
         #: that finds no bucket reads the number again.
         self._number = 0
+        #: Ids of the workers' buckets, as they were last read.
+        self._ids: dict[str, int] = {}
+        #: Ids of buckets for which a statement may still arrive late.
+        self._doubtful: set[int] = set()
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -234,10 +249,14 @@ class SqlTaskPool:
         several statements: the statement has changed no task, or it is unknown
         whether it was executed, or there is no such statement.
         """
-        if call is None or not self._number:
+        bucket = self._ids.get(worker)
+        if call is None or bucket is None:
             return None
-        return self.database.execute_alone(
-            call, self._of(worker) | parameters)
+        rows = self.database.execute_alone(
+            call, self._of(worker) | {'of_id': bucket} | parameters)
+        if rows is None:
+            self._doubtful.add(bucket)
+        return rows
 
     # Buckets.
 
@@ -257,7 +276,7 @@ class SqlTaskPool:
             if attempt if found is None else found.expired:
                 expire(connection, self._sql, self._number)
             if found is not None:
-                return int(found.id)
+                return found.id
             self._dialect.insert_new(
                 connection, tables.bucket, {'worker': [worker]},
                 pool=self._number, id=_RANDOM.randrange(*_IDS),
@@ -268,8 +287,9 @@ class SqlTaskPool:
             f'{_ATTEMPTS} times while it was opened; set [distperiodic] '
             'bucket_timeout to more than the time of one call')
 
-    def _renew(self, connection: sa.Connection, worker: str) -> Any:
-        """Renew the worker's bucket, and return its row.
+    def _renew(self, connection: sa.Connection,
+               worker: str) -> Bucket | None:
+        """Renew the worker's bucket, and return it.
 
         None means that the bucket does not exist, or has expired.
         """
@@ -277,7 +297,26 @@ class SqlTaskPool:
         row = self._renewed(connection, ours) if self._number else None
         if row is None and self._find(connection) != ours['of_pool']:
             row = self._renewed(connection, self._of(worker))
-        return row
+        if row is None:
+            return None
+        bucket = int(row.id)
+        if bucket in self._doubtful:
+            bucket = self._replace(connection, worker, bucket)
+        if len(self._ids) >= _IDS_KEPT:
+            self._ids.clear()
+        self._ids[worker] = bucket
+        return Bucket(bucket, row.expired)
+
+    def _replace(self, connection: sa.Connection, worker: str,
+                 bucket: int) -> int:
+        """Give a bucket another id, and return this id."""
+        into = _RANDOM.randrange(*_IDS)
+        connection.execute(self._sql.replace, {
+            'of_pool': self._number, 'of_worker': worker,
+            'of_bucket': bucket, 'into': into})
+        connection.execute(
+            self._sql.empty, {'of_bucket': bucket, 'into': into})
+        return into
 
     def _renewed(self, connection: sa.Connection,
                  ours: dict[str, Any]) -> Any:
