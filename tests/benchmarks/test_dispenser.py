@@ -52,11 +52,11 @@ class Bare:
             'SELECT id FROM distperiodic_pool WHERE name = %s', [pool]
         ).fetchone()
         self._of = {'pool': number, 'free': tables.free_of(number),
-                    'done': tables.done_of(number), 'limit': BATCH}
+                    'done': tables.done_of(number)}
 
     def assign_tasks(self, limit, worker):
-        rows = self._connection.execute(
-            _ASSIGN, self._of | {'me': hash(worker) % 2**60 + 1}).fetchall()
+        rows = self._connection.execute(_ASSIGN, self._of | {
+            'me': hash(worker) % 2**60 + 1, 'limit': limit}).fetchall()
         return [row[0] for row in rows]
 
     def tasks_done(self, worker, tasks):

@@ -476,11 +476,9 @@ def _call_all(one):
     assert one.assign_tasks(9, 'bob') == ['b', 'c', 'd']
 
 
-def test_a_statement_that_arrives_late_changes_nothing(
-        postgresql, pool, monkeypatch):
+@pytest.mark.parametrize('world', ['postgresql'], indirect=True)
+def test_a_statement_that_arrives_late_changes_nothing(one, monkeypatch):
     """The network delivers it after the call was repeated."""
-    world = World(postgresql.url)
-    one = world.dispenser(pool)
     one.recreate_task_pool({'a': 1})
     one.assign_tasks(1, 'ann')
     late = []
@@ -494,7 +492,6 @@ def test_a_statement_that_arrives_late_changes_nothing(
     [arguments] = late
     assert Database.execute_alone(*arguments) == []
     assert one.check_tasks('ann', ['a'])
-    world.close()
 
 
 def test_the_other_driver_of_postgresql_gives_the_same_answers(
@@ -522,10 +519,8 @@ def test_a_transaction_after_calls_is_undone_as_a_whole(world, pool):
     store.close()
 
 
-def test_a_call_opens_a_new_connection_if_the_old_one_was_closed(
-        postgresql, pool):
-    world = World(postgresql.url)
-    one = world.dispenser(pool)
+@pytest.mark.parametrize('world', ['postgresql'], indirect=True)
+def test_a_call_opens_a_new_connection_if_the_old_one_was_closed(world, one):
     one.recreate_task_pool({'a': 2, 'b': 1})
     one.assign_tasks(1, 'ann')
     for call in (lambda: one.assign_tasks(2, 'ann') == ['a', 'b'],
@@ -537,7 +532,6 @@ def test_a_call_opens_a_new_connection_if_the_old_one_was_closed(
             "WHERE backend_type = 'client backend' "
             'AND pid <> pg_backend_pid()')).all())
         assert call()
-    world.close()
 
 
 def test_tables_that_were_recreated_hold_no_pool(world, one):
@@ -596,15 +590,14 @@ def test_calls_for_one_worker_at_once_do_not_exceed_its_limit(world, pool):
         assert one.tasks_done('ann', answers[0])
 
 
+@pytest.mark.parametrize('world', ['postgresql'], indirect=True)
 def test_a_call_sees_the_call_of_its_worker_for_which_it_waited(
-        postgresql, pool):
-    world = World(postgresql.url)
-    one = world.dispenser(pool)
+        world, pool, one):
     one.recreate_task_pool({'a': 2, 'b': 1})
     one.assign_tasks(1, 'ann')
 
     # Another call assigns 'b', and has not committed yet.
-    engine = make_engine(postgresql.url)
+    engine = make_engine(world.url)
     with (engine.begin() as connection,
           concurrent.futures.ThreadPoolExecutor(1) as threads):
         bucket = connection.execute(
@@ -623,7 +616,6 @@ def test_a_call_sees_the_call_of_its_worker_for_which_it_waited(
 
         assert answer.result()
     engine.dispose()
-    world.close()
 
 
 def test_only_one_of_many_calls_ends_a_task(world, pool):
