@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignments of the task dispenser, in batches of ten.
 
-Four processes repeatedly pull ten tasks and complete them. Three programs
-alternate in each round: the dispenser; its bare statements on PostgreSQL, each
-with a commit; and the classic dispenser on Redis. A second table compares a
-pool of a thousand tasks with a pool of a million, with one process.
+Four processes repeatedly pull ten tasks and complete them. Then each process
+assigns ten tasks to each of many workers, and completes none. Three programs
+alternate in each round: the dispenser; its bare statements on PostgreSQL; and
+the classic dispenser on Redis. A second table compares a pool of a thousand
+tasks with a pool of a million, with one process.
 """
 
-import statistics
 import time
 import uuid
 
@@ -24,6 +24,8 @@ from tests.benchmarks.classic import ClassicDispenser
 BATCH = 10
 PROCESSES = 4
 SECONDS = 3.0
+#: Number of workers to which each process assigns tasks.
+WORKERS = 500
 FEW, MANY = 1_000, 1_000_000
 
 _ASSIGN = (
@@ -38,28 +40,28 @@ _DONE = (
 
 
 class Bare:
-    """The two statements, each with its commit. No bucket expires."""
+    """The two statements. Each is a transaction, so it takes one round trip.
+
+    No bucket expires.
+    """
 
     def __init__(self, url, pool):
-        self._connection = psycopg.connect(url)
+        self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute('SET enable_seqscan = off')
         [number] = self._connection.execute(
             'SELECT id FROM distperiodic_pool WHERE name = %s', [pool]
         ).fetchone()
-        self._connection.commit()
         self._of = {'pool': number, 'free': tables.free_of(number),
-                    'done': tables.done_of(number), 'limit': BATCH}
+                    'done': tables.done_of(number)}
 
     def assign_tasks(self, limit, worker):
-        rows = self._connection.execute(
-            _ASSIGN, self._of | {'me': hash(worker) % 2**60 + 1}).fetchall()
-        self._connection.commit()
+        rows = self._connection.execute(_ASSIGN, self._of | {
+            'me': hash(worker) % 2**60 + 1, 'limit': limit}).fetchall()
         return [row[0] for row in rows]
 
     def tasks_done(self, worker, tasks):
         self._connection.execute(_DONE, self._of | {
             'me': hash(worker) % 2**60 + 1, 'tasks': tasks})
-        self._connection.commit()
         return True
 
     def close(self):
@@ -70,38 +72,41 @@ KINDS = {'distperiodic': dispensed.dispenser, 'bare statements': Bare,
          'classic on Redis': ClassicDispenser}
 
 
-def pull(kind, url, pool, worker, ready, begin, numbers):
-    """Pull and complete batches for some seconds. Report the tasks per second.
+def pull(kind, url, pool, worker, together, rates):
+    """Report the tasks per second of one process: those that it assigns and
+    completes, and those that it only assigns.
     """
     one = KINDS[kind](url, pool)
-    one.tasks_done(worker, one.assign_tasks(BATCH, worker))
-    ready.release()
-    begin.wait()
+    others = [f'{worker}-{number}' for number in range(WORKERS)]
+    for each in [worker, *others]:
+        one.tasks_done(each, one.assign_tasks(1, each))
+    together.wait()
     number, began = 0, time.perf_counter()
     while time.perf_counter() < began + SECONDS:
         tasks = one.assign_tasks(BATCH, worker)
         assert one.tasks_done(worker, tasks)
         number += len(tasks)
-    numbers.put(number / (time.perf_counter() - began))
+    both = number / (time.perf_counter() - began)
+    together.wait()
+    began = time.perf_counter()
+    number = sum(len(one.assign_tasks(BATCH, other)) for other in others)
+    rates.put((both, number / (time.perf_counter() - began)))
     one.close()
 
 
-def rate(kind, url, pool):
-    """Return the assigned and completed tasks per second of all processes."""
-    ready, begin = measuring.SPAWN.Semaphore(0), measuring.SPAWN.Event()
-    numbers = measuring.SPAWN.Queue()
+def rates(kind, url, pool):
+    """Return the rates of :func:`pull`, each as the sum of all processes."""
+    together = measuring.SPAWN.Barrier(PROCESSES)
+    found = measuring.SPAWN.Queue()
     processes = [measuring.SPAWN.Process(target=pull, args=(
-        kind, url, pool, f'worker-{number}', ready, begin, numbers))
+        kind, url, pool, f'worker-{number}', together, found))
         for number in range(PROCESSES)]
     for process in processes:
         process.start()
-    for _ in processes:
-        ready.acquire()
-    begin.set()
-    total = sum(numbers.get() for _ in processes)
+    each = [found.get() for _ in processes]
     for process in processes:
         process.join()
-    return total
+    return tuple(map(sum, zip(*each, strict=True)))
 
 
 def settle(url):
@@ -117,29 +122,34 @@ def settle(url):
 def test_four_processes_pull_ten_tasks_at_a_time(postgresql, redis):
     schema.sync(postgresql.url)
     found = {kind: [] for kind in KINDS}
-    for _ in range(measuring.rounds(3)):
+    for _ in range(measuring.rounds()):
         for kind in KINDS:
             pool = f'pool-{uuid.uuid4().hex[:12]}'
             url = redis.url if 'Redis' in kind else postgresql.url
             filler = (ClassicDispenser if 'Redis' in kind
                       else dispensed.dispenser)(url, pool)
             filler.recreate_task_pool(
-                {number: number % 997 for number in range(200_000)})
+                {number: number % 997 for number in range(150_000)})
             filler.close()
             if url == postgresql.url:
                 settle(url)
-            found[kind].append(rate(kind, url, pool))
-    medians = {kind: statistics.median(rates)
-               for kind, rates in found.items()}
+            found[kind].append(rates(kind, url, pool))
+    figures = {kind: [measuring.Figure.of(values) for values in zip(
+        *several, strict=True)] for kind, several in found.items()}
     with measuring.table(
-            f'assigned and ended tasks, {PROCESSES} processes, batches of '
-            f'{BATCH}', 'program', 'tasks/s', 'least-most', 'of bare',
+            f'tasks per second, {PROCESSES} processes, batches of {BATCH}',
+            'program', 'assigned and ended', 'least-most', 'of bare',
+            'only assigned', 'least-most', 'of bare',
             file=__file__, versions=('SQLAlchemy', 'psycopg', 'redis')
     ) as row:
-        for kind, rates in found.items():
-            share = medians[kind] / medians['bare statements']
-            row(kind, f'{medians[kind]:,.0f}',
-                f'{min(rates):,.0f}-{max(rates):,.0f}', f'{share:.0%}')
+        for kind, both in figures.items():
+            cells = []
+            for figure, bare in zip(
+                    both, figures['bare statements'], strict=True):
+                cells += [f'{figure.median:,.0f}',
+                          f'{figure.least:,.0f}-{figure.most:,.0f}',
+                          f'{figure.median / bare.median:.0%}']
+            row(kind, *cells)
 
 
 def test_a_large_pool_costs_what_a_small_one_does(database):

@@ -25,6 +25,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.engine import make_engine
 from distperiodic.adapters.sql.task_pools import SqlTaskPool
 from tests import dispensed
 from tests.waiting import wait_until
@@ -452,6 +453,19 @@ def test_a_repeated_transaction_gives_the_same_answer(one, monkeypatch):
         return write(database, work)
     write = Database.write
     monkeypatch.setattr(Database, 'write', twice)
+    _call_all(one)
+
+
+def test_a_repeated_statement_gives_the_same_answer(one, monkeypatch):
+    """The statement was committed, but the dispenser received no answer."""
+    def lost(database, *arguments):
+        execute(database, *arguments)
+    execute = Database.execute_alone
+    monkeypatch.setattr(Database, 'execute_alone', lost)
+    _call_all(one)
+
+
+def _call_all(one):
     one.recreate_task_pool({'a': 4, 'b': 3, 'c': 2, 'd': 1})
 
     assert one.assign_tasks(3, 'ann') == ['a', 'b', 'c']
@@ -460,6 +474,64 @@ def test_a_repeated_transaction_gives_the_same_answer(one, monkeypatch):
     assert one.give_back('ann', ['b'])
     assert not one.give_back('ann', ['b'])
     assert one.assign_tasks(9, 'bob') == ['b', 'c', 'd']
+
+
+@pytest.mark.parametrize('world', ['postgresql'], indirect=True)
+def test_a_statement_that_arrives_late_changes_nothing(one, monkeypatch):
+    """The network delivers it after the call was repeated."""
+    one.recreate_task_pool({'a': 1})
+    one.assign_tasks(1, 'ann')
+    late = []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, 'execute_alone',
+                      lambda *arguments: late.append(arguments))
+        assert one.give_back('ann', ['a'])
+    assert one.assign_tasks(1, 'ann') == ['a']
+
+    [arguments] = late
+    assert Database.execute_alone(*arguments) == []
+    assert one.check_tasks('ann', ['a'])
+
+
+def test_the_other_driver_of_postgresql_gives_the_same_answers(
+        postgresql, pool):
+    url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
+    world = World(url.render_as_string(hide_password=False))
+    _call_all(world.dispenser(pool))
+    world.close()
+
+
+def test_a_transaction_after_calls_is_undone_as_a_whole(world, pool):
+    store = SqlTaskPool(
+        world.url, namespace='tests', pool=pool, bucket_timeout=60.0)
+    store.recreate({'sa': 1.0}, as_of=None, done_retention=60.0)
+    for _ in range(2):
+        assert store.assign(1, 'ann') == ['sa']
+
+    def fail(connection):
+        connection.execute(sa.delete(tables.pool_task))
+        raise RuntimeError('failed')
+    with pytest.raises(RuntimeError, match='failed'):
+        store.database.write(fail)
+
+    assert store.held('ann') == {'sa'}
+    store.close()
+
+
+@pytest.mark.parametrize('world', ['postgresql'], indirect=True)
+def test_a_call_opens_a_new_connection_if_the_old_one_was_closed(world, one):
+    one.recreate_task_pool({'a': 2, 'b': 1})
+    one.assign_tasks(1, 'ann')
+    for call in (lambda: one.assign_tasks(2, 'ann') == ['a', 'b'],
+                 lambda: one.check_tasks('ann', ['a', 'b']),
+                 lambda: one.tasks_done('ann', ['a']),
+                 lambda: one.give_back('ann', ['b'])):
+        world.database.write(lambda connection: connection.execute(sa.text(
+            'SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity '
+            "WHERE backend_type = 'client backend' "
+            'AND pid <> pg_backend_pid()')).all())
+        assert call()
 
 
 def test_tables_that_were_recreated_hold_no_pool(world, one):
@@ -516,6 +588,34 @@ def test_calls_for_one_worker_at_once_do_not_exceed_its_limit(world, pool):
         assert answers == [answers[0]] * 6
         assert len(answers[0]) == 10
         assert one.tasks_done('ann', answers[0])
+
+
+@pytest.mark.parametrize('world', ['postgresql'], indirect=True)
+def test_a_call_sees_the_call_of_its_worker_for_which_it_waited(
+        world, pool, one):
+    one.recreate_task_pool({'a': 2, 'b': 1})
+    one.assign_tasks(1, 'ann')
+
+    # Another call assigns 'b', and has not committed yet.
+    engine = make_engine(world.url)
+    with (engine.begin() as connection,
+          concurrent.futures.ThreadPoolExecutor(1) as threads):
+        bucket = connection.execute(
+            sa.update(tables.bucket).where(
+                tables.bucket.c.worker == 'ann',
+                tables.bucket.c.pool == sa.select(tables.pool.c.id).where(
+                    tables.pool.c.name == pool).scalar_subquery()
+            ).values(calls=tables.bucket.c.calls + 1).returning(
+                tables.bucket.c.id, tables.bucket.c.pool)).one()
+        connection.execute(sa.update(tables.pool_task).where(
+            tables.pool_task.c.pool == bucket.pool).values(bucket=bucket.id))
+        answer = threads.submit(one.tasks_done, 'ann', ['a', 'b'])
+        wait_until(lambda: connection.execute(sa.text(
+            'SELECT count(*) FROM pg_locks WHERE NOT granted')).scalar())
+        connection.commit()
+
+        assert answer.result()
+    engine.dispose()
 
 
 def test_only_one_of_many_calls_ends_a_task(world, pool):

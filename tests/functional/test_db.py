@@ -515,6 +515,21 @@ def test_a_server_that_may_only_be_read_is_one_line(postgresql):
     store.close()
 
 
+@pytest.mark.parametrize('level', ['repeatable read', 'serializable'])
+def test_a_statement_sees_what_others_committed_whatever_the_default(
+        postgresql, level):
+    url = sa.make_url(postgresql.url).update_query_dict({
+        'options': '-c default_transaction_isolation='
+                   + level.replace(' ', r'\ ')})
+    engine = database.make_engine(url.render_as_string(hide_password=False))
+    for isolation in 'AUTOCOMMIT', 'READ COMMITTED':
+        with engine.connect().execution_options(
+                isolation_level=isolation) as connection:
+            assert connection.execute(sa.text(
+                'SHOW transaction_isolation')).scalar() == 'read committed'
+    engine.dispose()
+
+
 def test_a_statement_that_takes_too_long_is_one_line(postgresql):
     schema.sync(postgresql.url)
     store = SqlClaimStore(

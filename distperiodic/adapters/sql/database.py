@@ -77,6 +77,10 @@ class Database:
         #: The name of the database; with SQLite, its file.
         self.name = self._engine.url.database or ''
         self._connection: sa.Connection | None = None
+        # Cursor of the driver on this connection, for execute_alone().
+        self._cursor: Any = None
+        # Text and constants of the statements that were executed alone.
+        self._texts: dict[sa.Executable, tuple[str, dict[str, Any]]] = {}
         #: Number of connections that were opened so far.
         self.opened = 0
         self._pid = os.getpid()
@@ -98,6 +102,52 @@ class Database:
         On SQLite this does not block writers, and *work* reads one snapshot.
         """
         return self._run(work, read_only=True)
+
+    def execute_alone(self, statement: sa.Executable,
+                      parameters: dict[str, Any]) -> Sequence[Any] | None:
+        """Execute a statement that is a transaction of its own; return rows.
+
+        This is for PostgreSQL, and for statements that take less time than
+        SQLAlchemy needs to execute them. The statement is executed by the
+        driver in autocommit mode: one round trip instead of three. The values
+        of *parameters* and of the rows are those of the driver.
+
+        :returns: None means that there is no connection yet, or that the
+            driver raised an error. In the latter case the statement may or may
+            not have been committed. Then call :meth:`write`, which connects,
+            retries, and converts errors.
+        """
+        connection = self._connection
+        if connection is None or self._pid != os.getpid():
+            return None
+        try:
+            with self._watchdog or contextlib.nullcontext():
+                if self._cursor is None:
+                    self._cursor = connection.connection.cursor()
+                driver = self._cursor.connection
+                text, constants = self._text_of(statement)
+                driver.autocommit = True
+                self._cursor.execute(text, constants | parameters)
+                rows: Sequence[Any] = self._cursor.fetchall()
+                driver.autocommit = False
+                return rows
+        except BaseException as exc:
+            # The connection may still be in autocommit mode.
+            self.close()
+            if not isinstance(exc, self._engine.dialect.loaded_dbapi.Error):
+                raise
+            LOG.debug('statement failed: reason=%s', reason_of(exc))
+            return None
+
+    def _text_of(self, statement: Any) -> tuple[str, dict[str, Any]]:
+        """Return the text of a statement, and the constants in it by name."""
+        found = self._texts.get(statement)
+        if found is None:
+            compiled = statement.compile(dialect=self._engine.dialect)
+            found = self._texts[statement] = str(compiled), {
+                name: value for name, value in compiled.params.items()
+                if value is not None}
+        return found
 
     def _run(self, work: Callable[[sa.Connection], T], read_only: bool) -> T:
         begun = self._monotonic()
@@ -145,7 +195,7 @@ class Database:
         if self._pid != os.getpid():
             # The inherited connection belongs to the parent.
             self._engine.dispose(close=False)
-            self._connection = None
+            self._connection = self._cursor = None
             self._pid = os.getpid()
         if self._connection is None:
             connection = self._engine.connect()
@@ -176,6 +226,7 @@ class Database:
     def close(self) -> None:
         """Close the connection; the next transaction opens a new one."""
         connection, self._connection = self._connection, None
+        self._cursor = None
         if connection is not None and self._pid == os.getpid():
             try:
                 connection.close()

@@ -166,7 +166,7 @@ def make_engine(connection_url: str, bounded: bool = True,
 
 def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
-        # Keep values that are set for this user or in the URL. Every statement
+        # Keep limits that are set for this user or in the URL. Every statement
         # of the store can use an index, so sequential scans are disabled.
         # Otherwise a plan that was cached for a table of a few rows could read
         # a million rows later.
@@ -176,11 +176,14 @@ def _bounds(dialect: str) -> str:
             f"('lock_timeout', '{_LOCKED}s'), "
             f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
             f"('statement_timeout', '{STATEMENT}s'), "
+            # A statement in autocommit mode has the default isolation level.
+            "('default_transaction_isolation', 'read committed'), "
             "('enable_seqscan', 'off'), "
             # The estimated cost of a plan with a disabled scan is so high
             # that PostgreSQL would compile the plan (JIT).
             "('jit', 'off')) AS bound(name, value) "
-            "WHERE current_setting(name) IN ('0', 'on')")
+            "WHERE current_setting(name) IN "
+            "('0', 'on', 'repeatable read', 'serializable')")
     # MySQL ignores the second setting as a comment, and MariaDB executes it:
     # only MariaDB has this variable.
     return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '

@@ -9,8 +9,6 @@ the task must be. Some statements skip locked rows, so that callers do not wait
 for each other. The correctness of the results does not depend on this.
 """
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
@@ -74,6 +72,8 @@ class Statements:
         self.expire = sa.delete(_bucket).where(
             this, _bucket.c.until + 0 < lease_now)
         self.stands = sa.select(_bucket.c.id).where(this)
+        #: Give the bucket ``of_bucket`` of a worker another id.
+        self.replace = sa.update(_bucket).where(this).values(id=into)
         self.buckets = sa.select(
             _bucket.c.worker, _bucket.c.id, _bucket.c.until,
             live.label('live')).where(_bucket.c.pool == of_pool)
@@ -95,7 +95,7 @@ class Statements:
             bucket=into, mark=mark, place=now)
         self.marked = sa.select(sa.func.count()).where(
             some, _task.c.mark == mark)
-        #: Move all tasks of a bucket that has expired.
+        #: Move all tasks of a bucket.
         self.empty = sa.update(_task).where(
             _task.c.bucket == of_bucket).values(bucket=into)
         #: Select and lock the first tasks of a bucket, in order of place.
@@ -126,56 +126,6 @@ class Statements:
         self.numbers = sa.select(_bucket.c.id, sa.func.count()).join_from(
             _bucket, _task, _task.c.bucket == _bucket.c.id).where(
                 _bucket.c.pool == of_pool).group_by(_bucket.c.id)
-
-        #: Statements that each renew the worker's bucket and do one more
-        #: thing: fill it up to ``at_most`` tasks, read it, or move tasks out
-        #: of it. None means that this database has no such statement.
-        self.renew_and_fill: Any = None
-        self.renew_and_read: Any = None
-        self.renew_and_give_back: Any = None
-        self.renew_and_finish: Any = None
-        if dialect.name != 'postgresql':
-            return
-        mine = self.renew.returning(
-            _bucket.c.id, _bucket.c.calls, any_expired).cte('mine')
-        its = _task.c.bucket == sa.select(mine.c.id).scalar_subquery()
-        self.renew_and_read = sa.select(*columns).where(its)
-        self.renew_and_give_back = sa.update(_task).where(some, its).values(
-            bucket=into, mark=mark).returning(_task.c.task)
-        self.renew_and_finish = sa.update(_task).where(some, its).values(
-            bucket=into, mark=mark, place=now).returning(_task.c.task)
-        # If the renewal waited for another call for this worker, the rest of
-        # the statement does not see the changes of that call. In this case,
-        # the number of calls after the renewal is more than one higher than
-        # the number that the rest of the statement sees. Then change nothing.
-        seen = _bucket.alias()
-        usable = sa.select(mine.c.id).where(
-            sa.not_(mine.c.expired),
-            mine.c.calls == sa.select(seen.c.calls + 1).where(
-                seen.c.pool == of_pool,
-                seen.c.worker == sa.bindparam('of_worker')
-            ).scalar_subquery()).cte('usable')
-        target = sa.select(usable.c.id).scalar_subquery()
-        held = sa.select(*columns, _task.c.bucket).where(
-            _task.c.bucket == target).cte('held')
-        missing = (
-            at_most * _number_of(usable) - _number_of(held))
-        # Select the keys as an array: with a join, the database could read all
-        # tasks.
-        first = sa.func.array(sa.select(_task.c.task).where(
-            _task.c.bucket == of_bucket).order_by(*reversed(columns)).limit(
-                sa.func.greatest(0, missing)).with_for_update(
-                    skip_locked=True).scalar_subquery())
-        won = sa.update(_task).where(
-            _task.c.pool == of_pool, _task.c.task == sa.any_(first),
-            _task.c.bucket + 0 == of_bucket).values(
-                bucket=target).returning(
-                    *columns, _task.c.bucket).cte('won')
-        self.renew_and_fill = sa.union_all(sa.select(held), sa.select(won))
-
-
-def _number_of(rows: Any) -> Any:
-    return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
 def stats_of(connection: sa.Connection, sql: Statements,

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -28,6 +29,7 @@ from distperiodic.adapters.sql import task_pool_recreation
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.tables import done_of
 from distperiodic.adapters.sql.tables import free_of
+from distperiodic.adapters.sql.task_pool_calls import Calls
 from distperiodic.adapters.sql.task_pool_recreation import AT_A_TIME
 from distperiodic.adapters.sql.task_pool_recreation import chunks
 from distperiodic.adapters.sql.task_pool_recreation import expire
@@ -42,9 +44,19 @@ from distperiodic.core.task_pool import Stats
 _ATTEMPTS = 5
 _NUMBERS = 1, 2 ** 31 - 1
 _IDS = 1, 2 ** 62
+#: Maximum number of buckets whose ids are kept in memory.
+_IDS_KEPT = 10_000
 # The default generator is not used: processes that seed it with the same value
 # would draw the same ids.
 _RANDOM = random.SystemRandom()
+
+
+class Bucket(NamedTuple):
+    """A bucket that was renewed."""
+
+    id: int
+    #: True if any bucket of the pool has expired.
+    expired: bool
 
 
 class SqlTaskPool:
@@ -68,6 +80,7 @@ class SqlTaskPool:
             connection_url, schema.check_connection, **options)
         self._dialect = self.database.dialect
         self._sql = Statements(self._dialect)
+        self._calls = Calls(self._dialect, self._sql)
         self._name = pool
         self._key = {'of_space': namespace, 'of_name': pool}
         self._microseconds = round(bucket_timeout * 1e6)
@@ -75,6 +88,10 @@ class SqlTaskPool:
         #: the tables are recreated, the pool gets another number, so each call
         #: that finds no bucket reads the number again.
         self._number = 0
+        #: Ids of the workers' buckets, as they were last read.
+        self._ids: dict[str, int] = {}
+        #: Ids of buckets for which a statement may still arrive late.
+        self._doubtful: set[int] = set()
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -95,67 +112,39 @@ class SqlTaskPool:
             transactions have locked all further free tasks.
         :raises PoolNotFound: the pool does not exist.
         """
+        rows = self._alone(self._calls.fill, worker, {
+            'of_bucket': free_of(self._number), 'at_most': limit})
+        # One of the rows is no task. The statement frees no surplus.
+        if rows and len(rows) <= limit + 1:
+            return [row[1] for row in sorted(rows)[1:]]
         return self.database.write(
             lambda connection: self._assign(connection, limit, worker))
 
     def _assign(self, connection: sa.Connection, limit: int,
                 worker: str) -> list[str]:
-        bucket, rows = self._fill(connection, limit, worker)
-        keys = [row.task for row in rows]
-        if len(keys) > limit:
-            self._move(connection, self._sql.move, bucket,
-                       free_of(self._number), keys[limit:])
-        return keys[:limit]
-
-    def _fill(self, connection: sa.Connection, limit: int,
-              worker: str) -> tuple[int, list[Any]]:
-        """Fill the worker's bucket up to *limit* tasks.
-
-        :returns: the id of the bucket, and its tasks in order of place.
-        """
-        rows = self._renew_and_fill(connection, limit, worker)
-        if rows:
-            return rows[0].bucket, rows
         bucket = self._open(connection, worker)
-        rows = self._renew_and_fill(connection, limit, worker)
-        if rows:
-            return bucket, rows
         its, free = {'of_bucket': bucket}, free_of(self._number)
-        rows = list(connection.execute(self._sql.content, its))
-        if len(rows) < limit:
+        keys = connection.execute(self._sql.content, its).scalars().all()
+        if len(keys) < limit:
             found = connection.execute(self._sql.best, {
-                'of_bucket': free, 'at_most': limit - len(rows)})
+                'of_bucket': free, 'at_most': limit - len(keys)})
             self._move(connection, self._sql.move, free, bucket,
-                       [row.task for row in found])
-            rows = list(connection.execute(self._sql.content, its))
-        return bucket, rows
-
-    def _renew_and_fill(self, connection: sa.Connection, limit: int,
-                        worker: str) -> list[Any]:
-        """Fill the worker's bucket in one statement, if that is possible.
-
-        :returns: the tasks in the bucket, in order of place. An empty list
-            means that the bucket is empty, or that one statement is not
-            enough.
-        """
-        if self._sql.renew_and_fill is None or not self._number:
-            return []
-        return sorted(connection.execute(
-            self._sql.renew_and_fill, self._of(worker) | {
-                'of_bucket': free_of(self._number), 'at_most': limit}),
-            key=_by_place)
+                       found.scalars())
+            keys = connection.execute(self._sql.content, its).scalars().all()
+        if len(keys) > limit:
+            self._move(connection, self._sql.move, bucket, free, keys[limit:])
+        return list(keys[:limit])
 
     def held(self, worker: str) -> set[str]:
         """Return the tasks in the worker's bucket.
 
         :raises PoolNotFound: the pool does not exist.
         """
+        rows = self._alone(self._calls.read, worker, {})
+        if rows:
+            return {row[0] for row in rows}
+
         def work(connection: sa.Connection) -> set[str]:
-            if self._sql.renew_and_read is not None and self._number:
-                rows = connection.execute(
-                    self._sql.renew_and_read, self._of(worker)).all()
-                if rows:
-                    return {row.task for row in rows}
             bucket = self._renew(connection, worker)
             return set() if bucket is None else {
                 row.task for row in connection.execute(
@@ -169,7 +158,7 @@ class SqlTaskPool:
         :raises PoolNotFound: the pool does not exist.
         """
         return self._leave(worker, keys, done_of, self._sql.finish,
-                           self._sql.renew_and_finish)
+                           self._calls.finish)
 
     def give_back(self, worker: str, keys: Sequence[str]) -> bool:
         """Free the tasks *keys* that are in the worker's bucket.
@@ -178,23 +167,21 @@ class SqlTaskPool:
         :raises PoolNotFound: the pool does not exist.
         """
         return self._leave(worker, keys, free_of, self._sql.give_back,
-                           self._sql.renew_and_give_back)
+                           self._calls.give_back)
 
     def _leave(self, worker: str, keys: Sequence[str],
                into: Callable[[int], int], statement: Any,
-               at_once: Any) -> bool:
+               call: Any) -> bool:
         # If the answer to a commit is lost, the transaction is repeated. If
         # the first attempt was successful, the rows then contain the mark.
         mark = {'new_mark': _RANDOM.randrange(*_IDS)}
+        if 0 < len(keys) <= AT_A_TIME:
+            rows = self._alone(call, worker, mark | {
+                'into': into(self._number), 'keys': self._dialect.keys(keys)})
+            if rows:
+                return len(rows) == len(keys)
 
         def work(connection: sa.Connection) -> bool:
-            if at_once is not None and self._number and (
-                    0 < len(keys) <= AT_A_TIME):
-                rows = connection.execute(at_once, self._of(worker) | mark | {
-                    'into': into(self._number),
-                    'keys': self._dialect.keys(keys)}).all()
-                if len(rows) == len(keys):
-                    return True
             bucket = self._renew(connection, worker)
             if bucket is not None:
                 self._move(connection, statement, bucket.id,
@@ -254,6 +241,23 @@ class SqlTaskPool:
                 {'id': [_RANDOM.randrange(*_NUMBERS)]},
                 space=self._key['of_space'], name=self._name, recreated=0)
 
+    def _alone(self, call: Any, worker: str,
+               parameters: dict[str, Any]) -> Sequence[Any] | None:
+        """Execute a call that is one statement, and return its rows.
+
+        If there are none, the call must be repeated as a transaction of
+        several statements: the statement has changed no task, or it is unknown
+        whether it was executed, or there is no such statement.
+        """
+        bucket = self._ids.get(worker)
+        if call is None or bucket is None:
+            return None
+        rows = self.database.execute_alone(
+            call, self._of(worker) | {'of_id': bucket} | parameters)
+        if rows is None:
+            self._doubtful.add(bucket)
+        return rows
+
     # Buckets.
 
     def _of(self, worker: str) -> dict[str, Any]:
@@ -272,7 +276,7 @@ class SqlTaskPool:
             if attempt if found is None else found.expired:
                 expire(connection, self._sql, self._number)
             if found is not None:
-                return int(found.id)
+                return found.id
             self._dialect.insert_new(
                 connection, tables.bucket, {'worker': [worker]},
                 pool=self._number, id=_RANDOM.randrange(*_IDS),
@@ -283,8 +287,9 @@ class SqlTaskPool:
             f'{_ATTEMPTS} times while it was opened; set [distperiodic] '
             'bucket_timeout to more than the time of one call')
 
-    def _renew(self, connection: sa.Connection, worker: str) -> Any:
-        """Renew the worker's bucket, and return its row.
+    def _renew(self, connection: sa.Connection,
+               worker: str) -> Bucket | None:
+        """Renew the worker's bucket, and return it.
 
         None means that the bucket does not exist, or has expired.
         """
@@ -292,11 +297,30 @@ class SqlTaskPool:
         row = self._renewed(connection, ours) if self._number else None
         if row is None and self._find(connection) != ours['of_pool']:
             row = self._renewed(connection, self._of(worker))
-        return row
+        if row is None:
+            return None
+        bucket = int(row.id)
+        if bucket in self._doubtful:
+            bucket = self._replace(connection, worker, bucket)
+        if len(self._ids) >= _IDS_KEPT:
+            self._ids.clear()
+        self._ids[worker] = bucket
+        return Bucket(bucket, row.expired)
+
+    def _replace(self, connection: sa.Connection, worker: str,
+                 bucket: int) -> int:
+        """Give a bucket another id, and return this id."""
+        into = _RANDOM.randrange(*_IDS)
+        connection.execute(self._sql.replace, {
+            'of_pool': self._number, 'of_worker': worker,
+            'of_bucket': bucket, 'into': into})
+        connection.execute(
+            self._sql.empty, {'of_bucket': bucket, 'into': into})
+        return into
 
     def _renewed(self, connection: sa.Connection,
                  ours: dict[str, Any]) -> Any:
-        if self._sql.renew_and_fill is not None:
+        if self._dialect.name == 'postgresql':
             return connection.execute(
                 self._sql.renew_returning, ours).one_or_none()
         connection.execute(self._sql.renew, ours)
@@ -324,7 +348,3 @@ class SqlTaskPool:
             connection.execute(statement, {
                 'of_pool': self._number, 'of_bucket': bucket, 'into': into,
                 'keys': self._dialect.keys(some), **more})
-
-
-def _by_place(row: Any) -> tuple[float, str]:
-    return row.place, row.task
