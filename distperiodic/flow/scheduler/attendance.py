@@ -23,6 +23,7 @@ from distperiodic.core import due
 from distperiodic.core.job import Job
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
 
@@ -71,10 +72,7 @@ class Attendance:
         self._adopted = False
         #: Time of the last request, as monotonic seconds and as an instant.
         self._requested = clock.monotonic(), clock.now()
-        #: Callbacks that wait for the next answer.
-        self._waiting: list[Callable[[], None]] = []
-        #: Callbacks that wait for the answer to the next request.
-        self._wanted: list[Callable[[], None]] = []
+        self._callbacks = Callbacks()
         #: Reasons of the pauses that end with this process, by job.
         self._volatile: dict[str, str] = {}
 
@@ -98,11 +96,10 @@ class Attendance:
         :param then: Called when the status is known.
         """
         if then is not None:
-            self._waiting.append(then)
+            self._callbacks.register(then, current=True)
         if self._pending:
             return
-        self._waiting += self._wanted
-        self._wanted = []
+        self._callbacks.begin()
         self._pending = True
         self._requested = self._clock.monotonic(), self._clock.now()
         gaps, checked = self._gaps, self._checked
@@ -117,10 +114,8 @@ class Attendance:
                 name for name, status in statuses.items()
                 if status.schedule not in (
                     '', self._jobs[name].schedule_text())}
-            waiting, self._waiting = self._waiting, []
-            for callback in waiting:
-                callback()
-            if self._wanted:
+            self._callbacks.call()
+            if self._callbacks.need_another:
                 self.refresh()
 
         def failed() -> None:
@@ -143,7 +138,7 @@ class Attendance:
 
         :param then: Called when the status is known.
         """
-        self._wanted.append(then)
+        self._callbacks.register(then)
         self.refresh()
 
     def serves(self, job: str) -> bool:

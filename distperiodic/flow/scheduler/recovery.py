@@ -16,6 +16,7 @@ one attempt, which also runs separately. This restriction ends when a run of
 the object succeeds.
 """
 
+import collections
 import functools
 import logging
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.leases import LeaseKeeper
 from distperiodic.flow.scheduler import in_flight
+from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
 
@@ -49,6 +51,26 @@ _AT_A_TIME = 100
 # taken over only when they expire, because the process may be alive and only
 # cut off from the others.
 _GONE = 5.0
+
+
+class _TakenClaims:
+    """Numbers of claims that this scheduler took over before their runs began.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: collections.Counter[tuple[str, int]] = (
+            collections.Counter())
+
+    def count(self, lease: Lease) -> None:
+        """Count the claims of a lease, and forget the oldest tick if needed.
+        """
+        self._numbers[lease.job, lease.tick] += len(lease.claims)
+        if len(self._numbers) > _COUNTED:
+            del self._numbers[next(iter(self._numbers))]
+
+    def number(self, job: str, tick: int) -> int:
+        """Return the number for a tick of *job*; 0 if the tick is too old."""
+        return self._numbers[job, tick]
 
 
 class Recovery:
@@ -95,13 +117,8 @@ class Recovery:
         #: True while the loop in take_over() runs: a store in memory answers
         #: from within this loop.
         self._more = self._looping = False
-        #: Callbacks of the search in progress, and callbacks that need a later
-        #: search.
-        self._searching: list[Callable[[], None]] = []
-        self._wanted: list[Callable[[], None]] = []
-        #: Number of claims that this scheduler took over before their runs
-        #: began, by job and tick.
-        self._taken: dict[tuple[str, int], int] = {}
+        self._callbacks = Callbacks()
+        self._taken = _TakenClaims()
         #: Holders that are gone. The value is the monotonic time in seconds at
         #: which this scheduler noticed it. The thread of the store reads this
         #: mapping, so it is only replaced as a whole.
@@ -194,7 +211,7 @@ class Recovery:
 
         :param then: Called at the end of the search.
         """
-        self._wanted.append(then)
+        self._callbacks.register(then)
         self.take_over()
 
     def taken(self, job: str, tick: int) -> int:
@@ -204,7 +221,7 @@ class Recovery:
         Only recent ticks are known. A trigger of an operator makes such
         claims.
         """
-        return self._taken.get((job, tick), 0)
+        return self._taken.number(job, tick)
 
     def take_over(self) -> None:
         """Take over leases that have ended.
@@ -225,8 +242,7 @@ class Recovery:
         self._gone = {name: at for name, at in self._gone.items()
                       if now - at <= _GONE + self._silence_timeout}
         self._pending = True
-        self._searching += self._wanted
-        self._wanted = []
+        self._callbacks.begin()
         holder, into = self._holder(), self._new_lease()
         # The call waits in the queue while the store is unreachable. Meanwhile
         # no process can renew its leases, so all holders seem to be silent. A
@@ -247,28 +263,18 @@ class Recovery:
             job = self._in_flight.queues[lease.job].job
             self._in_flight.counts[job.name, 'taken over'] += len(lease.claims)
             if lease.was is State.CLAIMED:
-                self._count_taken(lease)
+                self._taken.count(lease)
             self._offer(job, in_flight.HeldLease(lease.id, holder),
                         lease.claims, 'its lease has ended', lease.was)
         if len(leases) < _AT_A_TIME:
-            searching, self._searching = self._searching, []
-            for callback in searching:
-                callback()
-        if len(leases) == _AT_A_TIME or self._wanted:
+            self._callbacks.call()
+        if len(leases) == _AT_A_TIME or self._callbacks.need_another:
             self._more = True
             self.take_over()
 
     def _search_failed(self) -> None:
+        # The next search answers the callbacks of this one.
         self._pending = False
-        # The next search answers these callbacks.
-        self._wanted = self._searching + self._wanted
-        self._searching = []
-
-    def _count_taken(self, lease: Lease) -> None:
-        key = lease.job, lease.tick
-        self._taken[key] = self.taken(*key) + len(lease.claims)
-        if len(self._taken) > _COUNTED:
-            del self._taken[next(iter(self._taken))]
 
     def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                 reason: str, count_attempt: bool = True) -> None:

@@ -783,7 +783,7 @@ class Executor:
         # One warning is enough if thousands of objects fail in the same way.
         first = self._throttle.allow(
             f'{batch_run.job.name} {type(exc).__name__}')
-        # The traceback is part of the message: a formatter would write exc_info
+        # The traceback is in the message: a formatter would write exc_info
         # with the control characters of the exception.
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
