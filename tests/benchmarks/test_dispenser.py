@@ -36,7 +36,8 @@ _ASSIGN = (
     'AND bucket + 0 = %(free)s RETURNING task, place')
 _DONE = (
     'UPDATE distperiodic_pool_task SET bucket = %(done)s, place = 1e15 '
-    'WHERE pool = %(pool)s AND task = ANY(%(tasks)s) AND bucket = %(me)s')
+    'WHERE pool = %(pool)s AND task = ANY(%(tasks)s) '
+    'AND bucket + 0 = %(me)s')
 
 
 class Bare:

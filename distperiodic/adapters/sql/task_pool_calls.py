@@ -56,15 +56,17 @@ class Calls:
         alone = mine.c.calls == sa.select(seen.c.calls + 1).where(
             seen.c.pool == of_pool,
             seen.c.worker == sa.bindparam('of_worker')).scalar_subquery()
-        its = _task.c.bucket == sa.select(mine.c.id).where(
-            alone).scalar_subquery()
-        some = sa.and_(_task.c.pool == of_pool, dialect.among(_task.c.task))
+        its = sa.select(mine.c.id).where(alone).scalar_subquery()
         #: Return the tasks in the bucket.
-        self.read = sa.select(_task.c.task).where(its)
+        self.read = sa.select(_task.c.task).where(_task.c.bucket == its)
+        # The sum ``bucket + 0`` keeps the database from searching all tasks of
+        # the bucket, including those that have just left it.
+        among = sa.and_(_task.c.pool == of_pool, dialect.among(_task.c.task),
+                        _task.c.bucket + 0 == its)
         #: Move tasks out of the bucket, and return them.
-        self.give_back = sa.update(_task).where(some, its).values(
+        self.give_back = sa.update(_task).where(among).values(
             bucket=into, mark=mark).returning(_task.c.task)
-        self.finish = sa.update(_task).where(some, its).values(
+        self.finish = sa.update(_task).where(among).values(
             bucket=into, mark=mark, place=now).returning(_task.c.task)
 
         others = _bucket.alias()
