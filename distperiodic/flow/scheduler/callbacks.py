@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks that wait for the answer to a request to the store."""
+
+from collections.abc import Callable
+
+
+class Callbacks:
+    """Callbacks of requests of which only one is pending at a time."""
+
+    def __init__(self) -> None:
+        self._current: list[Callable[[], None]] = []
+        self._next: list[Callable[[], None]] = []
+
+    @property
+    def need_another(self) -> bool:
+        """True if callbacks wait for a request that has not begun."""
+        return bool(self._next)
+
+    def register(self, callback: Callable[[], None], *,
+                 current: bool = False) -> None:
+        """Register a callback.
+
+        :param current: True if the pending request may answer the callback.
+            False means that only a request that begins later may.
+        """
+        (self._current if current else self._next).append(callback)
+
+    def begin(self) -> None:
+        """Let the request that begins now answer all callbacks."""
+        self._current += self._next
+        self._next.clear()
+
+    def call(self) -> None:
+        """Call the callbacks that the answered request was to answer."""
+        answered = list(self._current)
+        self._current.clear()
+        for callback in answered:
+            callback()
