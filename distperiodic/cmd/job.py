@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.core import job as core_job
+    from distperiodic.operator.admin import StoreAdmin
     from distperiodic.operator.admin import Triggered
     from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupReader
+    from distperiodic.operator.group_reader import Job
 
 
 class JobList(display.Table, lister.Lister):
@@ -92,29 +94,15 @@ class JobPause(job_order.JobsOrder):
     verb = Verb.PAUSE
     reason_required = True
 
-    def write(self, parsed: argparse.Namespace) -> int:
-        from distperiodic.operator.admin import StoreAdmin
+    def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
+               parsed: argparse.Namespace) -> str:
         actor = self.actor(parsed)
-        records: dict[str, Record] = {}
-        with (contextlib.closing(self.admin(parsed)) as members,
-              self.store(parsed, StoreAdmin) as admin):
-            rows = members.members()
-            schedulers = job_order.schedulers_of(rows)
-            jobs = self.select(parsed, admin.group, rows)
-            hint = self.prepare_hint(parsed)
-            for job in jobs:
-                with self.audited(parsed, job.name) as record:
-                    admin.pause(job.name, by=f'{actor.who}@{actor.host}',
-                                why=parsed.why)
-                    members.request_answers(record, schedulers)
-                records[job.name] = record
-                before = '' if job.paused_since is None else (
-                    f' (it was already paused, at {_moment(job.paused_since)} '
-                    f'by {job.paused_by}: {job.paused_why}; the new reason '
-                    'replaces this one)')
-                self.print(f'paused {job.name}{before}')
-            hint(self.verb)
-            return self.await_schedulers(members, schedulers, records, parsed)
+        admin.pause(job.name, by=f'{actor.who}@{actor.host}', why=parsed.why)
+        before = '' if job.paused_since is None else (
+            f' (it was already paused, at {_moment(job.paused_since)} by '
+            f'{job.paused_by}: {job.paused_why}; the new reason replaces this '
+            'one)')
+        return f'paused {job.name}{before}'
 
 
 class JobResume(job_order.JobsOrder):
@@ -125,30 +113,12 @@ class JobResume(job_order.JobsOrder):
 
     verb = Verb.RESUME
 
-    def write(self, parsed: argparse.Namespace) -> int:
-        from distperiodic.operator.admin import StoreAdmin
-        records: dict[str, Record] = {}
-        with (contextlib.closing(self.admin(parsed)) as members,
-              self.store(parsed, StoreAdmin) as admin):
-            rows = members.members()
-            schedulers = job_order.schedulers_of(rows)
-            jobs = self.select(parsed, admin.group, rows)
-            hint = self.prepare_hint(parsed)
-            for job in jobs:
-                with self.audited(parsed, job.name) as record:
-                    resumed = admin.resume(job.name)
-                    if not resumed:
-                        record.outcome = 'it was not paused'
-                    members.request_answers(record, schedulers)
-                records[job.name] = record
-                if resumed:
-                    self.print(f'resumed {job.name}; it continues with its '
-                               'next tick')
-                else:
-                    self.print(f'{job.name} was not paused; nothing was '
-                               'changed')
-            hint(self.verb)
-            return self.await_schedulers(members, schedulers, records, parsed)
+    def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
+               parsed: argparse.Namespace) -> str:
+        if admin.resume(job.name):
+            return f'resumed {job.name}; it continues with its next tick'
+        record.outcome = 'it was not paused'
+        return f'{job.name} was not paused; nothing was changed'
 
 
 class JobTrigger(job_order.JobOrder):

@@ -6,6 +6,7 @@ processes. Without a store, the schedulers obey the command over the bus.
 """
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -20,6 +21,7 @@ from distperiodic.core.control import Verb
 
 if TYPE_CHECKING:
     from distperiodic import opts
+    from distperiodic.operator.admin import StoreAdmin
     from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupReader
     from distperiodic.operator.group_reader import Job
@@ -135,6 +137,32 @@ class JobsOrder(JobOrder):
         return {'job': parsed.job, 'topic': None
                 if parsed.partition is None
                 else settings.topic_of(parsed.partition)}
+
+    def write(self, parsed: argparse.Namespace) -> int:
+        from distperiodic.operator.admin import StoreAdmin
+        records: dict[str, Record] = {}
+        with (contextlib.closing(self.admin(parsed)) as members,
+              self.store(parsed, StoreAdmin) as admin):
+            rows = members.members()
+            schedulers = schedulers_of(rows)
+            jobs = self.select(parsed, admin.group, rows)
+            hint = self.prepare_hint(parsed)
+            for job in jobs:
+                with self.audited(parsed, job.name) as record:
+                    changed = self.change(admin, job, record, parsed)
+                    members.request_answers(record, schedulers)
+                records[job.name] = record
+                self.print(changed)
+            hint(self.verb)
+            return self.await_schedulers(members, schedulers, records, parsed)
+
+    def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
+               parsed: argparse.Namespace) -> str:
+        """Change a job in the store, and return what to print.
+
+        :param record: Record of this action.
+        """
+        raise NotImplementedError
 
     def select(self, parsed: argparse.Namespace, group: 'GroupReader',
                members: 'list[MemberRow]') -> 'list[Job]':

@@ -18,6 +18,9 @@ schedule changed, whichever is later. Ticks in the future are not considered.
 All objects of a job have the same ticks. A job with ``spread`` also gives each
 object a phase, which depends on the position of the object on the ring. The
 object is then due at the tick plus its phase.
+
+The file is long because it has all the rules of a verdict, and their use on
+many rows at once.
 """
 
 import dataclasses

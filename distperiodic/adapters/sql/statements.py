@@ -42,7 +42,6 @@ _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
 #: States from which an object may be claimed for a later tick.
 CLOSED = MOVES[Move.CLAIM][0]
 
-
 #: Columns of the history that count objects.
 COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
            'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',

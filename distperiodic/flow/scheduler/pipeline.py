@@ -14,6 +14,8 @@ go through one dispatcher. Each batch records the authority over its claims.
 Usually the worker requests the grant of a run from the store. This scheduler
 grants runs itself if the worker is its own pool, or if there is no shared
 store.
+
+The file is long because it connects all components of a scheduler.
 """
 
 import random
