@@ -672,8 +672,8 @@ class ReportBus(Protocol):
 
 
 #: Maximum size of a message in bytes. A carrier discards longer messages
-#: before it decodes them. No message of distperiodic is longer, even if all
-#: characters of all ids are outside the 16-bit range of Unicode, and if the
+#: before it decodes them. No message of distperiodic is longer, even if every
+#: character of every id is outside Unicode's Basic Multilingual Plane and the
 #: message is encoded as JSON inside JSON.
 LONGEST_MESSAGE = 20 * 2 ** 20
 

@@ -77,7 +77,8 @@ _MOST_ROWS = 2 ** 63 - 1
 # Key in the ``info`` of an SQLAlchemy session. The value is a list of
 # functions to call after the commit.
 _CALLS = 'distperiodic_after_commit'
-# Arguments of submit() other than the type, with their defaults.
+# Arguments of submit() that describe a task, except its type, with their
+# defaults.
 _ARGUMENTS: dict[str, Any] = {
     'parameters': None, 'key': None, 'queue': None, 'at': None, 'priority': 0}
 

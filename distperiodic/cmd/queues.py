@@ -202,7 +202,10 @@ class QueueHalt(acting.Acting, _OfQueue, command.Command):
 
 
 class QueueSet(acting.Acting, _OfQueue, command.Command):
-    """Set what a queue does when a task fails; create a missing queue."""
+    """Set what a queue does when a task fails.
+
+    If the queue does not exist, it is created.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -124,8 +124,8 @@ class Listing(NamedTuple):
     #: Text of the job's schedule in force. An empty text means that no
     #: schedule is recorded yet.
     schedule: str
-    #: The instant since which the schedule is in force, or core.due.ALWAYS.
-    #: None means that no schedule is recorded yet.
+    #: The instant since which the schedule has been in force. core.due.ALWAYS
+    #: means that no such instant is recorded, and None that no schedule is.
     schedule_since: int | None
     paused: bool
     #: Text of the objects' own schedule. An empty text means that the objects

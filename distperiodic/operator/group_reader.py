@@ -37,8 +37,8 @@ class Job(NamedTuple):
     paused_since: int | None
     paused_by: str
     paused_why: str
-    #: The instant since which the job's schedule is in force, or
-    #: core.due.ALWAYS.
+    #: The instant since which the job's schedule has been in force.
+    #: core.due.ALWAYS means that no such instant is recorded.
     schedule_since: int
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments of the client for tasks.
+"""Validation of the arguments of the task client's methods.
 
 Errors name the argument, its value and the remedy.
 """

@@ -17,8 +17,8 @@ _REMEDY = ('set [distperiodic] state_path to a directory that only this user '
 def make_directory(path: str) -> None:
     """Create the directory *path* if it is missing; check that it is private.
 
-    :raises ConfigError: *path* cannot be created, is a symbolic link, or other
-        users can write to it or replace it.
+    :raises ConfigError: *path* cannot be created, is a symbolic link, or can
+        be written to or replaced by other users.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)

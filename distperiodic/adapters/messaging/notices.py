@@ -37,8 +37,8 @@ class TaskNotices:
     connection.
 
     :param conf: Configuration with ``[DEFAULT] transport_url``.
-    :param keys: Secrets that sign messages. The first one signs. Empty means
-        that messages are not signed.
+    :param keys: Secrets of the group, of which the first one signs each
+        notice. Empty means that notices are not signed.
     """
 
     def __init__(self, conf: Any, *, group: str,

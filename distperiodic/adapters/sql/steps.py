@@ -427,7 +427,7 @@ class SqlSteps:
         moves.write()
         if not written:
             counts = history.merged(counts)
-        # Write the last count in one statement with the first lease.
+        # Write the last count in the same statement as the first lease.
         last_count = (counts.pop() if granted and counts and not written
                       else None)
         history.add(tx, counts)

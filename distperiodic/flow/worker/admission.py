@@ -71,8 +71,8 @@ class _Highest:
 
 
 class AdmissionGate(Generic[_Item]):
-    """The limits of one process and its waiting batches; see the docstring of
-    this module.
+    """Admission of batches in one process: the limits of its jobs, and the
+    batches that wait. See the docstring of this module.
 
     :param limits: Limits of each job.
     """
