@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from multiprocessing import connection
 
 from tests import programs
 from tests.functional import preloaded
@@ -24,6 +26,7 @@ HEARS_CTRL_C = ['env', '--default-signal=INT']
 PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
 _FORKS = multiprocessing.get_context('forkserver')
 _FORKS.set_forkserver_preload([preloaded.__name__])
+_POLLING = threading.Lock()
 
 
 def numbers(text):
@@ -56,11 +59,16 @@ def _fork(argv, cwd, timeout):
             tempfile.NamedTemporaryFile('r')) for _ in range(2))
         process = _FORKS.Process(target=preloaded.main, args=(
             argv, str(cwd), ENVIRONMENT, output.name, errors.name))
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
+        # Two threads must not poll processes at once: only one of them would
+        # get the exit code.
+        with _POLLING:
+            process.start()
+        in_time = connection.wait([process.sentinel], timeout)
+        with _POLLING:
+            if not in_time:
+                process.kill()
             process.join()
+        if not in_time:
             raise subprocess.TimeoutExpired(
                 argv, timeout, output.read(), errors.read())
         return subprocess.CompletedProcess(
