@@ -85,8 +85,8 @@ def key_of(task: Task) -> str:
         digits = str(abs(task)) if abs(task) < 10 ** _DIGITS else ''
         if not digits:
             raise exceptions.InvalidPoolRequest(
-                f'a task that is an int has more than {_DIGITS} digits; give an '
-                f'int of at most {_DIGITS} digits, or a str')
+                f'a task that is an int has more than {_DIGITS} digits; give '
+                f'an int of at most {_DIGITS} digits, or a str')
         if task < 0:
             return (f'{_NUMBER}{_MINUS}{999 - len(digits):03}'
                     f'{digits.translate(_COMPLEMENT)}')

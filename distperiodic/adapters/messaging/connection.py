@@ -131,9 +131,9 @@ class BrokerConnection:
                 f'{other["kind"]}, and start them again')
         raise BusUnavailable(
             f'no broker at {self._broker.redacted_url} accepted a login '
-            f'within {timeout:g} s ({self._last_error}); check that the broker '
-            'is running, and that the host, port, user, password and virtual '
-            'host in transport_url are right')
+            f'within {timeout:g} s ({self._last_error}); check that the '
+            'broker is running, and that the host, port, user, password and '
+            'virtual host in transport_url are right')
 
     def ended(self, timeout: float) -> bool:
         """Wait for the thread of a failed open(); return True if it ended."""
