@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All errors that this library raises on purpose.
 
-A message states the problem with its values, and then the remedy. All errors
-derive from :class:`DistperiodicError`. The command line prints an error of
-this class as one line, without a traceback.
+A message states the problem, with the values that were found, and then the
+remedy. All errors derive from :class:`DistperiodicError`. The command line
+prints an error of this class without a traceback.
 """
 
 
@@ -47,7 +47,7 @@ class InvalidMemberId(ConfigError, ValueError):
 
 
 class InvalidObject(DistperiodicError, ValueError):
-    """An object of a catalogue without a usable, unique id."""
+    """An object has no usable id, or shares its id with another object."""
 
 
 class DuplicateMember(DistperiodicError):

@@ -39,15 +39,16 @@ class Context:
         #: job's only claim.
         self.object = object_id
         #: Fencing token. Every claim of the object has a greater token than
-        #: the claim before. So a resource that records the highest token can
+        #: the previous claim. So a resource that records the highest token can
         #: reject the writes of a run that another process has taken over.
         self.fence = fence
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
         #: True if the result of the run will be ignored, because the run has
         #: exceeded the timeout of its job or because the process stops. In a
-        #: handler process, it is also true if the lease was lost. A handler
-        #: that runs for long should check this attribute, and return early.
+        #: handler process, the attribute is also true if the lease was lost. A
+        #: long-running handler should check this attribute, and return early
+        #: if it is true.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -69,7 +70,7 @@ class Context:
 
     @property
     def rollback(self) -> bool:
-        """True if a step is rolled back."""
+        """True if this run rolls back the step."""
         return self._step is not None and self._step.rollback
 
     @property
@@ -136,7 +137,7 @@ class Context:
         self._progress, self._unsaved = json.loads(text), text
 
     def is_current(self) -> bool:
-        """Return whether only this process may run this object and tick now.
+        """Return whether this process alone may run this object and tick now.
 
         The result is true while the run is not cancelled and this process can
         trust its lease or, without a store, its membership. Call this method
@@ -160,8 +161,9 @@ class Context:
                result: Mapping[str, Any] | None = None) -> None:
         """End this run in the transaction of *session*.
 
-        The database then commits the effects of the run and its end together
-        or not at all. Make this the last call before the commit.
+        The database then commits the effects of the run and the end of the run
+        together, or neither of them. Make this the last call before the
+        commit.
 
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
@@ -185,7 +187,7 @@ class Context:
     def key(self) -> str:
         """Idempotency key of the run.
 
-        All attempts of an object and tick have the same key.
+        All attempts at an object and tick have the same key.
 
         In a step of a task, the key is the same for all runs of the command.
         The rollback of the step has another key. If an operator retries a task

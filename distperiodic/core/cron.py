@@ -130,7 +130,8 @@ class Cron:
     def at_or_before(self, t: Instant) -> Instant | None:
         """Return the newest tick that is not later than *t*.
 
-        :returns: None if there is no tick in the 50 years before *t*.
+        :returns: The tick. None means that there is no tick in the 50 years
+            before *t*.
         """
         wall, repeated = self._wall_at(t)
         latest = wall
@@ -190,7 +191,7 @@ class Cron:
         return f'cron {self.line} ({self.timezone})'
 
     def _wall_at(self, t: Instant) -> tuple[int, bool]:
-        """Return the wall time at *t*, and whether it is a repeated one.
+        """Return the wall time at *t*, and whether it occurs a second time.
 
         Wall times are naive seconds since 1970-01-01 00:00 local time.
         """

@@ -19,8 +19,8 @@ All objects of a job have the same ticks. A job with ``spread`` also gives each
 object a phase, which depends on the position of the object on the ring. The
 object is then due at the tick plus its phase.
 
-The file is long because it has all the rules of a verdict, and their use on
-many rows at once.
+The file is long because it contains all rules of a verdict, and applies them
+to many rows at once.
 """
 
 import dataclasses
@@ -94,7 +94,8 @@ NOTHING = Verdict((), 0, None, '')
 class Around(NamedTuple):
     """The newest two ticks of a schedule at an instant.
 
-    Depending on its phase, an object is due for *tick* or only for *before*.
+    Depending on its phase, the newest tick for which an object is due is
+    *tick* or *before*.
     """
 
     now: Instant
@@ -152,8 +153,8 @@ class Plan:
               around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the instant after which ticks of an object can be due.
 
-        This is the watermark of the object or the last tick before its
-        schedule applies, whichever is later.
+        This is the watermark of the object, or the last tick before the
+        instant from which its schedule applies, whichever is later.
 
         :param settled: Watermark of the object.
         :param since: Instant from which the schedule of the object applies.
@@ -304,7 +305,7 @@ class Plan:
     def is_listing(self, row: Row, tick: Instant) -> bool:
         """Return whether *tick* is the instant of the listing, and is due.
 
-        The object of *row* then has no phase. See :attr:`immediate`.
+        An object has no phase at such a tick. See :attr:`immediate`.
         """
         return tick == self._first(row, tick)
 
@@ -312,8 +313,8 @@ class Plan:
                listing: bool = False) -> tuple[Instant, Instant | None]:
         """Return the first and the last instant at which *tick* runs.
 
-        Between these instants :meth:`verdict` runs *tick*, unless the object
-        was due for a newer tick before. None as the last instant means that
+        Between these instants :meth:`verdict` runs *tick*, unless a newer tick
+        of the object became due first. None as the last instant means that
         *tick* runs even if it is very late.
 
         :param listing: True if *tick* is the instant of the listing.
@@ -358,7 +359,7 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     """Return the verdicts on many objects, grouped by equal verdicts.
 
     A verdict is computed once for all objects that are due for the same ticks
-    of the same schedule. For most objects, only a dictionary look-up remains.
+    of the same schedule. Most objects then cost only a dictionary look-up.
 
     :param plan_of: Plan of each schedule, by the text of the schedule. The
         empty text means the schedule of the job. Rows with any other schedule

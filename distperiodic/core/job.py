@@ -39,7 +39,7 @@ MAX_RETRIES = 2 ** 30
 
 
 class Scope(enum.StrEnum):
-    """Where a tick of a job runs."""
+    """Scope of a job: the places where each tick runs."""
 
     MEMBER = 'member'  # once on every member
     GROUP = 'group'  # once in the whole group
@@ -54,9 +54,9 @@ class Delivery(enum.StrEnum):
     AT_MOST_ONCE = 'at_most_once'  # it does not run again
 
 
-# Number of attempts of a run, beyond its retries, if its workers are lost.
-# Without this limit, a run that kills its worker would eventually kill all
-# workers.
+# Number of attempts, in addition to the retries, of a run whose workers are
+# lost. Without this limit, a run that kills its worker would eventually kill
+# all workers.
 _LOSSES = 5
 
 
@@ -259,8 +259,8 @@ class _Never:
 def command_job(module: str, command: str, defined_at: str) -> Job:
     """Return the job for the claims of a command.
 
-    The job has no timeout, and no usable limit on attempts. The workflow of
-    each task sets both.
+    The job has no timeout, and its limit on attempts has no effect. The
+    workflow of each task sets both.
     """
     return Job(f'{COMMAND_PREFIX}{module}.{command}', _Never(), Scope.TASK,
                topic=module, retries=MAX_RETRIES, defined_at=defined_at)

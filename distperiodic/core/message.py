@@ -16,9 +16,9 @@ sends a :class:`Notice` to all schedulers::
 The last two kinds are in :mod:`distperiodic.core.control_message`.
 
 A message alone does not permit a run. A worker runs an object only if the
-store grants the claim of the object, and only with the code of a job that is
-registered in the worker. A message that deviates from this format is rejected
-as a whole.
+store grants the run, and if the job is registered in the worker. It runs only
+the code of that job. A message that deviates from this format is rejected as a
+whole.
 
 On the wire a message is a flat JSON object with lists. The field ``v`` is the
 version of the format, and ``kind`` is the kind of the message. Messages should
@@ -68,8 +68,8 @@ from distperiodic.core.wire import sign
 from distperiodic.core.wire import verify
 from distperiodic.core.workflow import StepInput
 
-#: Maximum number of objects in a batch. This limits the work of the reader of
-#: the message. No worker has more threads.
+#: Maximum number of objects in a batch. It limits the work of the process that
+#: reads the message. No worker has more threads than this.
 MAX_OBJECTS = 10_000
 #: Maximum number of characters of an error. Longer errors are cut when they
 #: are sent.

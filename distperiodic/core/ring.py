@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consistent-hash ring: it computes the owner of each object from names.
+"""Consistent-hash ring: it determines which member owns an object.
 
 Point *r* of member *m* is ``md5("m:r")``. The position of an object is
 ``md5(str(id))``. The owner of the object is the member with the next point
@@ -47,8 +47,8 @@ MAX_POSITION = (1 << 63) - 1
 #: its members.
 RING_FORMAT = 1
 
-# Number of ids hashed at a time. Each digest has an object header of 33 bytes,
-# so hashing a million in one step would need 50 MB.
+# Number of ids that are hashed in one step. Each digest has an object header
+# of 33 bytes, so hashing a million ids in one step would need 50 MB.
 _CHUNK = 65536
 
 # Entry of the table in Ring.owned() for a stretch of the ring of which a

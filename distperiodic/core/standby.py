@@ -98,11 +98,11 @@ def is_preferred(identity: str, preferred: str) -> bool:
 
 
 class Election:
-    """The part that one worker takes in the election.
+    """One worker's side of the election.
 
     The caller gets a request from :meth:`next`, sends the request to the
-    store, and passes the answer to :meth:`answered`. It sends one request at a
-    time. All times are seconds of the monotonic clock.
+    store, and passes the answer to :meth:`answered`. Only one request may be
+    open at a time. All times are seconds of the monotonic clock.
 
     :param me: This worker.
     :param lease: Seconds until the lease of the active worker expires.

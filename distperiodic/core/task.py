@@ -17,8 +17,8 @@ from distperiodic.core.workflow import Status
 # determine the position of the task on the ring.
 _RING_DIGITS = 8
 
-#: Maximum of a number of waiting tasks. Counting stops there, so a count costs
-#: little even if a million tasks wait.
+#: Number of waiting tasks at which counting stops. So a count costs little
+#: even if a million tasks wait.
 MOST_COUNTED = 10_000
 
 

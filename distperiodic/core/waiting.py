@@ -69,8 +69,8 @@ class Waiting:
     #: there is no such task.
     ahead: str | None = None
     ahead_status: Status | None = None
-    #: Number of tasks of the queue that come before this task. Waiting tasks
-    #: are counted up to MOST_COUNTED.
+    #: Number of tasks of the queue that come before this task. Counting of the
+    #: waiting tasks stops at MOST_COUNTED.
     number_ahead: int = 0
     #: Time at which the queue was halted. None means that it is not halted.
     halted: Instant | None = None

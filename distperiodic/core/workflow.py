@@ -15,8 +15,8 @@ reverse order::
                             ▼ first step rolled back
                          failed, or cancelled on request
 
-This module has no notion of time, workers or leases. The claim of a step
-decides from which worker a result is accepted.
+This module does not deal with time, workers or leases. The claim of a step
+determines from which worker a result is accepted.
 """
 
 import enum
@@ -66,8 +66,7 @@ class Outcome(enum.Enum):
     DONE = 'done'
     #: The command failed, and has no retry left.
     FAILED = 'failed'
-    #: The runs of the command were lost with their workers. The maximum number
-    #: of attempts is reached.
+    #: The last allowed run of the command was lost with its worker.
     LOST = 'lost'
 
 

@@ -46,7 +46,7 @@ class Cluster:
         the beginning of 2030, UTC.
     :param session_timeout: Seconds until the other members notice that a
         member was killed or is frozen.
-    :param late_claim_after: Seconds from a tick until other members claim an
+    :param late_claim_after: Seconds after a tick until any member may claim an
         object that its owner has not claimed.
     :param lease: Seconds until a lease that is not renewed expires.
     :param run_time: Duration of each run in seconds. The handler is called at
@@ -125,9 +125,10 @@ class Cluster:
     # -- time
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and run everything that becomes due.
+        """Let *seconds* pass, and run all work that becomes due.
 
-        :raises ValueError: *seconds* is negative; see ``clock.set()``.
+        :raises ValueError: *seconds* is negative. To set the clock back, call
+            ``clock.set()``.
         """
         if seconds < 0:
             raise ValueError(f'seconds is {seconds:g}; time does not go back')
@@ -194,8 +195,8 @@ class Cluster:
     def kill(self, name: str) -> None:
         """Kill a member, as ``kill -9`` does.
 
-        Its runs in progress never end. The other members notice after
-        ``session_timeout`` that it is gone.
+        The runs in progress on this member never end. After
+        ``session_timeout`` the other members notice that the member is gone.
         """
         self._member(name)
         del self._members[name]
@@ -241,7 +242,7 @@ class Cluster:
     def _miss(self, name: str) -> None:
         """Remove a member from the group after the session timeout.
 
-        The member stays in the group if it is awake at that time.
+        If the member is awake at that time, it stays in the group.
         """
         missed = self._group[name]
 
