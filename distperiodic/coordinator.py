@@ -160,9 +160,9 @@ class Coordinator:
         if not self.backend_url:
             return
         failed = self._failed
-        # If another thread is connecting, wait for the end of that attempt. If
-        # the attempt fails, raise its error: another attempt would take as
-        # long, and would probably fail, too.
+        # If another thread is connecting, wait until its attempt ends. If that
+        # attempt fails, raise the same error: a second attempt would take as
+        # long, and would probably fail as well.
         with self._lock:
             if self.is_started():
                 return

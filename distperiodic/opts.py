@@ -469,9 +469,7 @@ def _is_set(conf: cfg.ConfigOpts, name: str) -> bool:
 
 
 def files(conf: cfg.ConfigOpts) -> list[str]:
-    """Return the configuration files of *conf*, in the order in which they are
-    read.
-    """
+    """Return the configuration files of *conf*, in the order of reading."""
     found = list(conf.config_file or [])
     for place in conf.config_dir or []:
         found += sorted(

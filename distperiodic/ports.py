@@ -53,13 +53,13 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds since an arbitrary start.
 
-        The value never decreases. It also advances while the process is
+        The value never decreases. It also increases while the process is
         suspended or the machine sleeps.
         """
 
 
 class Membership(Protocol):
-    """Members of the groups, as far as this process knows them."""
+    """Views of the groups that this process has joined or observes."""
 
     def view(self, group: str) -> View:
         """Return the last known view of *group*.
@@ -91,9 +91,9 @@ class JobStatus(NamedTuple):
     paused: str | None
     #: Text of the schedule in force.
     schedule: str
-    #: Instant since which that schedule is in force.
-    #: :data:`~distperiodic.core.due.ALWAYS` means that it is the first
-    #: schedule of the job.
+    #: Instant since which that schedule has been in force.
+    #: :data:`~distperiodic.core.due.ALWAYS` means that no other schedule of
+    #: the job was in force before.
     since: int
     #: Instant since which schedulers have served the job without a gap.
     #: Schedulers record their service with :meth:`ClaimStore.attend`. None
@@ -195,8 +195,8 @@ class StepStore(Protocol):
                 proceed: Proceed | None = None) -> Advanced:
         """End runs in *lease* and advance their tasks, in one transaction.
 
-        A failed step is retried as often as its workflow allows. After its
-        last attempt, its task is rolled back.
+        A failed step is retried as often as its workflow allows. If the last
+        attempt fails, the task is rolled back.
 
         The same transaction may claim the next steps of these tasks, and the
         first steps of the tasks that follow them in their queues.
@@ -241,7 +241,7 @@ class PartitionStore(Protocol):
 
         *worker* does not become active in these cases:
 
-        - Another worker holds the partition, and its lease has not expired.
+        - Another worker has a lease of the partition that has not expired.
         - A worker has acquired the partition since the caller read *fence*.
         - Another process may share the partition: either one of *members* that
           takes no part in the election, or a process that called :meth:`share`
@@ -511,7 +511,8 @@ class ClaimStore(Protocol):
         """Record that runs in *lease* have failed.
 
         :param into: Name of the new lease, in which the claims wait for a
-            retry. None makes the claims dead; they are kept for an operator.
+            retry. None makes the claims dead. Dead claims are kept for an
+            operator.
         :param seconds: Seconds until the retry is due.
         :returns: Objects whose failure was recorded. A failure is not recorded
             if the handler has already ended the run in its own transaction.
@@ -817,7 +818,7 @@ class BrokerProbe(Protocol):
     def space(self) -> str:
         """Description of the part of the broker that the URL selects.
 
-        An operator reads it.
+        The description is for operators.
         """
 
     @property

@@ -198,7 +198,7 @@ class Job(NamedTuple):
     known: bool = False
     #: None means that no scheduler serves the job.
     attended: Attendance | None = None
-    #: Instant since which the job is paused. None means not paused.
+    #: Instant since which the job has been paused. None means not paused.
     paused: Instant | None = None
     #: Microseconds within which schedulers that serve the job must claim an
     #: object that is due.

@@ -7,7 +7,7 @@ ring, the cost depends on the number of objects that the member owns, not on
 the number of all objects. Results have the order in which the objects were
 given.
 
-The ids of the objects must not change while they are in a catalogue. If ids
+The ids of objects must not change while the objects are in a catalogue. If ids
 change, create a new catalogue.
 """
 
@@ -143,7 +143,7 @@ class Catalogue:
     def distinct(self) -> int:
         """Number of different ids.
 
-        The first access counts the ids, which takes long for many ids.
+        The first access counts the ids. For many ids, this takes long.
         """
         if self._distinct is None:
             self._distinct = len(set(self.ids))

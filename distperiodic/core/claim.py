@@ -33,8 +33,8 @@ from distperiodic.core import due
 class State(enum.Enum):
     """State of a claim."""
 
-    # Each member of an enumeration exists once, so its identity can be its
-    # hash. The hash of enum.Enum is a slow Python function, which would be
+    # Each member of an enumeration exists only once, so a hash of its identity
+    # is correct. enum.Enum.__hash__ is a slow Python function, and would be
     # called twice for each transition of each object.
     __hash__ = object.__hash__
 

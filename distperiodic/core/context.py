@@ -121,10 +121,10 @@ class Context:
         self._progress, self._unsaved = value, text
 
     def take_unsaved(self) -> str | None:
-        """Return the progress assigned since the last call, as JSON text.
+        """Return the progress that has not been saved yet, as JSON text.
 
-        The worker calls this to save the progress. None means that no value
-        was assigned since the last call.
+        The worker calls this method to save the progress. None means that no
+        value was assigned since the last call.
         """
         text, self._unsaved = self._unsaved, None
         return text
@@ -142,8 +142,7 @@ class Context:
         The result is true while the run is not cancelled and this process can
         trust its lease or, without a store, its membership. Call this method
         before an effect that cannot be undone. The call sends no request. If
-        the process was suspended and its lease has expired meanwhile, the
-        result is false.
+        the lease expired while the process was suspended, the result is false.
         """
         return not self.cancelled and self._held()
 

@@ -60,7 +60,8 @@ class CreditWindow:
         self.slots = max(1, slots)
         #: Number of runs that the worker holds.
         self.held = 0
-        #: Number of these runs whose job was not measured when they were sent.
+        #: Number of these runs that were sent before any run of their job had
+        #: been measured.
         self.unmeasured = 0
         #: Seconds of work in the other runs that the worker holds.
         self.seconds = 0.0

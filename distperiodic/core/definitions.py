@@ -135,9 +135,7 @@ def single_problem(name: str) -> str:
 
 def types_by_command(workflows: Mapping[str, Definition]
                      ) -> dict[str, list[str]]:
-    """Return the types of task that use each command, by the name of the
-    command.
-    """
+    """Return, for each name of a command, the types of task that use it."""
     found: dict[str, list[str]] = {}
     for type_, definition in workflows.items():
         for name in sorted({action.name for step in definition

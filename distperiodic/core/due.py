@@ -128,7 +128,7 @@ class Plan:
     spread: bool = False
     #: True if an object also has a tick at the instant at which it is listed.
     immediate: bool = False
-    #: Instant since which the job has this schedule. Earlier ticks are not
+    #: Instant since which the job has had this schedule. Earlier ticks are not
     #: due.
     since: Instant = ALWAYS
 

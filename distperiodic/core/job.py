@@ -168,9 +168,9 @@ class Job:
              own: Schedule | None = None) -> due.Plan:
         """Return the plan of objects that follow one schedule.
 
-        :param since: Instant since which the job has its schedule. The method
-            ignores *since* if *own* is given, because the row of each such
-            object records the instant from which the object follows its
+        :param since: Instant since which the job has had its schedule. The
+            method ignores *since* if *own* is given, because the row of each
+            such object records the instant from which the object follows its
             schedule.
         :param own: The objects' own schedule. Such objects have no phase. None
             means that the objects follow the schedule of the job.

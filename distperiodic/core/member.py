@@ -2,8 +2,8 @@
 """Group membership: the entry of a member, and the view of all entries.
 
 An entry is a name in the coordination service. The name contains everything
-that other members need to know about a member. So they can build the ring from
-one listing of the group::
+that the other members need to know about a member. So a single listing of the
+group is enough to build the ring::
 
     api-1~9f2c41d07be3a655~3~f1.t2.r40
     |     |                | |

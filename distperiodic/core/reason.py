@@ -253,7 +253,7 @@ class Past:
     counts: Mapping[Reason, int]
     #: First instant that the history covers.
     begins: Instant = ALWAYS
-    #: Instant since which the current schedule is in force.
+    #: Instant since which the current schedule has been in force.
     schedule_since: Instant = ALWAYS
 
 

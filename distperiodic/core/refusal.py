@@ -59,7 +59,7 @@ _BY_TEXT = _BEFORE | {code.value: code for code in Refusal}
 def parse_refusal(text: str) -> Refusal | None:
     """Return the code for *text* in a message.
 
-    The texts that the previous release sends are accepted, too. None means
-    that *text* is unknown.
+    The function also accepts the texts that the previous release sends. None
+    means that *text* is unknown.
     """
     return _BY_TEXT.get(text)

@@ -196,13 +196,12 @@ class Ring:
         return self.owner_at(position_of(object_id))
 
     def owned(self, member: str, positions: 'array[int]') -> bytearray:
-        """Return one byte per position: 1 if *member* owns the position,
-        otherwise 0.
+        """Return one byte per position: 1 if *member* owns it, otherwise 0.
 
         The 16 highest bits of a position divide the ring into 65,536
-        stretches. A table records whether *member* owns all of a stretch, no
-        part of it or only a part of it. A position is looked up on the ring
-        only if the member owns a part of its stretch. About two in a thousand
+        stretches. A table records for each stretch whether *member* owns all
+        of it, none of it or only a part of it. Only a position in a stretch of
+        the third kind is looked up on the ring. About two in a thousand
         positions need such a look-up.
         """
         table = self._tables.get(member)

@@ -40,9 +40,7 @@ def new_id(now: int, queue: str | None) -> str:
 
 
 def ring_key(task: str) -> str:
-    """Return the key from which the position of a task on the ring is
-    computed.
-    """
+    """Return the key that determines a task's position on the ring."""
     return task[-_RING_DIGITS:]
 
 
@@ -80,8 +78,8 @@ class Command:
     ended_at: datetime.datetime | None = None
     #: Process of the last run. None means unknown.
     worker: str | None = None
-    #: Number of runs that were lost with their worker. They are part of
-    #: ``attempts``, but they use up none of the additional runs of ``retry``.
+    #: Number of runs that were lost with their worker. ``attempts`` includes
+    #: these runs, but they do not count against ``retry``.
     losses: int = 0
 
 

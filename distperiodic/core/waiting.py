@@ -57,8 +57,8 @@ class Waiting:
     #: Module and name of the next command of the task.
     module: str
     command: str
-    #: Time at which the wait ends: the task or its next attempt is due, or its
-    #: lease expires. None means that the time is unknown.
+    #: Time at which the wait ends: the task or its next attempt becomes due,
+    #: or the lease of its step expires. None means that the time is unknown.
     until: Instant | None = None
     #: Time at which the step became ready. None means that it is not ready.
     since: Instant | None = None

@@ -168,8 +168,7 @@ def advance(definition: Definition, position: Position, outcome: Outcome,
 
 def roll_back(definition: Definition, position: Position, last: int,
               cancelling: bool) -> Position:
-    """Return the position at which the rollback of the steps up to *last*
-    begins.
+    """Return the position at which to begin a rollback of the steps to *last*.
 
     Steps without a rollback are skipped. If no step has one, the task ends.
     """
