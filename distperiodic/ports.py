@@ -271,8 +271,8 @@ class PartitionStore(Protocol):
             the call also fails if workers that stand by are present. The
             active worker blocks the call only until its lease expires. If the
             call then succeeds, that worker loses the partition.
-        :returns: The processes because of which the call failed. Empty means
-            that the call succeeded, and that *worker* may run jobs.
+        :returns: The processes that made the call fail. Empty means that the
+            call succeeded, and that *worker* may run jobs.
         """
 
     def release(self, partition: str, worker: str, *,
@@ -327,8 +327,9 @@ class ClaimStore(Protocol):
 
     @property
     def partitions(self) -> PartitionStore | None:
-        """Store of the active workers. None means that processes do not share
-        this store.
+        """Store of the active workers.
+
+        None means that processes do not share this store.
         """
 
     def close(self) -> None:
@@ -397,9 +398,9 @@ class ClaimStore(Protocol):
             before the delisting. If all of them are before the delisting, it
             applies from the last one.
         :returns: Objects that could not be recorded. Pass these objects to a
-            later call. Their rows may be locked by another transaction, such
-            as that of a handler. Or the store has already recorded these
-            objects from a catalogue that was read after *at*.
+            later call. Either another transaction, such as that of a handler,
+            has locked their rows, or the store has already recorded them from
+            a catalogue that was read after *at*.
         """
 
     def rows(self, job: str, low: int, high: int, *,
@@ -442,10 +443,10 @@ class ClaimStore(Protocol):
         according to *supersede*. An object whose earlier tick runs or waits
         for a retry is reported as busy and not claimed.
 
-        All times are those of the store's clock. No object is claimed after
-        *until*. In a store that members share, no object is claimed earlier
-        than :data:`~distperiodic.core.claim.EARLIEST` microseconds before
-        *due_at*.
+        The store compares *until* and *due_at* with its own clock. It claims
+        no object after *until*. A store that members share claims no object
+        earlier than :data:`~distperiodic.core.claim.EARLIEST` microseconds
+        before *due_at*.
 
         :param tick: Microseconds since the epoch.
         :param lease: Name of the new lease, in which the acquired claims wait
@@ -464,10 +465,9 @@ class ClaimStore(Protocol):
             and not claimed. None disables the check.
         :param max_attempts: Maximum number of attempts per tick. A claim whose
             last attempt is lost becomes dead. If an object has used all
-            attempts of a tick without success, each later tick starts with its
-            last attempt, until a run of the object succeeds. If *tick*
-            supersedes an earlier claim, the attempts of that claim count for
-            *tick*, too.
+            attempts of a tick without success, each later tick has only one
+            attempt, until a run of the object succeeds. If *tick* supersedes
+            an earlier claim, the attempts of that claim also count for *tick*.
         :param rule: Text of the schedule to which *tick* belongs. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.

@@ -84,10 +84,10 @@ class SkippedBy(enum.Enum):
     """Reason why an object was skipped for a tick, without a claim."""
 
     #: No process ran the object in time, and the ``misfire`` policy of the job
-    #: gives up such a tick.
+    #: gave up the tick.
     MISFIRE = 'misfire'
     #: The run for an earlier tick had not ended, and the ``overlap`` policy of
-    #: the job skips such a tick.
+    #: the job skipped the tick.
     OVERLAP = 'overlap'
     #: An operator had paused the job.
     PAUSE = 'pause'

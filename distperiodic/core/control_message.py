@@ -115,7 +115,7 @@ def encode_request(request: ControlRequest,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *request* as a JSON object.
 
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     message = {
@@ -134,7 +134,7 @@ def encode_reply(reply: ControlReply,
                  keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *reply* as a JSON object.
 
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     message = {

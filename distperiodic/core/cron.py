@@ -77,7 +77,7 @@ class Cron:
     """Schedule of a five-field cron line in a time zone.
 
     Day of month and weekday are combined as in Debian's cron: if one of the
-    two fields begins with a star, both must match; otherwise one of them must
+    two fields begins with a star, both must match; otherwise at least one must
     match. The names @hourly, @daily (@midnight), @weekly, @monthly and @yearly
     (@annually) have their usual meaning. The docstring of this module
     describes the days on which the clock changes.

@@ -45,9 +45,9 @@ ALWAYS = -2 ** 63
 UNRECORDED = '?'
 #: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
-# Maximum seconds of the default grace of ``misfire='skip'``. The default is
-# one period, but a grace of a whole day, for a daily job, would make 'skip'
-# equal to 'latest'.
+# Maximum default grace of ``misfire='skip'``, in seconds. The default is one
+# period. But for a daily job, a grace of a whole day would make 'skip' equal
+# to 'latest'.
 _LONGEST_GRACE = 60
 # Minimum number of rows for which a cache of the verdicts saves time.
 _MANY = 4
@@ -94,8 +94,8 @@ NOTHING = Verdict((), 0, None, '')
 class Around(NamedTuple):
     """The newest two ticks of a schedule at an instant.
 
-    Depending on its phase, the newest tick for which an object is due is
-    *tick* or *before*.
+    The newest tick for which an object is due is *tick* or *before*, depending
+    on the phase of the object.
     """
 
     now: Instant
@@ -210,8 +210,8 @@ class Plan:
     def verdict(self, row: Row, now: Instant) -> Verdict:
         """Return the ticks of *row* to run or to give up at *now*.
 
-        The cost of the call is limited, even if many ticks were missed. With a
-        cron line, the cost also grows with the number of missed years.
+        The cost of the call does not grow with the number of missed ticks.
+        With a cron line, it grows with the number of missed years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -344,8 +344,8 @@ def listed_again(readings: Sequence[Instant],
 
     This is the instant of the first reading after the object was delisted.
 
-    :param readings: Instants at which the catalogue was read and contained
-        the object, in ascending order.
+    :param readings: Instants of the readings that contained the object, in
+        ascending order.
     :param delisted: Instant of the reading in which the object was missing.
         None means that the object was never missing.
     """
@@ -364,8 +364,8 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     :param plan_of: Plan of each schedule, by the text of the schedule. The
         empty text means the schedule of the job. Rows with any other schedule
         are left out.
-    :returns: Rows by the text of their schedule and their verdict. Rows
-        without a due tick are left out.
+    :returns: Rows by the text of the schedule and the verdict. Rows without a
+        due tick are left out.
     """
     found: dict[tuple[str, Verdict], list[Row]] = {}
     listed = rows if isinstance(rows, Sequence) else list(rows)

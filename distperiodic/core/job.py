@@ -27,7 +27,7 @@ from distperiodic.exceptions import InvalidSchedule
 
 _Word = TypeVar('_Word', bound=enum.StrEnum)
 
-#: Legal topics. A topic is part of the name of a queue and of a section of
+#: Legal topics. A topic becomes part of queue names, and of section names in
 #: the configuration.
 TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
 _NAME_LENGTH = 200
@@ -156,7 +156,7 @@ class Job:
 
     @functools.cached_property
     def most_attempts(self) -> int:
-        """Maximum number of attempts of a tick.
+        """Maximum number of attempts at a tick.
 
         If the worker of the last attempt is lost, the claim becomes dead.
         """
@@ -267,7 +267,7 @@ def command_job(module: str, command: str, defined_at: str) -> Job:
 
 
 def own_schedule(obj: object) -> Schedule | None:
-    """Return the own schedule of an object of a catalogue.
+    """Return the own schedule of a catalogue's object.
 
     The object may have an attribute ``spacing`` (seconds), or an attribute
     ``cron`` and optionally ``timezone``. An attribute with the value None

@@ -51,8 +51,8 @@ RING_FORMAT = 1
 # of 33 bytes, so hashing a million ids in one step would need 50 MB.
 _CHUNK = 65536
 
-# Entry of the table in Ring.owned() for a stretch of the ring of which a
-# member owns only a part.
+# Entry in the table of Ring.owned() for a stretch of the ring that a member
+# owns only in part.
 _CUT = 2
 
 
@@ -91,7 +91,7 @@ def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
     for low, high in arcs:
         while at < len(others) and others[at].high < low:
             at += 1
-        # An arc of *others* may reach into the next arc of *arcs*.
+        # An arc of *others* may extend into the next arc of *arcs*.
         each = at
         while each < len(others) and others[each].low <= high:
             if low < others[each].low:
@@ -133,8 +133,8 @@ _Placed = tuple[list[int], list[str]]
 class Ring:
     """Ring of points in ascending order, each with its owner.
 
-    The points are computed when the ring is first used. So in a series of
-    membership changes, the points of unused rings are not computed.
+    The points are computed when the ring is first used. So a ring that is
+    replaced before its first use costs almost nothing.
 
     :param members: Number of points by member identity. A member with twice
         the points owns about twice the objects.
@@ -227,9 +227,9 @@ class Ring:
         return bytes(table)
 
     def succession(self, position: int) -> Iterator[tuple[int, str]]:
-        """Yield the owner of *position*, and then the members that follow.
+        """Yield the owner of *position*, and then the other members.
 
-        The order is that of their next points after *position*.
+        The members are in the order of their next points after *position*.
 
         :returns: Pairs of a point and a member, one pair per member.
         """

@@ -20,14 +20,14 @@ from typing import NamedTuple
 from distperiodic.core.member import Member
 
 #: Seconds for which a worker waits before it takes over, so that a preferred
-#: candidate can take over first.
+#: worker can take over first.
 HEAD_START = 0.3
 #: Longest interval between two heartbeats, in seconds.
 _INTERVAL = 1.0
 #: Minimum number of heartbeats per lease.
 _PER_LEASE = 5
-# The last part of a lease, as a fraction of its duration. In this part, the
-# holder no longer trusts the lease.
+# Fraction of a lease's duration. In this last part of the lease, the holder no
+# longer trusts the lease.
 _MARGIN = 0.1
 
 

@@ -20,9 +20,9 @@ def name_problem(value: object, module: bool = False) -> str:
 
     The name is that of a type, a command or a module.
 
-    :param module: True if *value* names a module. Fewer characters are then
-        allowed, because the name of a module is part of the name of a queue
-        and of a section of the configuration.
+    :param module: True if *value* names a module. Fewer different characters
+        are then allowed, because the name of a module becomes part of queue
+        names, and of section names in the configuration.
     :returns: A text with the value and the remedy. Empty means that *value* is
         valid.
     """

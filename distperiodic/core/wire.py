@@ -89,7 +89,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def clean(reason: str, room: int) -> str:
-    """Cut *reason* to *room* characters, and escape invalid characters."""
+    """Truncate *reason* to *room* characters; escape invalid characters."""
     text = str(reason)[:room]
     try:
         text.encode()
