@@ -390,9 +390,8 @@ class HashRing(Coordinator):
         unchanged, the cost of a call depends only on the number of objects
         that this process owns.
 
-        :param objects: List whose items are strs, ints, or objects with an
-            attribute ``id``; or a :class:`~.catalogue.Catalogue` of such
-            items.
+        :param objects: List of objects, or a :class:`~.catalogue.Catalogue`.
+            Each object is a str, an int, or a value with an attribute ``id``.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
         :raises CoordinationUnavailable: The coordination service did not
             answer.

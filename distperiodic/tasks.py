@@ -439,7 +439,7 @@ class Client:
 
         :param name: Name of the queue.
         :param on_failure: ``'halt'`` halts the queue when a task fails, until
-            an operator resumes the queue. This is the default of a new queue.
+            the queue is resumed. This is the default of a new queue.
             ``'go_on'`` runs the next task.
         :raises InvalidTask: *on_failure* is unknown, or the name cannot be
             used.

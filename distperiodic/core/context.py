@@ -186,11 +186,11 @@ class Context:
     def key(self) -> str:
         """Idempotency key of the run.
 
-        All attempts at an object and tick have the same key.
+        All attempts to run an object for a tick have the same key.
 
         In a step of a task, the key is the same for all runs of the command.
-        The rollback of the step has another key. If an operator retries a task
-        after some of its steps were rolled back, its steps get new keys.
+        The rollback of the step has another key. If a task is retried after
+        some of its steps were rolled back, all of its steps get new keys.
         """
         if self._step is not None:
             direction = 'rollback' if self._step.rollback else 'normal'

@@ -4,8 +4,8 @@
 If a worker holds too much work, other workers stay idle, and more work is
 delayed when the worker dies. If the worker holds too little work, it is idle
 until the next message arrives. So the window limits the seconds of work that
-the worker holds. They are computed from the average duration of the runs of
-each job at that worker.
+the worker holds. These seconds are computed from the average duration of the
+runs of each job at that worker.
 
 If no run of a job was measured at that worker, the average of all workers
 applies. Jobs of which no run was measured at any worker have no cost. The

@@ -56,7 +56,7 @@ class Limit(NamedTuple):
 
 def limits_of(jobs: Mapping[str, Job],
               partitions: Partitions) -> dict[str, tuple[Limit, ...]]:
-    """Return the limits of each job: its own limit and its partition's.
+    """Return the limits of each job: its own, and the limit of its partition.
 
     The limit of a partition does not apply to jobs with scope ``'member'``,
     because workers do not run these jobs.

@@ -12,8 +12,8 @@ import enum
 class Refusal(enum.StrEnum):
     """Code of a refusal."""
 
-    #: The worker has no handler for the job, and would refuse another attempt,
-    #: too.
+    #: The worker has no handler for the job. It would refuse another attempt
+    #: as well.
     UNKNOWN_JOB = 'unknown_job'
     #: The worker is stopping.
     DRAINING = 'draining'

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audit of tasks, with the classes of :mod:`distperiodic.core.audit`.
 
-If a task has not ended, it must be in one of three states: it waits in its
-queue, its next step is ready, or its next step is claimed. Otherwise the task
-is lost, because no process will find it.
+A task that has neither ended nor become stuck must be in one of three states:
+it waits in its queue, its next step is ready or delayed, or its next step is
+claimed. Otherwise the task is lost, because no process will find it.
 """
 
 import collections
@@ -15,8 +15,9 @@ from distperiodic.core.waiting import Wait
 from distperiodic.core.workflow import Status
 
 #: Condition of a task. If the task has ended, is stuck or runs, the condition
-#: is the status of the task. If the task waits, the condition is the reason.
-#: If the task is lost or unexplained, the condition is a class of the audit.
+#: is the status of the task. If the task waits, the condition is the reason
+#: for the wait. If the task is lost or unexplained, the condition is a class of
+#: the audit.
 Condition = Status | Wait | Fate
 
 _FATES: dict[Condition, Fate] = {
