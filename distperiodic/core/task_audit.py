@@ -16,8 +16,8 @@ from distperiodic.core.workflow import Status
 
 #: Condition of a task. If the task has ended, is stuck or runs, the condition
 #: is the status of the task. If the task waits, the condition is the reason
-#: for the wait. If the task is lost or unexplained, the condition is a class of
-#: the audit.
+#: for the wait. If the task is lost or unexplained, the condition is a class
+#: of the audit.
 Condition = Status | Wait | Fate
 
 _FATES: dict[Condition, Fate] = {
