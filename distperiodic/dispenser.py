@@ -7,8 +7,8 @@ or gives it back. All tasks leave the bucket if the worker makes no call for
 ``bucket_timeout`` seconds. A task is in at most one bucket.
 
 Each call is one transaction in the store, and no lock is held between calls.
-If a caller dies during a call, the store has executed either the whole call or
-nothing.
+If a caller dies during a call, the store executes either the whole call or
+none of it.
 """
 
 import logging

@@ -47,7 +47,11 @@ class InvalidMemberId(ConfigError, ValueError):
 
 
 class InvalidObject(DistperiodicError, ValueError):
-    """An object has no usable id, or shares its id with another object."""
+    """The id or the schedule of an object cannot be used.
+
+    Either the id is missing, malformed or not unique in its catalogue, or the
+    text of the object's own schedule is too long for the store.
+    """
 
 
 class DuplicateMember(DistperiodicError):
