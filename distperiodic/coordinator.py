@@ -50,8 +50,8 @@ class Coordinator:
         global configuration of oslo.config. The options are read when this
         process connects, so *conf* need not be loaded earlier.
     :param replicas: Number of points on the ring. The default is the option
-        ``hash_ring_replicas_count``. The operator can change this option in a
-        running process, with a reload at SIGHUP.
+        ``hash_ring_replicas_count``. If the operator changes this option and
+        sends SIGHUP, a running process uses the new value.
     :param session_timeout: Seconds until the session of a silent process
         expires. The default is the option of the same name.
     :param heartbeat_interval: Seconds between two heartbeats. The default is
@@ -59,8 +59,8 @@ class Coordinator:
     :param observe: True watches the groups without joining them. An observer
         owns no objects, but can look up the owner of any object.
     :raises ConfigError: The URL or an argument cannot be used.
-    :raises InvalidMemberId: *member_id* or *group_id* has characters or a
-        length that a coordination service cannot store.
+    :raises InvalidMemberId: *member_id* or *group_id* is not a name that every
+        coordination service can store.
     """
 
     def __init__(self, backend_url: str | None, group_id: str | None = None,
@@ -106,7 +106,7 @@ class Coordinator:
         #: Error of the last failed attempt to connect.
         self._failed: exceptions.DistperiodicError | None = None
         # Ids of the processes that created the membership and the member id.
-        # In a forked child they differ from the id of the process.
+        # In a forked child, these ids differ from the child's process id.
         self._pid: int | None = None
         self._named_in: int | None = None
         self._locks: dict[int, threading.RLock] = {}
@@ -160,9 +160,9 @@ class Coordinator:
         if not self.backend_url:
             return
         failed = self._failed
-        # If another thread is connecting, wait for the end of that attempt. If
-        # the attempt fails, raise its error: another attempt would take as
-        # long, and would probably fail, too.
+        # If another thread is connecting, wait until its attempt ends. If that
+        # attempt fails, raise the same error: a second attempt would take as
+        # long, and would probably fail as well.
         with self._lock:
             if self.is_started():
                 return
@@ -251,12 +251,12 @@ class Coordinator:
     def join_group(self, group_id: str) -> None:
         """Join the additional group *group_id* and wait for its view.
 
-        An observer watches the group instead. The wait takes at most 1.5 times
-        the session timeout, plus 2 seconds.
+        An observer watches the group instead. The call waits for at most 1.5
+        times the session timeout, plus 2 seconds.
 
         :param group_id: Name of the group.
-        :raises InvalidMemberId: *group_id* has characters or a length that a
-            coordination service cannot store.
+        :raises InvalidMemberId: *group_id* is not a name that every
+            coordination service can store.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
         :raises DuplicateMember: Another live process has this identity.
@@ -343,8 +343,8 @@ class HashRing(Coordinator):
     :param heartbeat_interval: Seconds between two heartbeats.
     :param observe: True watches the group without joining it.
     :raises ConfigError: The URL or an argument cannot be used.
-    :raises InvalidMemberId: *member_id* or *group_id* has characters or a
-        length that a coordination service cannot store.
+    :raises InvalidMemberId: *member_id* or *group_id* is not a name that every
+        coordination service can store.
     """
 
     def __init__(self, backend_url: str | None, group_id: str, *,
@@ -390,8 +390,8 @@ class HashRing(Coordinator):
         unchanged, the cost of a call depends only on the number of objects
         that this process owns.
 
-        :param objects: Objects with an attribute ``id``, or str or int; or a
-            :class:`~.catalogue.Catalogue` of such objects.
+        :param objects: List of objects, or a :class:`~.catalogue.Catalogue`.
+            Each object is a str, an int, or a value with an attribute ``id``.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
@@ -414,7 +414,7 @@ class HashRing(Coordinator):
     def get_owner(self, obj: Any) -> str:
         """Return the identity of the member that owns *obj*.
 
-        :param obj: Object with an ``.id``, or str or int.
+        :param obj: Object with an ``.id``, or a str or int.
         :raises ViewUnknown: The view is unknown or cannot be trusted, or the
             group has no members.
         :raises CoordinationUnavailable: The coordination service did not
@@ -434,7 +434,7 @@ class HashRing(Coordinator):
     def owns(self, obj: Any) -> bool:
         """Return whether this process owns *obj*.
 
-        :param obj: Object with an ``.id``, or str or int.
+        :param obj: Object with an ``.id``, or a str or int.
         :raises ViewUnknown: The view is unknown or cannot be trusted, or the
             group has no members.
         :raises CoordinationUnavailable: The coordination service did not

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task dispenser: workers pull tasks from a pool, the highest scores first.
+"""Task dispenser: workers pull tasks from a pool, by descending score.
 
 A worker is a person or a program. Each worker has a bucket with the tasks that
 are assigned to it. A task leaves the bucket when the worker finishes the task
@@ -7,8 +7,8 @@ or gives it back. All tasks leave the bucket if the worker makes no call for
 ``bucket_timeout`` seconds. A task is in at most one bucket.
 
 Each call is one transaction in the store, and no lock is held between calls.
-If a caller dies during a call, the call has either changed nothing or is
-complete.
+If a caller dies during a call, the store executes either the whole call or
+none of it.
 """
 
 import logging
@@ -70,14 +70,14 @@ class TaskDispenser:
                            as_of: datetime | None = None) -> Recreated:
         """Replace the tasks of the pool by *tasks*.
 
-        The first call creates the pool. A task of the pool that is not in
-        *tasks* is removed. A task in a bucket stays in its bucket. If it is in
-        *tasks*, it gets its new score. A done task stays done, even if it is
-        in *tasks*: the caller may have read its list before the task was done.
+        The first call creates the pool. A free task that is not in *tasks* is
+        removed. A task in a bucket stays there, and gets its new score if it
+        is in *tasks*. A done task stays done, even if it is in *tasks*: the
+        caller may have read the list of tasks before the task was done.
 
-        To offer done tasks again as new work, pass *as_of*. A task that was
-        done before that instant, and that is in *tasks*, is put into the pool.
-        To get the instant, call :meth:`now` before you read the list.
+        To offer done tasks again as new work, pass *as_of*. A task in *tasks*
+        that was done before that instant is put into the pool. To get the
+        instant, call :meth:`now` before you read the list.
 
         The call deletes the record of a done task that is not in *tasks* if
         the task was done more than ``done_retention`` days ago.
@@ -102,11 +102,11 @@ class TaskDispenser:
     def assign_tasks(self, limit: int, worker: str) -> list[Task]:
         """Adjust the worker's bucket to *limit* tasks, and return the tasks.
 
-        If the bucket has fewer tasks, the tasks of the pool with the highest
-        scores are added. If the bucket has more, the tasks with the lowest
-        scores return to the pool. The result is shorter than *limit* if the
-        pool has too few tasks, or if concurrent calls have locked the
-        remaining tasks.
+        If the bucket has fewer tasks, the call adds the free tasks with the
+        highest scores from the pool. If the bucket has more, the tasks with
+        the lowest scores return to the pool. The result is shorter than
+        *limit* if the pool has too few tasks, or if concurrent calls have
+        locked the remaining tasks.
 
         :param limit: Number of tasks, at least 1.
         :param worker: Name of the worker.
@@ -189,7 +189,7 @@ class TaskDispenser:
     def now(self) -> datetime:
         """Return the time of the store's clock.
 
-        Pass it as *as_of* to :meth:`recreate_task_pool`.
+        The result can be passed as *as_of* to :meth:`recreate_task_pool`.
 
         :raises StoreUnavailable: The store did not answer.
         """

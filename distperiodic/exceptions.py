@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All errors that this library raises on purpose.
 
-A message states the problem with its values, and then the remedy. All errors
-derive from :class:`DistperiodicError`. The command line prints an error of
-this class as one line, without a traceback.
+A message states the problem, with the values that were found, and then the
+remedy. All errors derive from :class:`DistperiodicError`. The command line
+prints an error of this class without a traceback.
 """
 
 
@@ -47,7 +47,11 @@ class InvalidMemberId(ConfigError, ValueError):
 
 
 class InvalidObject(DistperiodicError, ValueError):
-    """An object of a catalogue without a usable, unique id."""
+    """The id or the schedule of an object cannot be used.
+
+    Either the id is missing, malformed or not unique in its catalogue, or the
+    text of the object's own schedule is too long for the store.
+    """
 
 
 class DuplicateMember(DistperiodicError):

@@ -125,11 +125,11 @@ def load_tasks(path: str, conf: 'cfg.ConfigOpts',
                option: str = '--tasks',
                given: 'periodic.PeriodicTasks | None' = None
                ) -> 'periodic.PeriodicTasks':
-    """Return an instance of the class that *path* names, from CLASS(conf).
+    """Return ``CLASS(conf)`` for the class that *path* names.
 
     :param option: Option from which *path* comes, for error messages.
-    :param given: Instance that the program has already created. If it is of
-        this class, it is returned.
+    :param given: Instance that the program has already created. If its type is
+        this class, it is returned instead.
     :raises ConfigError: There is no such class, its constructor raised an
         exception, or the class has no jobs.
     """

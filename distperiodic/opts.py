@@ -351,9 +351,9 @@ class Settings:
     connection: str = dataclasses.field(repr=False)
     late_claim_after: float
     sweep_interval: float
-    #: Days until the history is deleted. 0 means never.
+    #: Days until a row of the history is deleted. 0 means never.
     history_retention: float
-    #: Days until ended tasks are deleted. 0 means never.
+    #: Days from the end of a task until the task is deleted. 0 means never.
     task_retention: float
     #: Seconds.
     bucket_timeout: float
@@ -469,9 +469,7 @@ def _is_set(conf: cfg.ConfigOpts, name: str) -> bool:
 
 
 def files(conf: cfg.ConfigOpts) -> list[str]:
-    """Return the configuration files of *conf*, in the order in which they are
-    read.
-    """
+    """Return the configuration files of *conf*, in the order of reading."""
     found = list(conf.config_file or [])
     for place in conf.config_dir or []:
         found += sorted(
@@ -586,7 +584,8 @@ def _check_known(path: str) -> None:
     try:
         cfg.ConfigParser(path, read).parse()
     except (cfg.Error, OSError):
-        # oslo.config has just read the file, so it is being changed now.
+        # oslo.config has just read this file. So another program is changing
+        # the file at this moment.
         return
     known = [opt.dest for opt in PARTITION_OPTS]
     for section in filter(is_of_partition, read):
@@ -650,9 +649,9 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
-        # A process that runs alone uses an embedded store. The checks of the
-        # times above are those of a process without a store: no other process
-        # depends on the times of this process.
+        # A process that runs alone uses an embedded store. The times were
+        # checked above as if there were no store, because no other process
+        # depends on them.
         found = _embedded(found)
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(

@@ -10,10 +10,10 @@
         def poll(self, context, node_id):
             ...
 
-A service passes an instance of such a class to the scheduler service and the
-worker service, which run its jobs. A service may also run its tasks in a loop
-of its own, as with oslo.service. It then calls
-:meth:`PeriodicTasks.run_periodic_tasks`.
+A service passes an instance of such a class to the scheduler service and to
+the worker service, and these run the jobs of the class. Alternatively, a
+service runs its tasks in a loop of its own, as with oslo.service. The loop
+then calls :meth:`PeriodicTasks.run_periodic_tasks`.
 
 Methods decorated by ``oslo_service.periodic_task`` are jobs, too. This module
 recognises such methods by the attributes that the decorator sets. It does not
@@ -164,10 +164,10 @@ def periodic_task(
     :param name: Name of the job. The default is the name of the method.
         Claims are stored under this name, so a new name creates a new job.
     :param enabled: False defines the job but never runs it.
-    :param run_immediately: True runs an object as soon as it is listed,
-        without waiting for its next tick. With a store, this happens once per
-        object. Without a store, and for a job that runs on every member, it
-        happens each time a process starts.
+    :param run_immediately: True runs the job for an object as soon as the
+        object is listed, without waiting for its next tick. With a store, this
+        happens once per object. Without a store, and for a job that runs on
+        every member, it happens each time a process starts.
     :param grace: Seconds by which a tick may be late under
         ``misfire='skip'``. The default is one period, at most 60.
     :raises InvalidSchedule: The spacing, cron line or time zone yields no
@@ -404,8 +404,8 @@ class PeriodicTasks:
         This method is for services that run their tasks in a loop of their
         own. Do not pass the same instance to a scheduler service, because each
         tick would then run twice. Only jobs with scope ``'member'`` run. There
-        are no retries and no timeouts. A run that takes long delays the runs
-        that are due meanwhile, but it does not shift the later ticks.
+        are no retries and no timeouts. A long run delays the runs that become
+        due in the meantime, but does not shift the later ticks.
 
         :param context: Passed unchanged to every task.
         :param raise_on_error: True raises the exception of a task; the
@@ -495,7 +495,8 @@ class PeriodicTasks:
     def _take_due(self, job: Job) -> tuple[Instant, ...]:
         """Return the ticks of *job* to run now.
 
-        Later calls do not return the ticks that are due now.
+        Later calls do not return these ticks again, unless the clock was set
+        back.
         """
         now = self.clock.now()
         newest = job.schedule.at_or_before(now)
@@ -505,10 +506,10 @@ class PeriodicTasks:
             self._last_ticks[job.name] = newest
             return (now,) if job.run_immediately else ()
         if job.schedule.after(now) < last:
-            # The clock was set back by more than a period. The task continues
-            # at the next tick by the new time. If it waited until the clock
-            # reaches the last tick again, it might not run for hours. After a
-            # smaller change of the clock, the task does wait.
+            # The clock was set back by more than a period. The job continues
+            # at its next tick by the new time. If the job waited until the
+            # clock reached the last tick again, the job might not run for
+            # hours. After a smaller change of the clock, the job does wait.
             LOG.warning(
                 'clock set back: job=%s last_tick=%s; the job continues at '
                 'its next tick by the new time, and ticks may run a second '
@@ -521,8 +522,8 @@ class PeriodicTasks:
         if newest <= last:
             return ()
         self._last_ticks[job.name] = newest
-        # Pass the schedule as if it was an object's own schedule, because such
-        # a plan has no phase.
+        # Pass the schedule as if it were an object's own schedule, because the
+        # plan then has no phase.
         due = job.plan(own=job.schedule).verdict(
             Row(job.name, 0, last, ALWAYS), now)
         if due.given_up:
@@ -637,8 +638,8 @@ def _caller() -> str:
 def _job_of(member: Any, conf: Any) -> Job | None:
     """Return the job of a decorated *member*.
 
-    The decorator is that of this module or that of oslo.service. None means
-    that *member* is not decorated.
+    The decorator may be that of this module or that of oslo.service. None
+    means that *member* is not decorated.
     """
     plain = _plain(member)
     job = getattr(plain, _MARK, None)

@@ -53,13 +53,13 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds since an arbitrary start.
 
-        The value never decreases. It also advances while the process is
+        The value never decreases. It also increases while the process is
         suspended or the machine sleeps.
         """
 
 
 class Membership(Protocol):
-    """Members of the groups, as far as this process knows them."""
+    """Views of the groups that this process has joined or observes."""
 
     def view(self, group: str) -> View:
         """Return the last known view of *group*.
@@ -91,9 +91,9 @@ class JobStatus(NamedTuple):
     paused: str | None
     #: Text of the schedule in force.
     schedule: str
-    #: Instant since which that schedule is in force.
-    #: :data:`~distperiodic.core.due.ALWAYS` means that it is the first
-    #: schedule of the job.
+    #: Instant since which that schedule has been in force.
+    #: :data:`~distperiodic.core.due.ALWAYS` means that no other schedule of
+    #: the job was in force before.
     since: int
     #: Instant since which schedulers have served the job without a gap.
     #: Schedulers record their service with :meth:`ClaimStore.attend`. None
@@ -114,15 +114,15 @@ class Checked(NamedTuple):
 
 
 class Proceed(NamedTuple):
-    """Request to grant the runs of steps that become ready.
+    """Request to grant runs at once for steps that become ready.
 
-    The request is an argument of :meth:`StepStore.advance`. The steps that
-    become ready in the transaction of that call are granted at once.
+    The request is an argument of :meth:`StepStore.advance`. It applies to the
+    steps that become ready in the transaction of that call.
     """
 
     #: Jobs of the commands that may be granted.
     jobs: Collection[str]
-    #: Prefix of the names of the new leases, ``<into>.0``...
+    #: Prefix of the names of the new leases: ``<into>.0``, ``<into>.1``...
     into: str
     #: Holder of the new leases.
     holder: str
@@ -134,7 +134,10 @@ class Proceed(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """Ids of the tasks whose steps have ended, by outcome of the step."""
+    """Result of :meth:`StepStore.advance`.
+
+    The sets contain the ids of tasks, by the outcome of the step that ended.
+    """
 
     done: set[str]
     #: Tasks whose step has failed and waits for a retry.
@@ -148,35 +151,39 @@ class Advanced(NamedTuple):
 class StepStore(Protocol):
     """Store of the steps of tasks.
 
-    A ready step is claimed once. The claim is in the claim store: the task is
-    its object, and the command is its job. So the claim is started, renewed,
-    retried and taken over like the claim of a periodic job.
+    A ready step is claimed once. The claim is a row of the claim store, in
+    which the task is the object and the command is the job. So the claim is
+    started, renewed, retried and taken over like a claim of a periodic job.
 
-    :raises StoreUnavailable: Any method raises this error, as in
+    :raises StoreUnavailable: Any method may raise this error, as in
         :class:`ClaimStore`.
     """
 
     def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
              into: str, holder: str, seconds: float) -> list[Lease]:
-        """Claim ready steps: higher priorities first, then older tasks.
+        """Claim ready steps.
 
-        :param jobs: Maximum number of steps to claim of each command, by the
-            name of its job.
+        Steps of tasks with a higher priority are claimed first. Among tasks of
+        equal priority, those of older tasks are claimed first.
+
+        :param jobs: Maximum number of steps to claim for each command, by the
+            name of the command's job.
         :param tasks: Tasks whose steps may be claimed. None means all tasks.
-        :param into: Prefix of the names of the new leases, ``<into>.0``...
+        :param into: Prefix of the names of the new leases: ``<into>.0``,
+            ``<into>.1``...
         :param holder: Holder of the new leases.
         :param seconds: Seconds until the leases expire.
         :returns: The leases, each with claims of one command.
         """
 
     def wake(self) -> bool:
-        """Make delayed steps ready once they are due, and advance the queues.
+        """Make the delayed steps that are due ready, and advance the queues.
 
         An ordered queue whose current task has ended continues with its next
         task, unless the queue is halted.
 
-        :returns: True if the call reached its limits, so that the caller
-            should repeat it.
+        :returns: True if the call reached a limit on its work. The caller
+            should then repeat the call.
         """
 
     def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
@@ -188,8 +195,8 @@ class StepStore(Protocol):
                 proceed: Proceed | None = None) -> Advanced:
         """End runs in *lease* and advance their tasks, in one transaction.
 
-        A failed step is retried as often as its workflow allows. After its
-        last attempt, its task is rolled back.
+        A failed step is retried as often as its workflow allows. If the last
+        attempt fails, the task is rolled back.
 
         The same transaction may claim the next steps of these tasks, and the
         first steps of the tasks that follow them in their queues.
@@ -198,11 +205,12 @@ class StepStore(Protocol):
             of the command's result, or None.
         :param failed: Tasks whose command has failed, each with its error.
         :param into: Name of the new lease for steps that wait for a retry.
-        :param pause: Receives the number of a failed attempt, and returns the
-            seconds until its retry.
-        :param proceed: Request to grant the runs of steps that become ready.
-            None means that no run is granted.
-        :returns: The tasks whose result or error was recorded.
+        :param pause: Function that receives the number of the failed attempt,
+            and returns the seconds until the retry.
+        :param proceed: Request to grant runs of steps that become ready. None
+            means that no run is granted.
+        :returns: The tasks whose result or error was recorded, and the leases
+            of the granted runs.
         """
 
 
@@ -211,15 +219,17 @@ class PartitionStore(Protocol):
 
     A partition has at most one active worker; see
     :mod:`distperiodic.core.standby`. The name of a worker is the name of its
-    process. If the answer of a call is lost, the caller may repeat the call.
+    process. If the answer to a call is lost, the caller may repeat the call.
 
-    :raises StoreUnavailable: Any method raises this error, as in
+    :raises StoreUnavailable: Any method may raise this error, as in
         :class:`ClaimStore`.
     """
 
     def beat(self, partition: str, worker: str, role: Role, *,
              seconds: float) -> Standing:
-        """Record a heartbeat of *worker*, and renew its lease if it is active.
+        """Record a heartbeat of *worker*.
+
+        If *worker* is active, its lease is renewed.
 
         :param seconds: Seconds from now until the lease expires.
         :returns: The row of the partition after the call.
@@ -231,7 +241,7 @@ class PartitionStore(Protocol):
 
         *worker* does not become active in these cases:
 
-        - The lease of another worker has not expired.
+        - Another worker has a lease of the partition that has not expired.
         - A worker has acquired the partition since the caller read *fence*.
         - Another process may share the partition: either one of *members* that
           takes no part in the election, or a process that called :meth:`share`
@@ -251,15 +261,18 @@ class PartitionStore(Protocol):
               starting: bool) -> Collection[str]:
         """Record that *worker* runs jobs without ``mode = standby``.
 
-        No worker can become active for *seconds* after this call. The call
-        changes nothing if another worker is active.
+        After a successful call, *worker* may share the partition, so it
+        prevents other workers from becoming active; see :meth:`acquire`. If
+        another worker is active, the call fails and changes nothing.
 
+        :param seconds: Seconds after its last heartbeat for which a worker
+            counts as present.
         :param starting: True if *worker* has run nothing yet. In this case,
-            workers that stand by prevent the call, too. An active worker whose
-            lease has expired does not prevent the call by itself, and loses
-            the partition if the call succeeds.
-        :returns: The processes that prevent the call. Empty means that
-            *worker* may run jobs.
+            the call also fails if workers that stand by are present. The
+            active worker blocks the call only until its lease expires. If the
+            call then succeeds, that worker loses the partition.
+        :returns: The processes that made the call fail. Empty means that the
+            call succeeded, and that *worker* may run jobs.
         """
 
     def release(self, partition: str, worker: str, *,
@@ -267,53 +280,56 @@ class PartitionStore(Protocol):
         """Release the partition if *worker* is active with this *fence*.
 
         The partition then has no active worker. The call changes nothing if
-        *worker* is not active, or has acquired the partition with a higher
-        fence since.
+        *worker* is not active, or if it has since acquired the partition with
+        a higher fence.
 
         :returns: The row of the partition after the call.
         """
 
     def depart(self, partition: str, worker: str) -> None:
-        """Record that *worker* has ended; if it is active, release the
-        partition.
+        """Record that *worker* has ended.
 
-        The worker no longer prevents a take-over, even if its entry is still
-        in the group.
+        If *worker* is active, the partition is released. From then on *worker*
+        prevents no take-over, even if its entry is still in the group.
         """
 
     def is_in_force(self, active: Active) -> bool:
         """Return whether *active* is still the active worker.
 
-        The result is false if its lease has expired, or if a worker has
-        acquired the partition with a higher fence.
+        The result is false if the lease of *active* has expired, or if a
+        worker has acquired the partition with a higher fence.
         """
 
 
 class ClaimStore(Protocol):
-    """Store of the claims, one row per (job, object), and of their leases.
+    """Store of claims and of their leases.
 
-    Every transition is one conditional write of many rows. A lost race is not
-    an error: the result leaves out the objects that another process has
-    changed first. To find the objects that a write has changed, an adapter
-    reads the rows again. An adapter does not trust the row count that a
-    database driver returns.
+    The claim of a job and an object is one row. Every transition is one
+    conditional write of many rows. A lost race is not an error: the result
+    leaves out each object whose claim another process changed first. To find
+    the claims that a write has changed, an adapter reads the rows again. An
+    adapter does not trust the row count that a database driver returns.
 
     The caller names each lease that it creates, and never uses a name twice.
-    If the answer of a call is lost, the caller can repeat the call: the store
+    If the answer to a call is lost, the caller can repeat the call: the store
     finds the lease by its name and returns the same answer.
 
-    :raises StoreUnavailable: Any method raises this error. The call may or may
-        not have changed the store. The caller may repeat the call.
+    :raises StoreUnavailable: Any method may raise this error. The call may or
+        may not have changed the store. The caller may repeat the call.
     """
 
     @property
     def steps(self) -> StepStore | None:
-        """Steps of tasks. None means that this store cannot hold tasks."""
+        """Store of the steps of tasks.
+
+        None means that this store cannot hold tasks.
+        """
 
     @property
     def partitions(self) -> PartitionStore | None:
-        """Store of the active workers. None means that processes do not share
-        this store.
+        """Store of the active workers.
+
+        None means that processes do not share this store.
         """
 
     def close(self) -> None:
@@ -329,7 +345,7 @@ class ClaimStore(Protocol):
         """Put *schedules* in force.
 
         A schedule that differs from the one in force takes effect now. The
-        first schedule of a job is in force since
+        first schedule of a job counts as in force since
         :data:`~distperiodic.core.due.ALWAYS`.
 
         :param schedules: Text of each schedule, by the name of its job.
@@ -342,9 +358,10 @@ class ClaimStore(Protocol):
         Schedulers repeat this call regularly for each job that they know. A
         call for a paused job does not count as service.
 
-        :param jobs: Maximum seconds between two calls for each job, by any
-            scheduler. A longer interval is a gap in the service. The first
-            call after a gap sets :attr:`JobStatus.attended` to the present.
+        :param jobs: For each job, the maximum number of seconds between two
+            successive calls, which may come from different schedulers. A
+            longer interval is a gap in the service. The first call after a gap
+            sets :attr:`JobStatus.attended` to the time of that call.
         :param checked: Results of completed scans, by job. The store ignores a
             scan if :attr:`JobStatus.checked` differs from the value that the
             scan expects: :meth:`sync` may have listed objects that the scan
@@ -364,24 +381,26 @@ class ClaimStore(Protocol):
         - If the own schedule of an object has changed, the object follows the
           new schedule from *at* on.
         - If the store has not recorded the schedule of an object yet, the
-          store records it. The instant since which ticks of the object can be
+          store records it. The instant from which ticks of the object can be
           due does not change.
-        - If the call makes ticks possible that could not be due before,
+        - If the call allows ticks to be due that could not be due before,
           :attr:`JobStatus.checked` is set to an instant before *at*. The value
-          always decreases, so that the store ignores a scan under way.
+          always decreases, so that the store ignores the result of a scan that
+          is in progress.
         - A *delisted* object is not due until it is listed again. If another
           process listed the object after *at*, the object stays listed.
 
         :param at: Instant for which the catalogue was read.
-        :param later: Instants of later catalogue reads that also list all of
-            *listed*, in ascending order. These instants matter for an object
-            that another process delisted after *at*. The schedule of such an
-            object applies from the first of these instants that is not before
-            the delisting, or from the last instant if all are earlier.
+        :param later: Instants of later catalogue reads that also returned all
+            of *listed*, in ascending order. These instants matter for an
+            object that another process delisted after *at*. The schedule of
+            such an object applies from the first of these instants that is not
+            before the delisting. If all of them are before the delisting, it
+            applies from the last one.
         :returns: Objects that could not be recorded. Pass these objects to a
-            later call. Their rows may be locked by another transaction, such
-            as that of a handler. Or the store has already recorded these
-            objects from a catalogue that was read after *at*.
+            later call. Either another transaction, such as that of a handler,
+            has locked their rows, or the store has already recorded them from
+            a catalogue that was read after *at*.
         """
 
     def rows(self, job: str, low: int, high: int, *,
@@ -424,30 +443,31 @@ class ClaimStore(Protocol):
         according to *supersede*. An object whose earlier tick runs or waits
         for a retry is reported as busy and not claimed.
 
-        No object is claimed after *until* by the store's clock. In a store
-        that members share, no object is claimed earlier than
-        :data:`~distperiodic.core.claim.EARLIEST` microseconds before *due_at*.
+        The store compares *until* and *due_at* with its own clock. It claims
+        no object after *until*. A store that members share claims no object
+        earlier than :data:`~distperiodic.core.claim.EARLIEST` microseconds
+        before *due_at*.
 
         :param tick: Microseconds since the epoch.
         :param lease: Name of the new lease, in which the acquired claims wait
             for their start. If no claim is acquired, no lease is created.
         :param holder: Holder of the lease.
         :param seconds: Seconds until the lease expires.
-        :param supersede: True voids a claim for an earlier tick that was not
-            started, and claims its object for *tick*. False reports the object
-            as waiting, and does not claim it.
+        :param supersede: Applies to an object with a claim for an earlier tick
+            whose run was not started. True voids this claim, and claims the
+            object for *tick*. False reports the object as waiting, and does
+            not claim it.
         :param include_new: True lists the objects that are not listed yet, and
             claims them; their schedule *rule* applies from *tick* on. False
             reports these objects as unlisted.
         :param previous_tick: The tick before this one. An object whose
             watermark is earlier than the previous tick is reported as behind
             and not claimed. None disables the check.
-        :param max_attempts: Maximum number of attempts per tick. A run whose
+        :param max_attempts: Maximum number of attempts per tick. A claim whose
             last attempt is lost becomes dead. If an object has used all
-            attempts of a tick without success, each later tick starts with its
-            last attempt, until a run of the object succeeds. If *tick*
-            supersedes an earlier claim, the attempts of that claim count for
-            *tick*, too.
+            attempts of a tick without success, each later tick has only one
+            attempt, until a run of the object succeeds. If *tick* supersedes
+            an earlier claim, the attempts of that claim also count for *tick*.
         :param rule: Text of the schedule to which *tick* belongs. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.
@@ -458,10 +478,10 @@ class ClaimStore(Protocol):
             tick, in microseconds since the epoch. None means *tick*.
         :param until: Last instant at which the tick may be claimed, in
             microseconds since the epoch. None means no limit.
-        :param listing_is_tick: True means that the instant since which an
-            object is listed is a tick of the object. If this tick is earlier
-            than *tick* and is not settled, the object is reported as behind
-            and not claimed.
+        :param listing_is_tick: True means that an object has a tick at the
+            instant at which it was listed. If that tick is earlier than *tick*
+            and is not settled, the object is reported as behind and not
+            claimed.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
@@ -491,7 +511,8 @@ class ClaimStore(Protocol):
         """Record that runs in *lease* have failed.
 
         :param into: Name of the new lease, in which the claims wait for a
-            retry. None makes the claims dead; they are kept for an operator.
+            retry. None makes the claims dead. Dead claims are kept for an
+            operator.
         :param seconds: Seconds until the retry is due.
         :returns: Objects whose failure was recorded. A failure is not recorded
             if the handler has already ended the run in its own transaction.
@@ -543,23 +564,24 @@ class ClaimStore(Protocol):
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
                           silence_timeout: float = 0.0) -> list[Lease]:
-        """Take over leases of *jobs* that expired or whose holder is gone.
+        """Take over expired leases, and leases whose holder is gone.
 
         The leases that expired first are taken over first. Claims that ran or
         waited for a retry begin their next attempt. The lease of claims that
         wait for a retry has no holder, and expires when the retry is due. The
         first caller after that instant takes this lease over.
 
-        :param into: Prefix of the new names, ``<into>.0``, ``<into>.1``...
+        :param jobs: Jobs whose leases may be taken over.
+        :param into: Prefix of the new names: ``<into>.0``, ``<into>.1``...
         :param holder: New holder of the leases.
         :param seconds: Seconds until the leases expire under the new holder.
         :param gone: Holders that are known to have left the group.
         :param limit: Maximum number of leases.
-        :param silence_timeout: Seconds since the last renewal after which the
-            lease of a gone holder is taken over. The delay is needed because
-            the holder may be alive, and only cut off from the other members.
-            To compute the time of the last renewal, the store assumes that the
-            renewal extended the lease by *seconds*.
+        :param silence_timeout: Seconds from the last renewal of a lease until
+            the lease is taken over from a holder that is gone. The delay is
+            needed because the holder may be alive, and only cut off from the
+            other members. To compute the time of the last renewal, the store
+            assumes that the renewal extended the lease by *seconds*.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
@@ -600,8 +622,8 @@ class ClaimStore(Protocol):
         :param holder: Member that requests the skip.
         :param by: Kind of reason.
         :param reason: Reason in words, for the history.
-        :param missed: Receives the watermark of an object, and returns the
-            number of ticks between that watermark and *tick*. The history
+        :param missed: Function that receives the watermark of an object, and
+            returns the number of ticks between it and *tick*. The history
             counts these ticks as skipped together with *tick*. None means that
             there are no such ticks.
         :param schedule: As in :meth:`claim`.
@@ -655,10 +677,11 @@ class WorkBus(Protocol):
     """Message bus to the workers. A message is a hint and may be lost."""
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch* to its worker. The call never blocks and never raises.
+        """Send *batch* to its worker.
 
-        If the batch cannot be sent, the bus calls a callback that its
-        constructor has received.
+        The call never blocks, and never raises an exception. If the batch
+        cannot be sent, the bus calls the callback that was passed to its
+        constructor.
         """
 
 
@@ -666,8 +689,9 @@ class ReportBus(Protocol):
     """Message bus from a worker to the schedulers."""
 
     def report(self, report: message.Report, to_entry: str) -> None:
-        """Send *report* to the scheduler with this entry. The call never
-        blocks.
+        """Send *report* to the scheduler with this entry.
+
+        The call never blocks.
         """
 
 
@@ -686,7 +710,7 @@ class Inbox(NamedTuple):
     topic: str
     identity: str
     #: Called with the payload of each message, in a thread of the carrier. The
-    #: callback does not block and does not raise.
+    #: callback must not block, and must not raise an exception.
     on_message: Callable[[Any], None]
     #: Called for each message whose payload cannot be decoded, with the origin
     #: of the message and the reason.
@@ -702,12 +726,12 @@ class Inbox(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Connection of one process to a broker, which carries its messages.
+    """Connection over which one process sends and receives messages.
 
-    A carrier always sends messages. A carrier receives messages only if it has
-    an inbox. An open carrier reconnects by itself. The carrier logs one line
+    Every carrier can send messages. Only a carrier with an inbox receives
+    messages. An open carrier reconnects by itself. The carrier logs one line
     when the broker stops answering, and one line when the broker answers
-    again. The texts of its errors contain no password.
+    again. The errors that a carrier raises contain no password.
     """
 
     def open(self, timeout: float) -> None:
@@ -724,7 +748,7 @@ class Carrier(Protocol):
     def ended(self, timeout: float) -> bool:
         """Wait until a failed :meth:`open` has released its resources.
 
-        These are its thread and its connection.
+        These resources are a thread and a connection.
 
         :param timeout: Maximum duration of the call, in seconds.
         :returns: True if everything was released in time.
@@ -773,7 +797,7 @@ class QueueState(NamedTuple):
 
 
 class Weakness(NamedTuple):
-    """A setting of a broker that can lose or reveal messages."""
+    """A setting of a broker with which messages can be lost or revealed."""
 
     problem: str
     remedy: str
@@ -792,7 +816,9 @@ class BrokerProbe(Protocol):
 
     @property
     def space(self) -> str:
-        """Name, for operators, of the part of the broker that the URL selects.
+        """Description of the part of the broker that the URL selects.
+
+        The description is for operators.
         """
 
     @property
@@ -822,7 +848,7 @@ class BrokerProbe(Protocol):
         """
 
     def weaknesses(self, host: BrokerHost) -> list[Weakness]:
-        """Return the settings of *host* that can lose messages."""
+        """Return the settings of *host* with which messages can be lost."""
 
     def queues(self, host: BrokerHost,
                names: list[str]) -> dict[str, QueueState | None]:

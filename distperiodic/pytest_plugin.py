@@ -17,7 +17,7 @@ def distperiodic_cluster() -> 'Iterator[Callable[..., Cluster]]':
     """Create clusters, and close them at the end of the test.
 
     The value of the fixture is a function that creates a cluster. The function
-    has the arguments of :class:`distperiodic.testing.Cluster`.
+    accepts the arguments of :class:`distperiodic.testing.Cluster`.
     """
     # Import the library only in projects that use this fixture.
     from distperiodic.testing import Cluster

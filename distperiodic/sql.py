@@ -58,8 +58,8 @@ def in_arcs(column: Any,
 class _InArcs(functions.FunctionElement[bool]):
     """Predicate with the limits of all ranges as literal numbers.
 
-    A usual member has 40 arcs. With an expression and two bound parameters for
-    each arc, SQLAlchemy would need more time to build the statement than the
+    A typical member has 40 arcs. If each arc were an expression with two bound
+    parameters, SQLAlchemy would need more time to build the statement than the
     database needs to execute it.
     """
 

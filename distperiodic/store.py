@@ -26,7 +26,7 @@ T = TypeVar('T', bound=_Closable)
 class Connections(Generic[T]):
     """Pool of connections to the store.
 
-    One thread at a time uses a connection.
+    Only one thread at a time uses a given connection.
 
     :param connect: Returns a new connection.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: one-off work in steps, under the same claims as periodic jobs.
+"""Tasks: one-off work in steps, with claims like those of periodic jobs.
 
 A class declares commands, and a client submits tasks that run them::
 
@@ -72,7 +72,7 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
-# Maximum limit that all databases accept.
+# Greatest LIMIT that all databases accept.
 _MOST_ROWS = 2 ** 63 - 1
 # Key in the ``info`` of an SQLAlchemy session. The value is a list of
 # functions to call after the commit.
@@ -191,9 +191,9 @@ class Client:
         return ids
 
     def _notify(self, tasks: Sequence[str]) -> None:
-        """Send a notice to the schedulers about *tasks*.
+        """Send a notice about *tasks* to the schedulers.
 
-        The tasks may have a step that is ready to run.
+        Each of these tasks may have a step that is ready to run.
         """
         settings = self._settings
         here = notices.notify(
@@ -245,8 +245,9 @@ class Client:
 
     @functools.cached_property
     def _notices(self) -> TaskNotices | None:
-        """Sender of notices to other processes. None means that there is no
-        broker.
+        """Sender of notices to other processes.
+
+        None means that there is no broker.
         """
         settings = self._settings
         if settings.dispatcher != 'messaging':
@@ -432,13 +433,14 @@ class Client:
             return store.halt(name, f'{_me()}: {why}'.strip(': '))
 
     def set_queue(self, name: str, *, on_failure: str) -> None:
-        """Set what a queue does when one of its tasks fails.
+        """Set the policy of a queue for failed tasks.
 
         The call creates the queue if it does not exist.
 
         :param name: Name of the queue.
-        :param on_failure: ``'halt'`` halts the queue until it is resumed. This
-            is the default of a new queue. ``'go_on'`` runs the next task.
+        :param on_failure: ``'halt'`` halts the queue when a task fails, until
+            the queue is resumed. This is the default of a new queue.
+            ``'go_on'`` runs the next task.
         :raises InvalidTask: *on_failure* is unknown, or the name cannot be
             used.
         """

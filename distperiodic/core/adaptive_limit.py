@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adaptive share of ``max_in_flight``, a limit that several schedulers share.
 
-Each scheduler may have an equal share of the concurrent runs that the limit
-allows. If a store counts the runs of all schedulers, a scheduler with more
-work may exceed its share. It raises its own limit by one run at a time, until
-a worker refuses a run because the shared limit is in use. A refusal lowers the
-scheduler's limit to the number of its runs that workers hold. After a pause,
-the scheduler raises its limit again.
+Each scheduler is entitled to an equal share of the concurrent runs that the
+limit allows. If a store counts the runs of all schedulers, a scheduler with
+more work may exceed its share. It raises its own limit by one run at a time,
+until a worker refuses a run because the shared limit is reached. A refusal
+lowers the scheduler's limit to the number of its runs that workers hold. After
+a pause, the scheduler raises its limit again.
 
 Short runs are sent ahead, before the limit allows their start. The worker
 queues such a run, and starts it when another run under the same limit ends at
@@ -67,8 +67,8 @@ class AdaptiveLimit:
             self._grow_at = now + _BELOW[0]
         room = self._limit - self._held
         if self._ahead and (self._held or not waits):
-            # After a refusal, too, more runs may be sent ahead: the worker
-            # then queues them, because it knows that the limit is in use.
+            # More runs may be sent ahead even after a refusal: the worker then
+            # queues them, because it knows that the limit is reached.
             room += max(1, self._limit)
         self._more = room <= 0
         return max(0, room)
@@ -96,7 +96,7 @@ class AdaptiveLimit:
                 self._pause = 0.0
 
     def refused(self, now: float, jitter: float) -> None:
-        """Record that a worker refused runs, because the limit is in use.
+        """Record that a worker refused runs, because the limit is reached.
 
         :param now: Monotonic seconds.
         :param jitter: Random number from 0.0 to 1.0, so that several

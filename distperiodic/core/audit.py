@@ -11,13 +11,13 @@ from the row of the object, with :mod:`distperiodic.core.due`::
 
 The audit has these classes. The classes lost and unexplained are errors::
 
-    on time            its run succeeded, and was claimed in time
-    late               its run succeeded, but was claimed too late
-    dead               its last attempt failed
+    on time            claimed in time, and its run succeeded
+    late               claimed too late, but its run succeeded
+    dead               its last attempt failed or was lost
     superseded         claimed, but not started before its next tick
     cancelled          claimed, and ended without a run
-    skipped            not run, because an earlier run continued (overlap)
-                       or because the job was paused
+    skipped            not run, because an earlier run was still in progress
+                       (overlap) or because the job was paused
     passed over        given up by the misfire policy
     lost               due while schedulers served the job, but not run
     pending            claimed but not ended, or due but undecided
@@ -25,14 +25,14 @@ The audit has these classes. The classes lost and unexplained are errors::
     unexplained        the numbers of the history contradict each other: more
                        or fewer claims have ended than were acquired
 
-The audit compares the history with the rows of the objects. The row of an
-object shows for which ticks up to its watermark the object was due. The
-history must count the object for each of these ticks, or as missed together
-with a newer tick. Otherwise the object is lost: its watermark advanced, but no
-outcome was recorded.
+The audit compares the history with the rows of the objects. From the row of an
+object it computes the ticks, up to the watermark, for which the object was
+due. For each of these ticks, the history must count the object at that tick,
+or as missed at a newer tick. Otherwise the object is lost: its watermark
+advanced, but no outcome was recorded.
 
-This module reads no store. The same code audits the rows of a store and the
-record of a simulated cluster.
+This module does not access a store. The same code audits the rows of a store
+and the record of a simulated cluster.
 """
 
 import bisect
@@ -108,7 +108,10 @@ class Counts(NamedTuple):
 
 def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
               still_open: bool = False) -> Counts:
-    """Return the counts of one object and tick, from its final states."""
+    """Return the counts of one object and tick.
+
+    :param endings: Final states of the claims of this object and tick.
+    """
     number = collections.Counter(endings)
     return Counts(
         due, number[State.DONE], number[State.DEAD],
@@ -141,8 +144,8 @@ def classify(counts: Counts, lost: int = 0,
         Fate.SKIPPED: counts.skipped - counts.by_misfire - counts.by_lost,
         Fate.PASSED_OVER: counts.by_misfire,
         Fate.LOST: counts.by_lost + lost, Fate.PENDING: counts.open}
-    # A negative number means that more claims left a class than entered it. An
-    # example is an operator who requeued more claims than were dead.
+    # A negative number means that more claims left a class than entered it,
+    # for example because more claims were requeued than had been dead.
     too_few = -sum(number for number in found.values() if number < 0)
     classes = collections.Counter({
         **found,
@@ -195,7 +198,7 @@ class Job(NamedTuple):
     known: bool = False
     #: None means that no scheduler serves the job.
     attended: Attendance | None = None
-    #: Instant since which the job is paused. None means not paused.
+    #: Instant since which the job has been paused. None means not paused.
     paused: Instant | None = None
     #: Microseconds within which schedulers that serve the job must claim an
     #: object that is due.

@@ -7,7 +7,7 @@ ring, the cost depends on the number of objects that the member owns, not on
 the number of all objects. Results have the order in which the objects were
 given.
 
-The ids of the objects must not change while they are in a catalogue. If ids
+The ids of objects must not change while the objects are in a catalogue. If ids
 change, create a new catalogue.
 """
 
@@ -37,7 +37,9 @@ _CHUNK = 10_000
 
 
 def id_of(obj: Any) -> str:
-    """Return the id of an object as text: its ``.id``, or a str or int.
+    """Return the id of an object as text.
+
+    The id is the attribute ``id``, or the object itself if it is a str or int.
 
     :raises InvalidObject: The object has no id, or an unusable one.
     """
@@ -141,7 +143,7 @@ class Catalogue:
     def distinct(self) -> int:
         """Number of different ids.
 
-        The first access counts the ids, which takes long for many ids.
+        The first access counts the ids. For many ids, this takes long.
         """
         if self._distinct is None:
             self._distinct = len(set(self.ids))
@@ -182,7 +184,7 @@ class Catalogue:
         self._order = order
 
     def same_objects(self, objects: Sequence[Any]) -> bool:
-        """Return whether *objects* are the identical objects, not copies."""
+        """Return whether *objects* are the same instances, in this order."""
         return all(map(operator.is_, self.objects, objects))
 
     def pick(self, objects: Sequence[Any], ring: Ring,
@@ -331,9 +333,8 @@ class Reading(NamedTuple):
 class Catalogues:
     """Cache of the catalogues of the last few lists.
 
-    To find the catalogue of a list, all ids are compared. The comparison takes
-    10 ms for a million ids. The result is correct even if the caller has
-    changed the list in place.
+    A look-up compares all ids, which takes 10 ms for a million ids. The result
+    is correct even if the caller has changed the list in place.
     """
 
     def __init__(self, keep: int = 4):

@@ -3,9 +3,9 @@
 
 Each pair of a job and an object has one claim, which is one row of the store.
 From tick to tick, the row stays, and its tick, fence and state change. Each
-transition (:class:`Move`) has the states that it may leave and the state that
-it enters. A store makes a transition only if the claim is in one of these
-states, and in the lease that the caller names.
+transition (:class:`Move`) has a set of states that it may leave, and one state
+that it enters. A store makes a transition only if the claim is in a state that
+the transition may leave, and in the lease that the caller names.
 
 A *lease* holds claims of one job and tick for one holder, until an instant of
 the store's clock. A claim is in one lease at a time, and each grant creates a
@@ -33,8 +33,8 @@ from distperiodic.core import due
 class State(enum.Enum):
     """State of a claim."""
 
-    # Each member of an enumeration exists once, so its identity can be its
-    # hash. The hash of enum.Enum is a slow Python function, which would be
+    # Each member of an enumeration exists only once, so a hash of its identity
+    # is correct. enum.Enum.__hash__ is a slow Python function, and would be
     # called twice for each transition of each object.
     __hash__ = object.__hash__
 
@@ -50,7 +50,7 @@ class State(enum.Enum):
     RETRY = 'retry'
     #: Ran successfully.
     DONE = 'done'
-    #: Failed for the last time; kept for an operator.
+    #: Failed or was lost in its last attempt; kept for an operator.
     DEAD = 'dead'
     #: Not run, because of the job's misfire or overlap policy.
     SKIPPED = 'skipped'
@@ -84,10 +84,10 @@ class SkippedBy(enum.Enum):
     """Reason why an object was skipped for a tick, without a claim."""
 
     #: No process ran the object in time, and the ``misfire`` policy of the job
-    #: gives up such a tick.
+    #: gave up the tick.
     MISFIRE = 'misfire'
     #: The run for an earlier tick had not ended, and the ``overlap`` policy of
-    #: the job skips such a tick.
+    #: the job skipped the tick.
     OVERLAP = 'overlap'
     #: An operator had paused the job.
     PAUSE = 'pause'
@@ -127,7 +127,7 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
     # The handler makes this transition in its own transaction.
     Move.COMMIT: (frozenset([State.RUNNING]), State.COMMITTED),
-    # The store makes this transition, when it next reads the claim, and counts
+    # When the store next reads the claim, it makes this transition, and counts
     # the end of the run in the history.
     Move.COUNT: (frozenset([State.COMMITTED]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
@@ -152,11 +152,11 @@ def allowed(move: Move, state: State) -> bool:
 
 
 class Claim(NamedTuple):
-    """A member's copy of a claim, with the values of the next transition."""
+    """A process's copy of a claim."""
 
     object: str
     #: Fencing token. Every claim of the object has a greater token than the
-    #: claim before. A new token makes the earlier tokens invalid.
+    #: previous claim. A new token makes the earlier tokens invalid.
     fence: int
     #: Number of the attempt, from 1. The number also counts lost attempts of
     #: an earlier tick, if that tick was superseded or ended without success.
@@ -214,9 +214,9 @@ class Failure(NamedTuple):
     traceback: str = ''
 
 
-#: Microseconds before its tick at which a claim is accepted, by the store's
-#: clock. A member may claim early, because its estimate of the store's clock
-#: has an error. The error is not larger than this.
+#: Maximum number of microseconds by which a claim may precede its tick, by the
+#: store's clock. A member may claim early, because its estimate of the store's
+#: clock has an error of up to this number.
 EARLIEST = 1_000_000
 
 #: A number of attempts that no tick reaches. As a limit, it has no effect.

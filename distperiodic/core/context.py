@@ -39,15 +39,16 @@ class Context:
         #: job's only claim.
         self.object = object_id
         #: Fencing token. Every claim of the object has a greater token than
-        #: the claim before. So a resource that records the highest token can
+        #: the previous claim. So a resource that records the highest token can
         #: reject the writes of a run that another process has taken over.
         self.fence = fence
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
         #: True if the result of the run will be ignored, because the run has
         #: exceeded the timeout of its job or because the process stops. In a
-        #: handler process, it is also true if the lease was lost. A handler
-        #: that runs for long should check this attribute, and return early.
+        #: handler process, the attribute is also true if the lease was lost. A
+        #: long-running handler should check this attribute, and return early
+        #: if it is true.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -69,7 +70,7 @@ class Context:
 
     @property
     def rollback(self) -> bool:
-        """True if a step is rolled back."""
+        """True if this run rolls back the step."""
         return self._step is not None and self._step.rollback
 
     @property
@@ -120,10 +121,10 @@ class Context:
         self._progress, self._unsaved = value, text
 
     def take_unsaved(self) -> str | None:
-        """Return the progress assigned since the last call, as JSON text.
+        """Return the progress that has not been saved yet, as JSON text.
 
-        The worker calls this to save the progress. None means that no value
-        was assigned since the last call.
+        The worker calls this method to save the progress. None means that no
+        value was assigned since the last call.
         """
         text, self._unsaved = self._unsaved, None
         return text
@@ -136,13 +137,12 @@ class Context:
         self._progress, self._unsaved = json.loads(text), text
 
     def is_current(self) -> bool:
-        """Return whether only this process may run this object and tick now.
+        """Return whether this process alone may run this object and tick now.
 
         The result is true while the run is not cancelled and this process can
         trust its lease or, without a store, its membership. Call this method
         before an effect that cannot be undone. The call sends no request. If
-        the process was suspended and its lease has expired meanwhile, the
-        result is false.
+        the lease expired while the process was suspended, the result is false.
         """
         return not self.cancelled and self._held()
 
@@ -160,8 +160,9 @@ class Context:
                result: Mapping[str, Any] | None = None) -> None:
         """End this run in the transaction of *session*.
 
-        The database then commits the effects of the run and its end together
-        or not at all. Make this the last call before the commit.
+        The database then commits the effects of the run and the end of the run
+        together, or neither of them. Make this the last call before the
+        commit.
 
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
@@ -185,11 +186,11 @@ class Context:
     def key(self) -> str:
         """Idempotency key of the run.
 
-        All attempts of an object and tick have the same key.
+        All attempts to run an object for a tick have the same key.
 
         In a step of a task, the key is the same for all runs of the command.
-        The rollback of the step has another key. If an operator retries a task
-        after some of its steps were rolled back, its steps get new keys.
+        The rollback of the step has another key. If a task is retried after
+        some of its steps were rolled back, all of its steps get new keys.
         """
         if self._step is not None:
             direction = 'rollback' if self._step.rollback else 'normal'

@@ -47,9 +47,9 @@ MAX_REASON = 1_000
 #: Maximum number of characters of the state of a member, as JSON.
 MAX_STATE = 100_000
 #: Maximum age of a request in seconds. The clocks of the operator and of a
-#: member may also differ by this number of seconds.
+#: member may also differ by up to this number of seconds.
 MAX_AGE = 60
-#: Maximum number of requests that a member accepts in twice MAX_AGE.
+#: Maximum number of requests that a member accepts in 2 * MAX_AGE seconds.
 MAX_REQUESTS = 10_000
 
 #: Commands that are not in :class:`~distperiodic.core.control.Verb`, and that
@@ -115,7 +115,7 @@ def encode_request(request: ControlRequest,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *request* as a JSON object.
 
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     message = {
@@ -134,7 +134,7 @@ def encode_reply(reply: ControlReply,
                  keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *reply* as a JSON object.
 
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     message = {
@@ -219,7 +219,7 @@ def reply_of(message: Mapping[str, Any]) -> ControlReply:
 
 
 def state_of(text: str) -> dict[str, Any]:
-    """Return the state in a reply. An empty text returns an empty state.
+    """Return the state in a reply. If the text is empty, so is the state.
 
     :raises InvalidMessage: The text is not the state of a member.
     """

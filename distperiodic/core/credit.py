@@ -2,15 +2,15 @@
 """Credit window: limit on the work that a scheduler sends to one worker.
 
 If a worker holds too much work, other workers stay idle, and more work is
-delayed when the worker dies. If it holds too little work, it is idle until the
-next message arrives. So the window limits the seconds of work that the worker
-holds. The seconds of work are computed from the average duration of the runs
-of each job at that worker.
+delayed when the worker dies. If the worker holds too little work, it is idle
+until the next message arrives. So the window limits the seconds of work that
+the worker holds. These seconds are computed from the average duration of the
+runs of each job at that worker.
 
-If a job was not measured at that worker, the average of all workers applies.
-Jobs that were not measured at any worker have no cost. The worker may hold as
-many runs of such jobs as it has slots, in addition to the runs of other jobs.
-So the backlog of other jobs cannot block a new job.
+If no run of a job was measured at that worker, the average of all workers
+applies. Jobs of which no run was measured at any worker have no cost. The
+worker may hold as many runs of such jobs as it has slots, in addition to the
+runs of other jobs. So the backlog of other jobs cannot block a new job.
 """
 
 #: Maximum seconds of work that a worker may hold. A worker may always hold as
@@ -46,7 +46,7 @@ class RunTimeAverage:
 class CreditWindow:
     """Credit window of one scheduler for one worker.
 
-    The window contains the runs that were sent and not reported yet.
+    The window contains the runs that were sent but not yet reported.
 
     :param slots: Number of runs that the worker accepts at a time from this
         scheduler.
@@ -60,7 +60,8 @@ class CreditWindow:
         self.slots = max(1, slots)
         #: Number of runs that the worker holds.
         self.held = 0
-        #: Number of these runs whose job was not measured when they were sent.
+        #: Number of these runs that were sent before any run of their job had
+        #: been measured.
         self.unmeasured = 0
         #: Seconds of work in the other runs that the worker holds.
         self.seconds = 0.0

@@ -77,7 +77,7 @@ class Cron:
     """Schedule of a five-field cron line in a time zone.
 
     Day of month and weekday are combined as in Debian's cron: if one of the
-    two fields begins with a star, both must match; otherwise one of them must
+    two fields begins with a star, both must match; otherwise at least one must
     match. The names @hourly, @daily (@midnight), @weekly, @monthly and @yearly
     (@annually) have their usual meaning. The docstring of this module
     describes the days on which the clock changes.
@@ -130,7 +130,8 @@ class Cron:
     def at_or_before(self, t: Instant) -> Instant | None:
         """Return the newest tick that is not later than *t*.
 
-        :returns: None if there is no tick in the 50 years before *t*.
+        :returns: The tick. None means that there is no tick in the 50 years
+            before *t*.
         """
         wall, repeated = self._wall_at(t)
         latest = wall
@@ -190,7 +191,7 @@ class Cron:
         return f'cron {self.line} ({self.timezone})'
 
     def _wall_at(self, t: Instant) -> tuple[int, bool]:
-        """Return the wall time at *t*, and whether it is a repeated one.
+        """Return the wall time at *t*, and whether it occurs a second time.
 
         Wall times are naive seconds since 1970-01-01 00:00 local time.
         """

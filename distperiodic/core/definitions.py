@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Definitions of workflows: how they are read, checked and recorded.
 
-Errors name the place of the invalid value, the value and the remedy.
+Error messages name the place of the invalid value, the value and the remedy.
 """
 
 import contextlib
@@ -135,9 +135,7 @@ def single_problem(name: str) -> str:
 
 def types_by_command(workflows: Mapping[str, Definition]
                      ) -> dict[str, list[str]]:
-    """Return the types of task that use each command, by the name of the
-    command.
-    """
+    """Return, for each name of a command, the types of task that use it."""
     found: dict[str, list[str]] = {}
     for type_, definition in workflows.items():
         for name in sorted({action.name for step in definition
@@ -209,7 +207,7 @@ def _action(path: Path, source: object) -> Action:
 
 
 def _refuse_text(path: Path, value: object) -> None:
-    """Refuse a text in the place of a number.
+    """Reject text where a number is required.
 
     YAML reads some numbers with an exponent as text.
     """
@@ -220,7 +218,7 @@ def _refuse_text(path: Path, value: object) -> None:
 
 
 def _check_new(path: Path, definition: Definition) -> None:
-    """Check what an earlier release accepted.
+    """Reject values that an earlier release accepted.
 
     Workflows that are recorded in the store are not checked, because their
     tasks must continue. A command with delivery ``'at_most_once'`` never runs

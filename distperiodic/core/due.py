@@ -19,8 +19,8 @@ All objects of a job have the same ticks. A job with ``spread`` also gives each
 object a phase, which depends on the position of the object on the ring. The
 object is then due at the tick plus its phase.
 
-The file is long because it has all the rules of a verdict, and their use on
-many rows at once.
+The file is long because it contains all rules of a verdict, and applies them
+to many rows at once.
 """
 
 import dataclasses
@@ -45,9 +45,9 @@ ALWAYS = -2 ** 63
 UNRECORDED = '?'
 #: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
-# Maximum seconds of the default grace of ``misfire='skip'``. The default is
-# one period, but a grace of a whole day, for a daily job, would make 'skip'
-# equal to 'latest'.
+# Maximum default grace of ``misfire='skip'``, in seconds. The default is one
+# period. But for a daily job, a grace of a whole day would make 'skip' equal
+# to 'latest'.
 _LONGEST_GRACE = 60
 # Minimum number of rows for which a cache of the verdicts saves time.
 _MANY = 4
@@ -94,7 +94,8 @@ NOTHING = Verdict((), 0, None, '')
 class Around(NamedTuple):
     """The newest two ticks of a schedule at an instant.
 
-    Depending on its phase, an object is due for *tick* or only for *before*.
+    The newest tick for which an object is due is *tick* or *before*, depending
+    on the phase of the object.
     """
 
     now: Instant
@@ -127,7 +128,7 @@ class Plan:
     spread: bool = False
     #: True if an object also has a tick at the instant at which it is listed.
     immediate: bool = False
-    #: Instant since which the job has this schedule. Earlier ticks are not
+    #: Instant since which the job has had this schedule. Earlier ticks are not
     #: due.
     since: Instant = ALWAYS
 
@@ -152,8 +153,8 @@ class Plan:
               around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the instant after which ticks of an object can be due.
 
-        This is the watermark of the object or the last tick before its
-        schedule applies, whichever is later.
+        This is the watermark of the object, or the last tick before the
+        instant from which its schedule applies, whichever is later.
 
         :param settled: Watermark of the object.
         :param since: Instant from which the schedule of the object applies.
@@ -209,8 +210,8 @@ class Plan:
     def verdict(self, row: Row, now: Instant) -> Verdict:
         """Return the ticks of *row* to run or to give up at *now*.
 
-        The cost of the call is limited, even if many ticks were missed. With a
-        cron line, the cost also grows with the number of missed years.
+        The cost of the call does not grow with the number of missed ticks.
+        With a cron line, it grows with the number of missed years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -304,7 +305,7 @@ class Plan:
     def is_listing(self, row: Row, tick: Instant) -> bool:
         """Return whether *tick* is the instant of the listing, and is due.
 
-        The object of *row* then has no phase. See :attr:`immediate`.
+        An object has no phase at such a tick. See :attr:`immediate`.
         """
         return tick == self._first(row, tick)
 
@@ -312,8 +313,8 @@ class Plan:
                listing: bool = False) -> tuple[Instant, Instant | None]:
         """Return the first and the last instant at which *tick* runs.
 
-        Between these instants :meth:`verdict` runs *tick*, unless the object
-        was due for a newer tick before. None as the last instant means that
+        Between these instants :meth:`verdict` runs *tick*, unless a newer tick
+        of the object became due first. None as the last instant means that
         *tick* runs even if it is very late.
 
         :param listing: True if *tick* is the instant of the listing.
@@ -343,8 +344,8 @@ def listed_again(readings: Sequence[Instant],
 
     This is the instant of the first reading after the object was delisted.
 
-    :param readings: Instants at which the catalogue was read and contained
-        the object, in ascending order.
+    :param readings: Instants of the readings that contained the object, in
+        ascending order.
     :param delisted: Instant of the reading in which the object was missing.
         None means that the object was never missing.
     """
@@ -358,13 +359,13 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     """Return the verdicts on many objects, grouped by equal verdicts.
 
     A verdict is computed once for all objects that are due for the same ticks
-    of the same schedule. For most objects, only a dictionary look-up remains.
+    of the same schedule. Most objects then cost only a dictionary look-up.
 
     :param plan_of: Plan of each schedule, by the text of the schedule. The
         empty text means the schedule of the job. Rows with any other schedule
         are left out.
-    :returns: Rows by the text of their schedule and their verdict. Rows
-        without a due tick are left out.
+    :returns: Rows by the text of the schedule and the verdict. Rows without a
+        due tick are left out.
     """
     found: dict[tuple[str, Verdict], list[Row]] = {}
     listed = rows if isinstance(rows, Sequence) else list(rows)

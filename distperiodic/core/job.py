@@ -27,7 +27,7 @@ from distperiodic.exceptions import InvalidSchedule
 
 _Word = TypeVar('_Word', bound=enum.StrEnum)
 
-#: Legal topics. A topic is part of the name of a queue and of a section of
+#: Legal topics. A topic becomes part of queue names, and of section names in
 #: the configuration.
 TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
 _NAME_LENGTH = 200
@@ -39,7 +39,7 @@ MAX_RETRIES = 2 ** 30
 
 
 class Scope(enum.StrEnum):
-    """Where a tick of a job runs."""
+    """Scope of a job: the places where each tick runs."""
 
     MEMBER = 'member'  # once on every member
     GROUP = 'group'  # once in the whole group
@@ -54,9 +54,9 @@ class Delivery(enum.StrEnum):
     AT_MOST_ONCE = 'at_most_once'  # it does not run again
 
 
-# Number of attempts of a run, beyond its retries, if its workers are lost.
-# Without this limit, a run that kills its worker would eventually kill all
-# workers.
+# Number of attempts, in addition to the retries, of a run whose workers are
+# lost. Without this limit, a run that kills its worker would eventually kill
+# all workers.
 _LOSSES = 5
 
 
@@ -156,7 +156,7 @@ class Job:
 
     @functools.cached_property
     def most_attempts(self) -> int:
-        """Maximum number of attempts of a tick.
+        """Maximum number of attempts at a tick.
 
         If the worker of the last attempt is lost, the claim becomes dead.
         """
@@ -168,9 +168,9 @@ class Job:
              own: Schedule | None = None) -> due.Plan:
         """Return the plan of objects that follow one schedule.
 
-        :param since: Instant since which the job has its schedule. The method
-            ignores *since* if *own* is given, because the row of each such
-            object records the instant from which the object follows its
+        :param since: Instant since which the job has had its schedule. The
+            method ignores *since* if *own* is given, because the row of each
+            such object records the instant from which the object follows its
             schedule.
         :param own: The objects' own schedule. Such objects have no phase. None
             means that the objects follow the schedule of the job.
@@ -259,15 +259,15 @@ class _Never:
 def command_job(module: str, command: str, defined_at: str) -> Job:
     """Return the job for the claims of a command.
 
-    The job has no timeout, and no usable limit on attempts. The workflow of
-    each task sets both.
+    The job has no timeout, and its limit on attempts has no effect. The
+    workflow of each task sets both.
     """
     return Job(f'{COMMAND_PREFIX}{module}.{command}', _Never(), Scope.TASK,
                topic=module, retries=MAX_RETRIES, defined_at=defined_at)
 
 
 def own_schedule(obj: object) -> Schedule | None:
-    """Return the own schedule of an object of a catalogue.
+    """Return the own schedule of a catalogue's object.
 
     The object may have an attribute ``spacing`` (seconds), or an attribute
     ``cron`` and optionally ``timezone``. An attribute with the value None

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live processes of a group, as far as the commands of tasks need them.
+"""Facts about the live processes that run or claim the commands of tasks.
 
-The facts come from the reports of the processes, so they may be some seconds
-old.
+They come from the reports of the processes, and may be some seconds old.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 
 
 class Lack(enum.StrEnum):
-    """A reason for which a command of a task does not run."""
+    """A reason why a command of a task does not run now."""
 
     #: The group has no scheduler.
     NO_SCHEDULER = 'no scheduler'
@@ -36,8 +35,8 @@ class Process:
     #: Commands that the process defines. None means unknown: its report is
     #: missing, has only a part of them, or comes from an earlier release.
     commands: frozenset[str] | None = None
-    #: True if each of its threads for the module of the command is busy, by
-    #: topic. An unknown topic counts as not busy.
+    #: For each topic, true if all threads of the process for the jobs of this
+    #: topic are busy. A topic that is missing counts as not busy.
     busy: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     def may_have(self, command: str) -> bool:
@@ -59,10 +58,11 @@ class Live:
 
     def lacks(self, module: str, command: str
               ) -> Iterator[tuple[Lack, bool]]:
-        """Yield the reasons for which *command* of *module* does not run.
+        """Yield the reasons why *command* of *module* does not run.
 
-        The second value is True if the reason concerns the processes that run
-        the command, and False if it concerns those that claim it.
+        The second value of each pair is True if the reason concerns the
+        processes that run the command, and False if it concerns those that
+        claim it.
 
         :param command: Name of the command, without its module.
         """

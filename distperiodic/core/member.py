@@ -2,8 +2,8 @@
 """Group membership: the entry of a member, and the view of all entries.
 
 An entry is a name in the coordination service. The name contains everything
-that other members need to know about a member. So they can build the ring from
-one listing of the group::
+that the other members need to know about a member. So a single listing of the
+group is enough to build the ring::
 
     api-1~9f2c41d07be3a655~3~f1.t2.r40
     |     |                | |
@@ -44,9 +44,9 @@ MAX_POINTS = 10000
 def check_identity(identity: str, what: str = 'member id') -> str:
     """Return *identity* if all coordination services can store it.
 
-    ZooKeeper would read a '/' as a separator of a path, which causes an
-    endless loop. An id that is not ASCII would break the listing of the group
-    for all members.
+    ZooKeeper would read a '/' as a path separator, and an endless loop would
+    follow. An id that is not ASCII would break the listing of the group for
+    all members.
 
     :param what: Name of the value, for the error message.
     :raises InvalidMemberId: A coordination service cannot store *identity*.
@@ -131,7 +131,8 @@ def parse_entry(entry: str) -> Member | None:
 
     Unknown attributes are ignored, so that a later release can add some.
 
-    :returns: None if *entry* is not in the format of this library.
+    :returns: The member. None means that *entry* is not in the format of this
+        library.
     """
     match = _ENTRY.match(entry)
     if match is None:

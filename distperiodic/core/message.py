@@ -16,9 +16,9 @@ sends a :class:`Notice` to all schedulers::
 The last two kinds are in :mod:`distperiodic.core.control_message`.
 
 A message alone does not permit a run. A worker runs an object only if the
-store grants the claim of the object, and only with the code of a job that is
-registered in the worker. A message that deviates from this format is rejected
-as a whole.
+store grants the run, and if the job is registered in the worker. It runs only
+the code of that job. A message that deviates from this format is rejected as a
+whole.
 
 On the wire a message is a flat JSON object with lists. The field ``v`` is the
 version of the format, and ``kind`` is the kind of the message. Messages should
@@ -68,11 +68,11 @@ from distperiodic.core.wire import sign
 from distperiodic.core.wire import verify
 from distperiodic.core.workflow import StepInput
 
-#: Maximum number of objects in a batch. This limits the work of the reader of
-#: the message. No worker has more threads.
+#: Maximum number of objects in a batch. It limits the work of the process that
+#: reads the message. No worker has more threads than this.
 MAX_OBJECTS = 10_000
-#: Maximum number of characters of an error. Longer errors are cut when they
-#: are sent.
+#: Maximum number of characters of an error. Longer errors are truncated when
+#: they are sent.
 MAX_REASON = 1_000
 #: Maximum number of characters of all errors in one message. The limit of each
 #: error is lower if a message has many errors.
@@ -134,7 +134,7 @@ class Report:
     worker: str  # the worker's membership entry
     done: list[int] = dataclasses.field(default_factory=list)
     failed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Objects whose run failed and waits for a retry.
+    #: Objects whose run failed and will be retried.
     retried: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: Objects whose run was not started.
     refused: list[tuple[int, Refusal]] = dataclasses.field(
@@ -182,7 +182,7 @@ class Notice:
 def encode_notice(notice: Notice, keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *notice* as a JSON object.
 
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     message = {'v': VERSION, 'kind': 'notice', 'tasks': notice.tasks}
@@ -193,7 +193,7 @@ def encode_notice(notice: Notice, keys: Sequence[Key] = ()) -> dict[str, Any]:
 def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *batch* as a JSON object.
 
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     message = {
@@ -220,12 +220,12 @@ def encode_reports(reports: Sequence[Report], *, to: str,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *reports* as a JSON object.
 
-    Each error is cut to :data:`MAX_REASON` characters, or to fewer if there
-    are many errors. Invalid characters in an error are escaped. Otherwise an
-    exception whose text is malformed could not be reported.
+    Each error is truncated to :data:`MAX_REASON` characters, or to fewer if
+    there are many errors. Invalid characters in an error are escaped.
+    Otherwise an exception with malformed text could not be reported.
 
     :param to: Membership entry of the scheduler that receives the reports.
-    :param keys: If not empty, the first key signs the message.
+    :param keys: The first key, if there is one, signs the message.
     :raises InvalidMessage: Every reader would reject the message.
     """
     number = sum(len(report.failed) + len(report.retried)
@@ -258,7 +258,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
     """Return the content of *message*.
 
     :param message: Parsed JSON.
-    :param keys: If not empty, one of the keys must have signed the message.
+    :param keys: If there are keys, one of them must have signed the message.
     :raises UnknownVersion: The message has another version of the format.
     :raises InvalidMessage: The message is invalid in any other way.
     """

@@ -21,7 +21,7 @@ _LAST_S = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 class Change(NamedTuple):
-    """Change of the offset of a zone, which is in seconds east of UTC."""
+    """Change of the offset of a zone. Offsets are in seconds east of UTC."""
 
     at: int
     before: int
@@ -36,10 +36,10 @@ def seconds_east(zone: tzinfo, second: int) -> int:
 
 
 def change_after(zone: tzinfo, low: int, high: int) -> int:
-    """Return the first second in (*low*, *high*] whose offset is not that of
-    *low*.
+    """Return the first second in (*low*, *high*] with a changed offset.
 
-    The offset at *high* must differ from the offset at *low*.
+    The offset is changed if it differs from the offset at *low*. The offset at
+    *high* must be changed.
     """
     before = seconds_east(zone, low)
     return low + bisect.bisect_left(

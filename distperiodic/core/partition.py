@@ -37,7 +37,7 @@ class Partition:
 
 #: Partitions by topic.
 Partitions = Mapping[str, Partition]
-#: Value that means that no partition is configured.
+#: The partitions of a service that has configured none.
 NONE: Partitions = types.MappingProxyType({})
 
 
@@ -56,7 +56,7 @@ class Limit(NamedTuple):
 
 def limits_of(jobs: Mapping[str, Job],
               partitions: Partitions) -> dict[str, tuple[Limit, ...]]:
-    """Return the limits of each job: its own and that of its partition.
+    """Return the limits of each job: its own, and the limit of its partition.
 
     The limit of a partition does not apply to jobs with scope ``'member'``,
     because workers do not run these jobs.

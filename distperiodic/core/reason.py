@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons why an object did not run for its last due tick.
 
-The list of reasons is closed: in every state of the store, the tasks and the
-members, one of the reasons applies. The reference manual documents each
+The list of reasons is closed: one of them applies in every state of the store,
+of the service's code and of the members. The reference manual documents each
 reason.
 """
 
@@ -236,8 +236,8 @@ def _undecided(due: Instant, facts: Facts) -> Reason:
 class Past:
     """Known facts about an earlier tick of an object.
 
-    The store keeps the last two claimed ticks of each object, its failures,
-    and for each tick the number of objects by outcome.
+    The store keeps the last two claimed ticks of each object, the failures of
+    each object, and for each tick the number of objects by outcome.
     """
 
     tick: Instant
@@ -253,7 +253,7 @@ class Past:
     counts: Mapping[Reason, int]
     #: First instant that the history covers.
     begins: Instant = ALWAYS
-    #: Instant since which the current schedule is in force.
+    #: Instant since which the current schedule has been in force.
     schedule_since: Instant = ALWAYS
 
 

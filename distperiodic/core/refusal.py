@@ -2,8 +2,8 @@
 """Codes with which a worker refuses to start a run.
 
 The list of codes is closed, and is part of the format of messages. Schedulers
-act on the codes, so their values never change. Each code has a sentence for
-people, which may change at any time.
+act on the codes, so their values never change. Each code also has a sentence
+for operators, which may change at any time.
 """
 
 import enum
@@ -12,8 +12,8 @@ import enum
 class Refusal(enum.StrEnum):
     """Code of a refusal."""
 
-    #: The worker has no handler for the job. Another attempt at this worker
-    #: would fail, too.
+    #: The worker has no handler for the job. It would refuse another attempt
+    #: as well.
     UNKNOWN_JOB = 'unknown_job'
     #: The worker is stopping.
     DRAINING = 'draining'
@@ -59,7 +59,7 @@ _BY_TEXT = _BEFORE | {code.value: code for code in Refusal}
 def parse_refusal(text: str) -> Refusal | None:
     """Return the code for *text* in a message.
 
-    The texts that the previous release sends are accepted, too. None means
-    that *text* is unknown.
+    The function also accepts the texts that the previous release sends. None
+    means that *text* is unknown.
     """
     return _BY_TEXT.get(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consistent-hash ring: it computes the owner of each object from names.
+"""Consistent-hash ring: it determines which member owns an object.
 
 Point *r* of member *m* is ``md5("m:r")``. The position of an object is
 ``md5(str(id))``. The owner of the object is the member with the next point
@@ -47,12 +47,12 @@ MAX_POSITION = (1 << 63) - 1
 #: its members.
 RING_FORMAT = 1
 
-# Number of ids hashed at a time. Each digest has an object header of 33 bytes,
-# so hashing a million in one step would need 50 MB.
+# Number of ids that are hashed in one step. Each digest has an object header
+# of 33 bytes, so hashing a million ids in one step would need 50 MB.
 _CHUNK = 65536
 
-# Entry of the table in Ring.owned() for a stretch of the ring of which a
-# member owns only a part.
+# Entry in the table of Ring.owned() for a stretch of the ring that a member
+# owns only in part.
 _CUT = 2
 
 
@@ -91,7 +91,7 @@ def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
     for low, high in arcs:
         while at < len(others) and others[at].high < low:
             at += 1
-        # An arc of *others* may reach into the next arc of *arcs*.
+        # An arc of *others* may extend into the next arc of *arcs*.
         each = at
         while each < len(others) and others[each].low <= high:
             if low < others[each].low:
@@ -133,8 +133,8 @@ _Placed = tuple[list[int], list[str]]
 class Ring:
     """Ring of points in ascending order, each with its owner.
 
-    The points are computed when the ring is first used. So in a series of
-    membership changes, the points of unused rings are not computed.
+    The points are computed when the ring is first used. So a ring that is
+    replaced before its first use costs almost nothing.
 
     :param members: Number of points by member identity. A member with twice
         the points owns about twice the objects.
@@ -196,13 +196,12 @@ class Ring:
         return self.owner_at(position_of(object_id))
 
     def owned(self, member: str, positions: 'array[int]') -> bytearray:
-        """Return one byte per position: 1 if *member* owns the position,
-        otherwise 0.
+        """Return one byte per position: 1 if *member* owns it, otherwise 0.
 
         The 16 highest bits of a position divide the ring into 65,536
-        stretches. A table records whether *member* owns all of a stretch, no
-        part of it or only a part of it. A position is looked up on the ring
-        only if the member owns a part of its stretch. About two in a thousand
+        stretches. A table records for each stretch whether *member* owns all
+        of it, none of it or only a part of it. Only a position in a stretch of
+        the third kind is looked up on the ring. About two in a thousand
         positions need such a look-up.
         """
         table = self._tables.get(member)
@@ -228,9 +227,9 @@ class Ring:
         return bytes(table)
 
     def succession(self, position: int) -> Iterator[tuple[int, str]]:
-        """Yield the owner of *position*, and then the members that follow.
+        """Yield the owner of *position*, and then the other members.
 
-        The order is that of their next points after *position*.
+        The members are in the order of their next points after *position*.
 
         :returns: Pairs of a point and a member, one pair per member.
         """

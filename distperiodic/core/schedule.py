@@ -27,9 +27,9 @@ LAST_INSTANT = 253_402_300_799_999_999
 _DAY_S = 86_400
 
 #: Maximum spacing, and maximum timeout of a step, in seconds. The author of a
-#: longer time probably gave microseconds. Besides, the next tick or the
-#: deadline could be after the year 9999, and a datetime could not represent
-#: it.
+#: greater number probably confused seconds with microseconds. Besides, the
+#: next tick or the deadline could be after the year 9999, and no datetime can
+#: represent such a time.
 LONGEST_S = 100 * 366 * _DAY_S
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,9 +5,9 @@ A partition has at most one active worker. One row of the store records this
 worker, a fence that grows with each take-over, and the end of the worker's
 lease by the store's clock. The heartbeats of the active worker renew the
 lease. The other workers stand by. A standby worker takes over if the active
-worker is no longer in its group and its lease has expired. If the active
-worker has released the partition, the row names no worker, and a standby
-worker can take over at once.
+worker has left the group and the lease has expired. If the active worker has
+released the partition, the row names no worker, and a standby worker can take
+over at once.
 
 This module decides when a worker sends which request. The store decides
 whether the request succeeds.
@@ -20,14 +20,14 @@ from typing import NamedTuple
 from distperiodic.core.member import Member
 
 #: Seconds for which a worker waits before it takes over, so that a preferred
-#: candidate can take over first.
+#: worker can take over first.
 HEAD_START = 0.3
 #: Longest interval between two heartbeats, in seconds.
 _INTERVAL = 1.0
 #: Minimum number of heartbeats per lease.
 _PER_LEASE = 5
-# The last part of a lease, as a fraction of its duration. In this part, the
-# holder no longer trusts the lease.
+# Fraction of a lease's duration. In this last part of the lease, the holder no
+# longer trusts the lease.
 _MARGIN = 0.1
 
 
@@ -98,11 +98,11 @@ def is_preferred(identity: str, preferred: str) -> bool:
 
 
 class Election:
-    """The part that one worker takes in the election.
+    """One worker's side of the election.
 
     The caller gets a request from :meth:`next`, sends the request to the
-    store, and passes the answer to :meth:`answered`. It sends one request at a
-    time. All times are seconds of the monotonic clock.
+    store, and passes the answer to :meth:`answered`. Only one request may be
+    open at a time. All times are seconds of the monotonic clock.
 
     :param me: This worker.
     :param lease: Seconds until the lease of the active worker expires.
@@ -124,8 +124,8 @@ class Election:
         #: True if a request for release was sent after the last answer. The
         #: store may then have released the partition.
         self._releasing = False
-        #: Time since which this worker could take over. None means that it
-        #: cannot take over now.
+        #: Time since which this worker has been able to take over. None means
+        #: that it cannot take over now.
         self._open_since: float | None = None
         #: Time before which this worker does not take over.
         self._postponed_until = 0.0
@@ -162,8 +162,9 @@ class Election:
         self._leaving = False
 
     def hurry(self) -> None:
-        """Make the next heartbeat due now, because the row of the partition
-        may have changed.
+        """Make the next heartbeat due now.
+
+        Call this if the row of the partition may have changed.
         """
         self._next_beat = 0.0
 
@@ -221,8 +222,7 @@ class Election:
 
     def _hands_over(self, standing: Standing | None,
                     members: Mapping[str, str] | None) -> bool:
-        """Return whether an operator has chosen another member as the active
-        worker.
+        """Return whether an operator has chosen another member to take over.
 
         The choice is valid even if the members are not known for certain. The
         store returns the choice only while the chosen member sends heartbeats.
@@ -245,9 +245,7 @@ class Election:
                 and now - self._open_since >= self._patience(members))
 
     def _is_open(self, now: float, members: Mapping[str, str] | None) -> bool:
-        """Return whether a take-over would be allowed, as far as this worker
-        knows.
-        """
+        """Return whether this worker, to its knowledge, may take over."""
         standing, me = self.standing, self._me
         if (standing is not None and not standing.worker
                 and standing.promoted == me.identity and members is None):
@@ -262,14 +260,15 @@ class Election:
             return True
         if now < self._read_at + standing.left:
             return False
-        # The lease has expired. The worker must also have left the group,
-        # unless an operator has chosen this worker as its successor.
+        # The lease has expired. The active worker must also have left the
+        # group, unless an operator has chosen this worker as its successor.
         return (standing.worker not in members
                 or standing.promoted == self._me.identity)
 
     def _patience(self, members: Mapping[str, str] | None) -> float:
-        """Return the seconds for which this worker waits, so that a preferred
-        candidate can take over first.
+        """Return the seconds for which this worker waits before a take-over.
+
+        During this time, a preferred worker can take over first.
         """
         standing, mine = self.standing, self._me.identity
         assert standing is not None

@@ -17,8 +17,8 @@ from distperiodic.core.workflow import Status
 # determine the position of the task on the ring.
 _RING_DIGITS = 8
 
-#: Maximum of a number of waiting tasks. Counting stops there, so a count costs
-#: little even if a million tasks wait.
+#: Number of waiting tasks at which counting stops. So a count costs little
+#: even if a million tasks wait.
 MOST_COUNTED = 10_000
 
 
@@ -40,9 +40,7 @@ def new_id(now: int, queue: str | None) -> str:
 
 
 def ring_key(task: str) -> str:
-    """Return the key from which the position of a task on the ring is
-    computed.
-    """
+    """Return the key that determines a task's position on the ring."""
     return task[-_RING_DIGITS:]
 
 
@@ -80,8 +78,8 @@ class Command:
     ended_at: datetime.datetime | None = None
     #: Process of the last run. None means unknown.
     worker: str | None = None
-    #: Number of runs that were lost with their worker. They are part of
-    #: ``attempts``, but they use up none of the additional runs of ``retry``.
+    #: Number of runs that were lost with their worker. ``attempts`` includes
+    #: these runs, but they do not count against ``retry``.
     losses: int = 0
 
 

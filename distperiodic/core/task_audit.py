@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audit of tasks, with the classes of :mod:`distperiodic.core.audit`.
 
-A task that has not ended waits in its queue, or its next step is ready, or its
-next step is claimed. If none of these is true, the task is lost, because no
-process finds it.
+A task that has neither ended nor become stuck must be in one of three states:
+it waits in its queue, its next step is ready or delayed, or its next step is
+claimed. Otherwise the task is lost, because no process will find it.
 """
 
 import collections
@@ -14,9 +14,10 @@ from distperiodic.core.audit import Fate
 from distperiodic.core.waiting import Wait
 from distperiodic.core.workflow import Status
 
-#: Condition of a task. The condition of a task that has ended, is stuck or
-#: runs is its status. The condition of a task that waits is the reason. A task
-#: that is lost or unexplained has a class of the audit as its condition.
+#: Condition of a task. If the task has ended, is stuck or runs, the condition
+#: is the status of the task. If the task waits, the condition is the reason
+#: for the wait. If the task is lost or unexplained, the condition is a class
+#: of the audit.
 Condition = Status | Wait | Fate
 
 _FATES: dict[Condition, Fate] = {
@@ -64,8 +65,8 @@ def phrase(tasks: Iterable[Alike]) -> str:
 
 
 # Order of the conditions in the result of phrase(). Members of different
-# enumerations are equal if they have the same text; the first of them
-# determines the order.
+# enumerations are equal if they have the same text. The first of such members
+# determines the place in the order.
 _ORDER: dict[Condition, int] = {}
 for _condition in (
         Status.SUCCEEDED, Status.FAILED, Status.STUCK, Status.CANCELLED,

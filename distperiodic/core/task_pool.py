@@ -28,8 +28,8 @@ LONGEST_TASK, LONGEST_WORKER, LONGEST_POOL = 255, 255, 200
 _DIGITS = 250
 #: Maximum length of the key of a task.
 LONGEST_KEY = 256
-#: Maximum number of tasks in a bucket. A larger argument *limit* has the same
-#: effect.
+#: Maximum number of tasks in a bucket. A larger *limit* has the same effect as
+#: this number.
 MOST = 2 ** 31 - 1
 
 _TEXT, _NUMBER = 's', 'i'
@@ -41,12 +41,12 @@ _COMPLEMENT = str.maketrans('0123456789', '9876543210')
 class Recreated(NamedTuple):
     """Result of recreating a pool: the number of tasks by outcome."""
 
-    #: Tasks of the call that were not in the pool before, and now are.
+    #: Tasks of the call that were not in the pool before, and were added.
     added: int
     #: Tasks of the call that were already in the pool.
     kept: int
-    #: Tasks that were removed from the pool, because they are not tasks of the
-    #: call.
+    #: Tasks that were removed from the pool, because the call did not list
+    #: them.
     removed: int
     #: Tasks of the call that were not put into the pool, because they are in a
     #: bucket.

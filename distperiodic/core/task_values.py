@@ -16,12 +16,15 @@ _MODULE = re.compile('[A-Za-z0-9_-]+')
 
 
 def name_problem(value: object, module: bool = False) -> str:
-    """Return the reason why *value* cannot name a type, a command or a module.
+    """Return the reason why *value* is not a valid name.
 
-    :param module: True if *value* names a module. Fewer characters are then
-        allowed, because the name of a module is part of the name of a queue
-        and of a section of the configuration.
-    :returns: The value and the remedy. Empty means that *value* is valid.
+    The name is that of a type, a command or a module.
+
+    :param module: True if *value* names a module. Fewer different characters
+        are then allowed, because the name of a module becomes part of queue
+        names, and of section names in the configuration.
+    :returns: A text with the value and the remedy. Empty means that *value* is
+        valid.
     """
     if problem := recorded_name_problem(value, module):
         return problem
@@ -32,10 +35,10 @@ def name_problem(value: object, module: bool = False) -> str:
 
 
 def recorded_name_problem(value: object, module: bool = False) -> str:
-    """Return the same as :func:`name_problem` for a name in the store.
+    """Return the result of :func:`name_problem` for a name from the store.
 
-    An earlier release accepted names that begin or end with a space, and their
-    tasks must remain readable.
+    An earlier release accepted names that begin or end with a space. Tasks
+    with such names must remain readable.
     """
     letters = 'from A-Z a-z 0-9 _ -' if module else 'that are printable'
     remedy = f'give 1 to {MAX_NAME} characters {letters}'

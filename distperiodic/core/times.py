@@ -14,7 +14,7 @@ from distperiodic import exceptions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
-    """Upper limit of a time: *greater* limits *lesser*."""
+    """Relation between two times: *greater* limits *lesser*."""
 
     lesser: str
     greater: str

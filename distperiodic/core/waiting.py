@@ -57,8 +57,8 @@ class Waiting:
     #: Module and name of the next command of the task.
     module: str
     command: str
-    #: Time at which the wait ends: the task or its next attempt is due, or its
-    #: lease expires. None means that the time is unknown.
+    #: Time at which the wait ends: the task or its next attempt becomes due,
+    #: or the lease of its step expires. None means that the time is unknown.
     until: Instant | None = None
     #: Time at which the step became ready. None means that it is not ready.
     since: Instant | None = None
@@ -69,8 +69,8 @@ class Waiting:
     #: there is no such task.
     ahead: str | None = None
     ahead_status: Status | None = None
-    #: Number of tasks of the queue that come before this task. Waiting tasks
-    #: are counted up to MOST_COUNTED.
+    #: Number of tasks of the queue that come before this task. Counting of the
+    #: waiting tasks stops at MOST_COUNTED.
     number_ahead: int = 0
     #: Time at which the queue was halted. None means that it is not halted.
     halted: Instant | None = None

@@ -89,7 +89,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def clean(reason: str, room: int) -> str:
-    """Cut *reason* to *room* characters, and escape invalid characters."""
+    """Truncate *reason* to *room* characters; escape invalid characters."""
     text = str(reason)[:room]
     try:
         text.encode()
@@ -103,17 +103,14 @@ _KINDS = {str: 'text', int: 'an integer', list: 'a list', dict: 'an object',
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of *value*. The result does not contain the value, which
-    may be secret.
-    """
+    """Return the kind of *value*, without the value, which may be secret."""
     if type(value) is float and not math.isfinite(value):
         return str(value)
     return _KINDS.get(type(value), type(value).__name__)
 
 
 def shown(word: Any) -> str:
-    """Return the first characters of a text, or the kind of any other value.
-    """
+    """Return the first characters of a text, or the kind of another value."""
     return f'{word!r:.40}' if type(word) is str else kind_of(word)
 
 

@@ -3,7 +3,7 @@
 
 A task executes the steps of its workflow in order. Each step has a normal
 command and may have a rollback command. When a step has failed and has no
-retry left, the task rolls back this step and then all steps before it, in
+retry left, the task rolls back this step, and then the steps before it in
 reverse order::
 
     waiting ── claimed ──► running ── last step done ─────────► succeeded
@@ -15,8 +15,8 @@ reverse order::
                             ▼ first step rolled back
                          failed, or cancelled on request
 
-This module has no notion of time, workers or leases. The claim of a step
-decides from which worker a result is accepted.
+This module does not deal with time, workers or leases. The claim of a step
+determines from which worker a result is accepted.
 """
 
 import enum
@@ -40,13 +40,12 @@ class Status(enum.StrEnum):
     ROLLING_BACK = 'rolling_back'
     #: All steps are done.
     SUCCEEDED = 'succeeded'
-    #: A step failed, and all steps were rolled back.
+    #: A step failed, and the rollback of the task has ended.
     FAILED = 'failed'
     #: The task needs an operator: its rollback failed, or a command was lost
     #: with its workers too often.
     STUCK = 'stuck'
-    #: An operator cancelled the task, and all steps that had run were rolled
-    #: back.
+    #: The task was cancelled, and any rollback of the task has ended.
     CANCELLED = 'cancelled'
 
 
@@ -56,7 +55,7 @@ CODES = {
     Status.ROLLING_BACK: 3, Status.FAILED: 4, Status.STUCK: 5,
     Status.CANCELLED: 6,
 }
-#: Statuses of a task that has ended. Only a retry by an operator changes them.
+#: Statuses of a task that has ended. Only a retry changes such a status.
 ENDED = frozenset([Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])
 
 
@@ -66,8 +65,7 @@ class Outcome(enum.Enum):
     DONE = 'done'
     #: The command failed, and has no retry left.
     FAILED = 'failed'
-    #: The runs of the command were lost with their workers. The maximum number
-    #: of attempts is reached.
+    #: The last allowed run of the command was lost with its worker.
     LOST = 'lost'
 
 
@@ -111,8 +109,8 @@ class StepInput(NamedTuple):
     #: Seconds after which the run is cancelled and counts as failed.
     timeout: float
     parameters: dict[str, Any]
-    #: Number of retries of the task by an operator, after some of its steps
-    #: were rolled back.
+    #: Number of times that the task was retried after some of its steps had
+    #: been rolled back.
     restarts: int = 0
 
 
@@ -151,7 +149,7 @@ def advance(definition: Definition, position: Position, outcome: Outcome,
             cancelling: bool) -> Position:
     """Return the position after the command at *position* has ended.
 
-    :param cancelling: True if an operator has asked to cancel the task.
+    :param cancelling: True if a cancellation of the task was requested.
     """
     step = position.step
     if outcome is Outcome.LOST or (
@@ -169,8 +167,7 @@ def advance(definition: Definition, position: Position, outcome: Outcome,
 
 def roll_back(definition: Definition, position: Position, last: int,
               cancelling: bool) -> Position:
-    """Return the position at which the rollback of the steps up to *last*
-    begins.
+    """Return the position at which a rollback from step *last* begins.
 
     Steps without a rollback are skipped. If no step has one, the task ends.
     """
@@ -186,8 +183,8 @@ def cancel(definition: Definition, position: Position,
     """Return the position after a request to cancel the task.
 
     :param started: True if the command at *position* was claimed.
-    :returns: The new position. None means that the command must end first; the
-        rollback begins after its end.
+    :returns: The new position. None means that the command at *position* must
+        end first.
     """
     if position.status is Status.STUCK:
         # The stuck rollback is given up. The steps before it are still rolled
@@ -205,9 +202,9 @@ def retry(definition: Definition, position: Position,
           back: bool | None) -> Position | None:
     """Return the position from which a task continues after a retry.
 
-    An operator requests the retry. A stuck task continues with the command
-    that is stuck. A task that failed or was cancelled starts again at its
-    first step, because all its steps were rolled back.
+    An operator or a program requests the retry. A stuck task continues with
+    the command that is stuck. A task that failed or was cancelled starts again
+    at its first step, because its steps were rolled back.
 
     :param back: True rolls back the stuck step and the steps before it. False
         runs the normal command of the stuck step, and then the steps after it.

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from distperiodic.core.ring import Ring
 from distperiodic.demo import record
 
-# A change also affects ticks that are at most this number of microseconds
-# earlier: a process may be killed while their runs are in progress.
+# A change also affects the ticks up to this number of microseconds before it:
+# a process may be killed while runs of these ticks are in progress.
 _REACH_US = 500_000
 
 
@@ -47,8 +47,8 @@ class Change:
     #: they have not noticed the change yet.
     noticed: int | None = None
     movement: Movement | None = None
-    #: True if the change was part of the plan. The account is incomplete if no
-    #: member notices such a change.
+    #: True if the change was part of the plan. If no member notices a planned
+    #: change, the account is incomplete.
     planned: bool = True
 
     @property
@@ -142,17 +142,17 @@ class Account:
             if change.at <= t.instant + _REACH_US < end)
 
     def lateness(self, *parts: float) -> list[float]:
-        """Return quantiles, such as 0.5, of the seconds from tick to start of
-        a run.
+        """Return quantiles of the seconds from a tick to the start of its
+        runs, for fractions such as 0.5.
         """
         return quantiles(
             [late for tick in self.due_ticks() for late in tick.late], *parts)
 
 
 def quantiles(values: list[float], *parts: float) -> list[float]:
-    """Return the value below which each given fraction of *values* lies.
+    """Return the quantile of *values* for each of the fractions *parts*.
 
-    If there are no values, each result is zero.
+    If there are no values, each quantile is zero.
     """
     placed = sorted(values)
     return [placed[min(len(placed) - 1, int(part * len(placed)))]

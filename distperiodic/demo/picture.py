@@ -42,7 +42,7 @@ _MOST_CELLS = 6
 class Picture:
     """The display of a scene on a terminal.
 
-    A context manager that restores the terminal at its end.
+    As a context manager, it restores the terminal on exit.
     """
 
     def __init__(self) -> None:
@@ -170,8 +170,7 @@ class Picture:
         return strip
 
     def _hosts(self, scene: Scene, inner: int) -> Text:
-        """Return one cell for each host, or the first cells if they are many.
-        """
+        """Return one cell for each host, as far as there is room."""
         # A row has a multiple of 50 cells, unless that would need too many
         # rows.
         across = max(50, inner // 50 * 50)

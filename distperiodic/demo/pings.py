@@ -22,7 +22,7 @@ def hosts(number: int) -> list[str]:
 
 
 class Pings(PeriodicTasks):
-    """Tasks whose pings only sleep, for 20 to 50 ms depending on the host.
+    """Class with the job, whose pings only sleep, for 20 to 50 ms per host.
 
     :param number: Number of hosts.
     :param written: Writer that records each ping.

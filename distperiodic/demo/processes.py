@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start, freeze, kill and stop the processes of the demo.
 
-Each process has its own session, so Ctrl-C reaches only the demo, and the demo
+Each process has its own session. So Ctrl-C reaches only the demo, which then
 ends the processes. No process outlives the demo, even if the demo is killed.
 """
 
@@ -86,7 +86,7 @@ class Process:
 class Company:
     """All processes of one demo.
 
-    A context manager that kills all processes at its end.
+    As a context manager, it kills all processes on exit.
 
     :param config: Configuration file that the processes read.
     :param records: Directory for the records and logs of the processes.

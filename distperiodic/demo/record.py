@@ -3,7 +3,7 @@
 
     192.168.10.7 1784536202000000 1784536202013120 41721
 
-The fields are the object, its tick and the start of the run (both in
+The fields are the object, the tick and the start of the run (both in
 microseconds since the epoch), and the process id. Each process appends to its
 own file. The figures of the demo come only from these lines, and not from the
 library's own reports.

@@ -306,8 +306,7 @@ class Scene:
 
         If a process stops after a run has ended and before the store has
         recorded the end, the run is repeated. The number of such runs depends
-        on the load of the machine, and the demo is not meant to show this
-        load.
+        on the load of the machine, so it would say nothing about the library.
         """
         deadline = self._clock.monotonic() + pings.PERIOD
         while (self._servers.runs_in_progress()
@@ -442,10 +441,9 @@ class Scene:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end the demo like Ctrl-C.
+    """Make SIGTERM and SIGHUP end the demo in the same way as Ctrl-C.
 
-    Like Ctrl-C, these signals then raise an exception, so that the demo cleans
-    up.
+    The signals then raise an exception, so that the demo cleans up.
     """
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt

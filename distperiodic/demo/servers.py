@@ -2,8 +2,8 @@
 """The services that the processes of the demo share, and their configuration.
 
 By default the services are files in a temporary directory. Otherwise they are
-the user's ZooKeeper, RabbitMQ and database. On these servers the demo uses its
-own names, and deletes everything that it has created.
+the user's ZooKeeper, RabbitMQ and database. On these servers the demo uses
+names of its own, and at its end deletes everything that it has created.
 """
 
 import contextlib

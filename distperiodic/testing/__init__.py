@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test kit for projects that embed distperiodic.
 
-The test kit needs no server, and its tests do not wait for real time::
+The test kit needs no server. Tests that use it do not wait for real time::
 
     from distperiodic import testing
 
@@ -12,9 +12,9 @@ The test kit needs no server, and its tests do not wait for real time::
             cluster.advance(120)
             cluster.assert_ran('poll', 'node-7', times=3)
 
-The test kit uses the same flow, ring and state machine of claims as the
-services. Its clock, membership and store are in memory. Handlers run in the
-thread of the test. The page "Test your jobs" of the documentation has
+The test kit uses the flow, the ring and the state machine of claims that the
+services use. Its clock, membership and store are in memory. Handlers run in
+the thread of the test. The page "Test your jobs" of the documentation has
 examples.
 
 Importing this package imports neither oslo.messaging nor oslo.service.

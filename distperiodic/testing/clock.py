@@ -24,8 +24,8 @@ class FrozenClock:
     """Clock that advances only when a test advances it.
 
     :param start: Aware datetime at which the clock starts. The default is the
-        beginning of 2030, UTC. This is a tick of every spacing that divides a
-        day.
+        beginning of 2030, UTC. This instant is a tick of every schedule whose
+        spacing divides a day.
     :raises ValueError: *start* has no time zone.
     """
 
@@ -49,7 +49,8 @@ class FrozenClock:
     def advance(self, seconds: float) -> None:
         """Advance the wall clock and the monotonic clock by *seconds*.
 
-        :raises ValueError: *seconds* is negative; see :meth:`set`.
+        :raises ValueError: *seconds* is negative. To set the clock back, call
+            :meth:`set`.
         """
         if seconds < 0:
             raise ValueError(f'seconds is {seconds:g}; time does not go back, '

@@ -21,11 +21,11 @@ from distperiodic.testing.record import Record
 from distperiodic.testing.record import Run
 from distperiodic.testing.store import SharedMemoryStore
 
-# Fraction of the session timeout for which a member trusts its view after its
-# last heartbeat, as in the services.
+# A member trusts its view for this fraction of the session timeout after each
+# heartbeat, as in the services.
 _TRUST = 2 / 3
-# Maximum number of rounds in which the members act at one instant. A cluster
-# that needs more rounds would never become idle.
+# Maximum number of rounds in which the members act at one instant. If a
+# cluster needed more rounds, it would probably never become idle.
 _TURNS = 10_000
 
 
@@ -38,7 +38,7 @@ class Cluster:
 
     :param tasks: The class of the tasks, or a function that returns an
         instance. The cluster calls it as ``tasks(conf)`` for each member.
-        Instead, *tasks* may be one instance, which all members share.
+        *tasks* may also be an instance; all members then share this instance.
     :param members: Number of members at the beginning. Their names are
         ``member-1``, ``member-2`` and so on.
     :param conf: Configuration that is passed to *tasks*.
@@ -46,12 +46,12 @@ class Cluster:
         the beginning of 2030, UTC.
     :param session_timeout: Seconds until the other members notice that a
         member was killed or is frozen.
-    :param late_claim_after: Seconds from a tick until other members claim an
+    :param late_claim_after: Seconds after a tick until any member may claim an
         object that its owner has not claimed.
     :param lease: Seconds until a lease that is not renewed expires.
     :param run_time: Duration of each run in seconds. The handler is called at
-        the end of this time, unless its member is killed earlier. A test can
-        therefore kill a member while its runs are in progress.
+        the end of this time, unless the member is killed earlier. A test can
+        therefore kill a member while runs on this member are in progress.
     :raises ValueError: *members* is less than 1, or *start* has no time zone.
     """
 
@@ -125,9 +125,10 @@ class Cluster:
     # -- time
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and run everything that becomes due.
+        """Let *seconds* pass, and run all work that becomes due.
 
-        :raises ValueError: *seconds* is negative; see ``clock.set()``.
+        :raises ValueError: *seconds* is negative. To set the clock back, call
+            ``clock.set()``.
         """
         if seconds < 0:
             raise ValueError(f'seconds is {seconds:g}; time does not go back')
@@ -194,8 +195,8 @@ class Cluster:
     def kill(self, name: str) -> None:
         """Kill a member, as ``kill -9`` does.
 
-        Its runs in progress never end. The other members notice after
-        ``session_timeout`` that it is gone.
+        The runs in progress on this member never end. After
+        ``session_timeout`` the other members notice that the member is gone.
         """
         self._member(name)
         del self._members[name]
@@ -216,7 +217,7 @@ class Cluster:
     def thaw(self, name: str) -> None:
         """Resume a frozen member, as SIGCONT does.
 
-        If its session has expired meanwhile, the member detects this, and
+        If the session of the member has expired, the member detects this, and
         rejoins the group.
         """
         member = self._member(name)
@@ -241,7 +242,7 @@ class Cluster:
     def _miss(self, name: str) -> None:
         """Remove a member from the group after the session timeout.
 
-        The member stays in the group if it is awake at that time.
+        If the member is awake at that time, it stays in the group.
         """
         missed = self._group[name]
 

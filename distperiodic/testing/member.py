@@ -249,9 +249,7 @@ class Member:
         return busy
 
     def next(self) -> float:
-        """Return the monotonic time at which the member must act next, in
-        seconds.
-        """
+        """Return the monotonic seconds of the member's next action."""
         now = self._clock.monotonic()
         due = [self._next_sweep, now + self._flow.run_due()]
         run = self._pool.next()

@@ -58,8 +58,8 @@ class Record:
               job: str) -> None:
         """Check that *holds* is true.
 
-        :param expected: Returns the beginning of the error message. The rest
-            of the message is a list of the runs of *job*.
+        :param expected: Function that returns the beginning of the error
+            message. The rest of the message lists the runs of *job*.
         :raises AssertionError: *holds* is false.
         """
         if holds:

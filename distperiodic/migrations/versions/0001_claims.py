@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add jobs, claims, leases, history and failures.
+"""Add tables for jobs, claims, leases, the history and failures.
 
 This file repeats the types of tables.py: tables.py changes over time, but a
 migration must not change.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leave more free space in each page of PostgreSQL's claim table.
+"""Leave more free space in each page of the claim table in PostgreSQL.
 
-The table is not rewritten: existing pages get the space as their rows change.
+The table is not rewritten. A page that exists already gets the free space
+gradually, as its rows change.
 """
 
 from alembic import op

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record when a lease was created, which gives the age of its runs.
+"""Record when each lease was created, to compute the age of its runs.
 
 The time of existing leases is unknown; these leases end within minutes.
 """

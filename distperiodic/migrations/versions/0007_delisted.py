@@ -2,8 +2,8 @@
 """Record when an object was delisted.
 
 Without this time, a process with an older reading of the catalogue could list
-the object from an instant before it was delisted. Objects that are already
-delisted have no recorded time.
+the object again as of an instant before the delisting. For objects that were
+delisted before this migration, no time is recorded.
 """
 
 import sqlalchemy as sa

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add tasks, their steps that are ready, and ordered queues."""
+"""Add tables for tasks, ready steps and ordered queues."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add pools of tasks, and the buckets of their workers."""
+"""Add tables for pools of tasks, and for the buckets of workers."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add partitions with one active worker, and the heartbeats of workers."""
+"""Add tables for active workers of partitions, and for heartbeats."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add members, the actions of operators, and the members' answers."""
+"""Add tables for members, operators' actions, and members' answers."""
 
 from typing import Any
 

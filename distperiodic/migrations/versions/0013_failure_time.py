@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index failures by time, so that a service finds old rows to delete."""
+"""Index failures by time, so that a service can find and delete old rows."""
 
 import sqlalchemy as sa
 from alembic import op
