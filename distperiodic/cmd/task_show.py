@@ -154,7 +154,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
 
 def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, Any]]':
-    """Yield the facts about a task other than its steps, by name."""
+    """Yield the facts about a task, except its steps, by name."""
     task, position = look.task, look.position
     total = len(task.steps)
     yield 'id', task.id
@@ -251,7 +251,7 @@ def _row(look: 'Look', at: Position,
 
 
 def _attempts(command: 'tasks.Command') -> str:
-    """Return the number of runs, and how many of them were lost."""
+    """Return the number of runs and of lost runs, as text."""
     if command.losses:
         return f'{command.attempts}, {command.losses} lost'
     most = command.retry + 1

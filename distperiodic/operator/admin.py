@@ -155,7 +155,7 @@ class StoreAdmin:
 
     def _trigger(self, number: int, tick: int,
                  keys: list[str]) -> tuple[int, int]:
-        """Return how many of *keys* were claimed, and how many are busy."""
+        """Claim *keys*; return the numbers of claimed and of busy objects."""
         name = uuid.uuid4().hex
 
         def work(tx: Transaction) -> tuple[int, int]:

@@ -99,7 +99,7 @@ def parameters_text(parameters: Any) -> str:
 
 
 def instant(at: Any) -> int | None:
-    """Return the instant of an aware datetime, or None.
+    """Return the instant of an aware datetime, or None if *at* is None.
 
     :raises InvalidTask: *at* cannot be used.
     """

@@ -30,7 +30,8 @@ _lease = tables.lease
 _history = tables.history
 _job = tables.job
 
-#: Default number of seconds after the tick from which a claim counts as late.
+#: Default of ``late_after``: a claim counts as late if it is acquired more
+#: than this number of seconds after its tick.
 LATE_AFTER = 5.0
 #: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
@@ -54,8 +55,9 @@ class Step(NamedTuple):
     move: Any
     #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: True means: if the statement has moved fewer claims than requested, read
-    #: the claims in the lease. An earlier call may have moved some of them.
+    #: True means that the claims in the lease are read if the statement has
+    #: returned fewer claims than requested: an earlier call may have moved
+    #: them.
     reads_back: bool
 
 
@@ -80,8 +82,8 @@ class Ending(NamedTuple):
 class Statements:
     """All statements of the store, for one dialect.
 
-    :param late_after: Seconds after the tick from which a claim counts as
-        late.
+    :param late_after: A claim counts as late if it is acquired more than this
+        number of seconds after its tick.
     """
 
     def __init__(self, dialect: Dialect, late_after: float = LATE_AFTER):
@@ -375,14 +377,15 @@ def _listed_columns() -> list[Any]:
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, in_state(set(State) - OPEN),
             # If the last claim did not succeed, this column still has the
-            # time of an earlier run. Then return NULL.
+            # time of an earlier run. In this case return NULL.
             sa.case((in_state(SUCCEEDED), _claim.c.served))]
 
 
 def _made(now: Any) -> dict[str, Any]:
     """Return the columns of a new lease, with their values."""
-    # The parameters must not have the columns' own names: SQLAlchemy would
-    # then also set these columns in an UPDATE of the same statement.
+    # The parameters must not have the columns' own names: otherwise
+    # SQLAlchemy would also set these columns in an UPDATE of the same
+    # statement.
     return {column.name: sa.bindparam(
         f'new_{column.name}', type_=column.type)
             for column in _lease.c if column.name not in ('until', 'made')

@@ -72,7 +72,7 @@ class Statements:
         self.expire = sa.delete(_bucket).where(
             this, _bucket.c.until + 0 < lease_now)
         self.stands = sa.select(_bucket.c.id).where(this)
-        #: Give the bucket ``of_bucket`` of a worker another id.
+        #: Give the worker's bucket, which has the id ``of_bucket``, a new id.
         self.replace = sa.update(_bucket).where(this).values(id=into)
         self.buckets = sa.select(
             _bucket.c.worker, _bucket.c.id, _bucket.c.until,

@@ -33,7 +33,7 @@ _ready = tables.ready
 _queue = tables.queue
 
 
-#: Key of the record of the task as a whole, among the records of its commands.
+#: Key of the record that concerns the whole task, and not one command.
 WHOLE = ''
 
 
@@ -342,8 +342,9 @@ _SET_HEAD = sa.update(_queue).where(*_OF_QUEUE).values(
 def _turn(_: Dialect) -> Any:
     """Build the statement that makes the next task the head of its queue.
 
-    It locks and returns this task. Without a waiting task, the queue has no
-    head, and no row is returned. Only PostgreSQL has such statements.
+    The statement locks and returns this task. If no task waits, the queue then
+    has no head, and the statement returns no row. Only PostgreSQL has such
+    statements.
     """
     following = _LOCK_NEXT.cte('following')
     turned = sa.update(_queue).where(*_OF_QUEUE).values(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of the store, with the operations that the store's calls
-use.
+"""One transaction of the store, and the operations within it.
 
 Each call that moves claims into a lease gives the lease a name that no other
 call uses. The rows with this name are the claims that the call has acquired.
@@ -142,8 +141,8 @@ class Transaction:
         :param statement: Result of :func:`.step_statements.grant`.
         :param ended: Lease of the runs that have ended.
         :param left: Number of these runs.
-        :returns: the claims by task, and whether the lease *ended* is deleted.
-            Otherwise call :meth:`leave`.
+        :returns: the claims by task, and True if the lease *ended* was
+            deleted. If the lease was not deleted, call :meth:`leave`.
         :raises DBDuplicateEntry: as in :meth:`make`.
         """
         rows = self.connection.execute(statement, {
@@ -200,7 +199,7 @@ class Transaction:
         This method does not wait for locks: a handler that ends its run in its
         own transaction locks the row until the end of that transaction.
 
-        :returns: the keys of the locked rows.
+        :returns: the keys of the rows that are now locked.
         """
         if self.dialect.name == 'sqlite' or not keys:
             # SQLite allows only one writer at a time.
