@@ -160,7 +160,7 @@ def add_job(parser: argparse.ArgumentParser,
 
 
 def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
-    """Return the name of the job on the command line, or None.
+    """Return the name of the job that the command line names, or None.
 
     :raises ConfigError: the job was named twice, or it is required and was not
         named.

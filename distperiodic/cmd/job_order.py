@@ -2,7 +2,7 @@
 """Base classes of commands on jobs, which schedulers carry out and answer.
 
 With a store, the command is written there first, so that it outlives the
-processes. Without a store, the schedulers obey the command over the bus.
+processes. Without a store, the schedulers receive the command over the bus.
 """
 
 import argparse

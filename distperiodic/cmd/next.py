@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distperiodic.operator.activity import Listing
 
 # Maximum number of ticks of one schedule to list. The sentence above the table
-# names the jobs that have more.
+# names the jobs with more ticks.
 _TICKS = 100
 
 

@@ -115,7 +115,7 @@ class _Serve(configured.Configured, command.Command):
         """
         from distperiodic import store
         # If the store is unavailable, the processes wait for it themselves,
-        # and log this.
+        # and log that they wait.
         with contextlib.suppress(exceptions.StoreUnavailable):
             store.check_store(settings, conf)
 

@@ -169,7 +169,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def _loads(text: str) -> Any:
-    """Return a JSON value.
+    """Parse a JSON text, and return its value.
 
     :raises ValueError: The text is not JSON, or contains a key twice.
     """

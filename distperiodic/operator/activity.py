@@ -3,7 +3,8 @@
 
 :meth:`Activity.listings` and :meth:`Activity.unserved` read all objects of a
 job, and :meth:`Activity.runs` reads all leases of runs. The other queries read
-only dead claims, the newest failures, or the history from a given tick on.
+fewer rows, such as dead claims, the newest failures, or the history from a
+given tick on.
 """
 
 import json

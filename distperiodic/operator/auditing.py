@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the actions of operators, with their user, host, time and reason.
+"""Records of operators' actions, each with the user, host, time and reason.
 
 The record of an action is written before the action, and the outcome is added
 after the action. The record of an interrupted action therefore has no outcome.
@@ -97,7 +97,7 @@ def recorded(database: Database, record: Record) -> Iterator[Record]:
 
 
 class Trail:
-    """Writes records of actions on one group."""
+    """Writer of the records of actions on one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)

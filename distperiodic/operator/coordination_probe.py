@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only probe of the coordination service, for operators.
+"""Probe of the coordination service, for operators.
 
-A probe does not join, watch or create anything. Each request has a
+A probe only reads, except that it can delete an empty group. Each request has a
 timeout, even where tooz itself waits forever. The probe first tries a TCP
 connection, because the ZooKeeper client would retry forever if it could reach
 no server.

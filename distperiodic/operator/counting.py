@@ -21,7 +21,7 @@ def count(column: Any, value: Any, *conditions: Any) -> Any:
         is equal to *value* are counted. An index must find these rows.
     :param value: Column of the outer query.
     """
-    # The last two conditions change nothing but the plan. If nearly all rows
+    # The last two conditions change only the query plan. If nearly all rows
     # have one value, PostgreSQL expects as many rows for every value, and
     # reads a million rows to count none. For a range, it expects few rows.
     conditions = (*conditions, column == value, column >= value,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read access to the rows of one group, for queries and commands of operators.
 
-Queries have only a :class:`GroupReader`, so they cannot change a row. A
-command that writes also uses the :class:`Database` directly.
+Queries only read, through a :class:`GroupReader`. Commands that write also use
+the :class:`Database` directly.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints over the bus that an operator has changed the store.
+"""Hints to members, over the bus, that an operator has changed the store.
 
 Members obey the store, not the hint. Without a hint they find the change at
 their next sweep.

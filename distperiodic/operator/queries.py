@@ -33,7 +33,7 @@ _lease = tables.lease
 
 # Number of failures that are returned for one object.
 _FAILED = 3
-# Number of rows per fetch where a result may have a million rows. A server
+# Number of rows per fetch of a result that may have a million rows. A server
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
@@ -61,7 +61,7 @@ class Account(NamedTuple):
     now: int
     #: First tick of the audit. The history of earlier ticks may be pruned.
     begins: int
-    #: Text of the schedule in force. An empty text means that it is unknown.
+    #: Text of the schedule in force. An empty text means an unknown schedule.
     schedule: str
     #: The instant since which the schedule has been in force.
     schedule_since: int
@@ -336,7 +336,7 @@ def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
 def _alike(connection: sa.Connection, number: int, begins: int,
            excluded: sa.ColumnElement[bool] | None
            ) -> Iterator[tuple[due.Row, int]]:
-    """Yield one row of each group of equal listed objects, and its size.
+    """Yield a row and the group's size for each group of equal listed objects.
 
     :param excluded: Objects to leave out.
     """

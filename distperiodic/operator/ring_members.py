@@ -156,7 +156,7 @@ class RingMembers:
         return self._replies[action]
 
     def _in_group(self) -> dict[tuple[str, str], str] | None:
-        """Return the processes in the coordination service.
+        """Return the processes of members, from the coordination service.
 
         The key of a process is the partition and the name of the member. None
         means that the service does not answer.

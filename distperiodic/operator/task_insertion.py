@@ -84,8 +84,9 @@ class TaskInsertion:
             }
             # The tasks of one call keep their order.
             differ['created'] = [now + index for index in range(len(new))]
-            # Send a value that is the same for all tasks only once: a workflow
-            # may be long, and often all tasks have the same workflow.
+            # If all tasks have the same value in a column, send the value only
+            # once: workflows may be long, and often all tasks have the same
+            # workflow.
             same = {name: values[0] for name, values in differ.items()
                     if name != 'id' and len(set(values)) == 1}
             self._dialect.insert_new(connection, _task, {

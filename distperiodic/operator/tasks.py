@@ -96,7 +96,7 @@ class TaskStore:
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
         """Write tasks in the transaction of *session*; the caller commits it.
 
-        The place of a task in its queue follows from the time of this call.
+        The time of this call determines the place of a task in its queue.
         Between this call and the commit, other submissions to the queue do not
         wait, unless this call creates the queue. Tasks that are submitted
         later but committed earlier may therefore run first.

@@ -3,10 +3,9 @@
 
 In the steady state, all claims of the previous tick have ended, and one UPDATE
 claims all objects. Otherwise the rows of the objects that are not claimed yet
-are read, and the row of each object decides how the object is handled. For
-example, the object is not listed, its last claim has ended, or its last claim
-was not started. If several members try to claim an object, the first member
-acquires the claim.
+are read. The handling of an object depends on its row: for example, the object
+is not listed, its last claim has ended, or its last claim was not started. If
+several members try to claim an object, the first member acquires the claim.
 """
 
 import collections

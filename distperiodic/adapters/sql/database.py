@@ -55,9 +55,9 @@ class Database:
     """One database connection, and its transactions.
 
     A transaction is retried where this is safe. Error messages are one line
-    long. Not thread-safe. The function that runs
-    in a transaction must be idempotent: it runs again if the connection is
-    lost after the commit but before the server has confirmed the commit.
+    long. Not thread-safe. The function that runs in a transaction must be
+    idempotent: it runs again if the connection is lost after the commit but
+    before the server has confirmed the commit.
     """
 
     def __init__(self, connection_url: str,

@@ -57,8 +57,8 @@ class Dialect:
     _NOW = {
         'postgresql': 'CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
                       'AS BIGINT)',
-        # SYSDATE() returns local time. With daylight saving time, one hour of
-        # each year occurs twice in local time.
+        # SYSDATE() returns local time, in which one hour of each year occurs
+        # twice if the zone has daylight saving time.
         'mysql': "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
                  'UTC_TIMESTAMP(6))',
         'sqlite': _of_host(NOW),
@@ -103,7 +103,8 @@ class Dialect:
     def use_snapshot(self, connection: sa.Connection) -> None:
         """Make all reads of this transaction use one snapshot.
 
-        Call it before any other statement. SQLite always reads a snapshot.
+        Call this method before any other statement. SQLite always reads a
+        snapshot.
         """
         if self.name != 'sqlite':
             connection.execute(sa.text(
@@ -327,7 +328,7 @@ def _python_type(column: Any) -> type:
 
 @functools.cache
 def _insert_rows(table: sa.Table, dialect: str) -> Any:
-    """Return the statement of :meth:`Dialect.insert_new`, without arrays."""
+    """Build the INSERT of :meth:`Dialect.insert_new` for SQLite and MySQL."""
     if dialect == 'sqlite':
         return sqlite.insert(table).on_conflict_do_nothing()
     # INSERT IGNORE would hide other errors as well.
@@ -359,7 +360,7 @@ def _update_arrays(table: sa.Table, differ: tuple[str, ...],
 @functools.cache
 def _update_rows(table: sa.Table, differ: tuple[str, ...],
                  keeps: tuple[str, ...]) -> Any:
-    """Return the statement of :meth:`Dialect.update_rows`, without arrays."""
+    """Build the UPDATE of :meth:`Dialect.update_rows` for SQLite and MySQL."""
     [key] = table.primary_key.columns
     new = {name: sa.bindparam(f'new_{name}', type_=table.c[name].type)
            for name in differ}

@@ -28,14 +28,14 @@ CONFLICTS = 8
 #: Key of connection.info: True if the next transaction only reads.
 READ_ONLY = 'distperiodic read only'
 
-#: For each driver, its Python module and the package to install with pip.
+#: Python module of each driver, and the package to install with pip.
 _DRIVERS = {
     'sqlite+pysqlite': ('sqlite3', ''),
     'postgresql+psycopg': ('psycopg', "'psycopg[binary]'"),
     'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
     'mysql+pymysql': ('pymysql', 'PyMySQL'),
 }
-#: For each URL scheme, its drivers. The first installed driver is used.
+#: Drivers of each URL scheme. The first one that is installed is used.
 _SCHEMES = {
     'sqlite': ('sqlite+pysqlite',),
     # psycopg prepares repeated statements on the server.
@@ -49,7 +49,7 @@ _SCHEMES = {
 _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
-#: Seconds that a transaction may stay idle before the server ends it. A
+#: Seconds for which a transaction may be idle before the server ends it. A
 #: process that is suspended inside a transaction must not block other
 #: processes for longer. Normally only milliseconds pass between two
 #: statements. The limit must be shorter than the time after which other

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs in a database: their numbers, schedules and attendance."""
+"""The jobs in a database, with their schedules and attended intervals."""
 
 import random
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class Numbers:
         self._read_at = 0.0
 
     def of(self, job: str) -> int:
-        """Return the number of *job*; create a missing row of the job."""
+        """Return the number of *job*; create the row of a new job."""
         if (self._opened != self._database.opened
                 or self._monotonic() - self._read_at > _CACHED):
             self._database.read(lambda connection: self._keep(
@@ -74,7 +74,7 @@ class Numbers:
 
     def within(self, connection: sa.Connection,
                needed: Collection[str]) -> Mapping[str, int]:
-        """Return the numbers of at least the jobs *needed*.
+        """Return the numbers of the jobs *needed*, and possibly of other jobs.
 
         Missing rows are created. Their numbers are not cached, since the
         caller's transaction may be rolled back.
@@ -165,7 +165,7 @@ class _Jobs:
 
     def read_commands(self, connection: sa.Connection,
                       needed: Collection[str]) -> dict[str, Any]:
-        """Return the rows of the commands *needed* by name.
+        """Return the rows, by name, of the commands *needed*.
 
         Each row has the current time as ``now``.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Active worker of each partition, and heartbeats of the partition's workers.
 
-A partition has one row. Each change of its active worker is an UPDATE of this
-row, on the condition that the row has not changed since the caller read it.
+A partition has one row. Each change of the active worker is an UPDATE of this
+row on a condition, such as that the fence has not changed since it was read.
 The caller then reads the result from the row. A transaction that starts runs,
 or lets a worker share the partition, changes the row first. So such a
 transaction and a take-over cannot commit at the same time: one of the two

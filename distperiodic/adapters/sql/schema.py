@@ -181,7 +181,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
 
 
 def _step_done(exc: BaseException | None) -> bool:
-    """Return whether MySQL reported that another process did this step."""
+    """Return whether MySQL reported a step that another process completed."""
     orig = getattr(exc, 'orig', None)
     return orig is not None and not _STEP_DONE.isdisjoint(orig.args[:1])
 

@@ -44,8 +44,9 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     transactions would wait for that row. The claim stays in its lease, in the
     state COMMITTED, until the store counts the run.
 
-    After this call, PostgreSQL aborts the transaction if it is idle for five
-    seconds, unless the session already has such a timeout.
+    After this call, PostgreSQL closes the connection, and so aborts the
+    transaction, if the transaction is idle for five seconds. If the session
+    already has such a timeout, that timeout applies instead.
 
     :param result: For a step of a task, the result of its command as JSON
         text. The row of the claim keeps the result until the store counts the

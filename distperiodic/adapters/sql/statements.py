@@ -57,7 +57,7 @@ class Step(NamedTuple):
     move_returning: Any
     #: True means that the claims in the lease are read if the statement has
     #: returned fewer claims than requested: an earlier call may have moved
-    #: them.
+    #: the other claims.
     reads_back: bool
 
 
@@ -189,7 +189,7 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.delisted,
             _claim.c.rule, _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
-        #: Select the schedule in force of a job.
+        #: Select the text of a job's schedule in force.
         self.schedule = sa.select(_job.c.schedule).where(
             _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))

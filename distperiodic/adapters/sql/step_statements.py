@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL statements about steps of tasks, each written once for all databases.
 
-Each function builds one statement. Pass a function whose only parameter is the
-dialect to :meth:`.Dialect.once`.
+Each function builds one statement. If the dialect is the only parameter of the
+function, pass the function to :meth:`.Dialect.once`.
 """
 
 from typing import Any

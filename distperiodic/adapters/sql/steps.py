@@ -65,7 +65,7 @@ MOST_LOSSES = 5
 # Microseconds between the ticks of two consecutive commands of a task that run
 # within the same second.
 _BETWEEN = 1000
-# Codes of the status in the record of a step.
+# Codes of statuses in the record of a step.
 _DONE = workflow.CODES[Status.SUCCEEDED]
 _RUNNING = workflow.CODES[Status.RUNNING]
 _FAILED = workflow.CODES[Status.FAILED]

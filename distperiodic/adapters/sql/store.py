@@ -500,7 +500,7 @@ class SqlClaimStore:
             tx, list(numbers), search, names))
         if not found:
             return []
-        # Leases that an earlier call took over. Its answer was lost.
+        # Leases that an earlier call took over; the answer to it was lost.
         known = [old for old in found if old.id in names]
         free = [name for name in names
                 if name not in {old.id for old in known}]

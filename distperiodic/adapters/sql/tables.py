@@ -181,8 +181,8 @@ history = sa.Table(
     #: Dead objects, minus the objects that an operator has requeued. A
     #: requeued object does not count as due again.
     sa.Column('dead', sa.BigInteger, nullable=False),
-    #: Skipped objects. The columns that begin with by_ have the number for
-    #: each cause.
+    #: Skipped objects. The columns that begin with by_ contain the numbers by
+    #: cause.
     sa.Column('skipped', sa.BigInteger, nullable=False),
     sa.Column('by_misfire', sa.BigInteger, nullable=False),
     sa.Column('by_overlap', sa.BigInteger, nullable=False),
@@ -206,7 +206,7 @@ history = sa.Table(
     #: Number of objects that were claimed more than ``late_claim_after``
     #: seconds after the tick.
     sa.Column('late', sa.BigInteger, nullable=False),
-    #: Reason of the last skip. None means that nothing was skipped.
+    #: Reason for the last skip. None means that nothing was skipped.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
@@ -248,7 +248,7 @@ task = sa.Table(
     sa.Column('id', Exact(LONGEST_TASK), primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('type', Exact(LONGEST_NAME), nullable=False),
-    #: The submitter's own name of the task. None means that the submitter
+    #: The submitter's own name for the task. None means that the submitter
     #: gave no name.
     sa.Column('key', Exact(LONGEST_ID)),
     #: Digest of the arguments of a task that was submitted with a key.
@@ -394,7 +394,7 @@ pool_task = sa.Table(
     #: None means that there was no such call.
     sa.Column('mark', sa.BigInteger),
     #: Index for queries of the best free tasks, of the tasks in a bucket, and
-    #: of the tasks that were done first.
+    #: of the done tasks that ended first.
     sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)
 
@@ -479,9 +479,9 @@ action = sa.Table(
     #: Arguments of the action, as JSON.
     sa.Column('arguments', LongText, nullable=False),
     sa.Column('why', sa.String(LONGEST_REASON), nullable=False),
-    #: Text about the change that the action made, or the reason why it changed
-    #: nothing. None means that the outcome is not recorded yet, or that the
-    #: process of the operator died.
+    #: Text about the change that the action made, or the reason why nothing
+    #: was changed. None means that the outcome is not recorded yet, or that
+    #: the process of the operator died.
     sa.Column('outcome', LongText),
     sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
     **_OF_TABLES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take-over of leases that expired or whose holder is gone, in a database.
+"""Take-over, in a database, of leases that expired or whose holder is gone.
 
 A take-over changes the lease before its claims: it renames the lease, on the
 condition that the lease is still overdue. A holder that renews the lease at
@@ -104,7 +104,7 @@ def search(sql: Mapping[bool, Statements], gone: Sequence[str],
 
 def find(tx: transaction.Transaction, numbers: Sequence[int],
          search: Search, names: Sequence[str]) -> Sequence[Any]:
-    """Return overdue leases, and leases with one of *names*, of these jobs.
+    """Find leases of some jobs: overdue leases, and those with one of *names*.
 
     Leases with one of *names* come first. The other leases follow in the order
     of their expiry. The result has at most as many leases as there are names.

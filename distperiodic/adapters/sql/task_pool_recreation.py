@@ -76,7 +76,7 @@ def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
         connection.execute(sql.expire, this)
         # The bucket still exists if its worker has renewed it in the meantime.
         # If the bucket does not exist, this transaction or another one has
-        # deleted it. Another transaction has then freed the tasks as well.
+        # deleted it. In the latter case the tasks are already free.
         if connection.execute(sql.stands, this).scalar() is None:
             connection.execute(sql.empty, {
                 'of_bucket': bucket, 'into': free_of(number)})

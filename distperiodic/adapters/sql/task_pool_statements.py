@@ -59,8 +59,8 @@ class Statements:
         any_expired = sa.exists().where(
             others.c.pool == of_pool, others.c.until < lease_now
         ).label('expired')
-        #: Select the id of the worker's bucket, and whether any bucket of the
-        #: pool has expired.
+        #: Select the id of the worker's bucket. ``expired`` is true if any
+        #: bucket of the pool has expired.
         self.opened = sa.select(_bucket.c.id, any_expired).where(ours, live)
         #: One statement that does the work of ``renew`` and ``opened``.
         self.renew_returning = self.renew.returning(

@@ -8,7 +8,7 @@ task is one row. An UPDATE changes the row only if the task is still in the
 bucket in which it was read, or still free. The content of a bucket is read
 from the rows of its tasks, so no result depends on a driver's row count.
 
-The calls of different workers do not write the same rows, so the workers do
+The calls of different workers normally write different rows, so the workers do
 not wait for each other.
 """
 

@@ -195,7 +195,8 @@ class Moves:
               due: int | None, move: int = 0) -> None:
         """Make the first command of a task ready.
 
-        :param due: Earliest instant of the command. None means at once.
+        :param due: Earliest instant at which the command may start. None means
+            at once.
         """
         delayed = due is not None and due > self._now
         self._ready[task] = Ready(

@@ -53,7 +53,7 @@ class Transaction:
 
         The conditions of *step* decide which claims can be moved.
 
-        :param moved: Receives the moved claims, by key.
+        :param moved: Dictionary to which the moved claims are added, by key.
         :returns: Number of claims that were moved.
         """
         parameters = {**parameters, 'of_job': number,
@@ -88,8 +88,9 @@ class Transaction:
         :param name: Name of the lease.
         :param min_watermark: Objects with an earlier watermark are not
             claimed.
-        :param min_since: An object that has been listed since an earlier
-            instant is not claimed if its watermark is before that instant.
+        :param min_since: If an object was listed before this instant, and its
+            watermark is before the instant at which it was listed, the object
+            is not claimed.
         :returns: the acquired claims, by object.
         :raises DBDuplicateEntry: the lease exists: an earlier call has already
             acquired these claims.
@@ -118,8 +119,8 @@ class Transaction:
                     ) -> dict[str, Claim]:
         """Claim the next steps of tasks, and return the claims by task.
 
-        :param state: CLAIMED; or RUNNING, which also grants the runs to
-            *worker*.
+        :param state: CLAIMED, or RUNNING to grant the runs to *worker* as
+            well.
         """
         rows = self.connection.execute(
             self.dialect.once(step_statements.claim), self._steps(
@@ -263,10 +264,10 @@ class Transaction:
             return
         parameters = {'stands_in': name, 'number': count}
         # The claim store uses a driver's row count only here, and no claim
-        # depends on it. If the count is too low, the second statement finds
-        # that the lease is already deleted, and changes nothing. If the count
-        # is too high, an empty lease stays behind, and is deleted after it has
-        # expired.
+        # depends on the count. If the count is too low, the second statement
+        # finds that the lease is already deleted, and changes nothing. If the
+        # count is too high, an empty lease stays behind, and is deleted after
+        # it has expired.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return
