@@ -40,7 +40,7 @@ def queued(members: 'Iterable[MemberRow]', look: 'Look', module: str,
     grant, contains waiting runs, and does not list the task as running.
 
     :param members: Rows of the members of the group.
-    :param now: The store's clock, in microseconds.
+    :param now: Time of the store's clock, in microseconds.
     """
     for row in members:
         if row.stopped or not look.runner.startswith(f'{row.process}~'):

@@ -125,7 +125,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
         If no live process can claim or run the task now, this is the reason.
 
-        :param now: The store's clock, in microseconds.
+        :param now: Time of the store's clock, in microseconds.
         """
         rows = live.rows(settings)
         if look.waiting is None:

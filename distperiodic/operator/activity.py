@@ -198,8 +198,8 @@ class Activity:
         """Return runs in progress, the longest-running first.
 
         :param job: Name of the job. None means all jobs.
-        :param process: The process that holds the leases of the runs, without
-            its tenure. None means all processes.
+        :param process: Name, without the tenure, of the process that holds the
+            leases of the runs. None means all processes.
         :param older_than: Minimum number of seconds since the grant of a run.
             A run whose grant has no recorded time is included.
         :raises ConfigError: the store has no such job.

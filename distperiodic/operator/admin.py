@@ -101,7 +101,7 @@ class StoreAdmin:
             lambda tx: len(tx.standing(number, keys, name)))
 
     def pause(self, job: str, *, by: str, why: str) -> None:
-        """Skip the ticks of *job* from the schedulers' next sweep on.
+        """Skip the ticks of *job*, beginning with the schedulers' next sweep.
 
         Objects that are already claimed still run.
 

@@ -62,7 +62,7 @@ class Record:
         The caller's transaction may be repeated, so a repeated call changes
         nothing.
 
-        :param now: Expression for the store's clock.
+        :param now: SQL expression that reads the store's clock.
         """
         if connection.scalar(sa.select(_action.c.id).where(
                 _action.c.id == self.id)) is None:

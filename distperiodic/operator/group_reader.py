@@ -74,7 +74,7 @@ class GroupReader:
         return self.read(lambda connection: connection.execute(query).all())
 
     def now(self) -> int:
-        """Return the store's clock, in microseconds."""
+        """Return the time of the store's clock, in microseconds."""
         return self.read(lambda connection: connection.execute(
             sa.select(self.dialect.now)).scalar_one())
 

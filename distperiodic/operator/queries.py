@@ -44,7 +44,7 @@ _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
 _RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
 _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
-# The column of the history that counts each outcome.
+# Columns of the history, by the outcome that they count.
 _COUNTERS = {
     reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
     reason.Reason.SUPERSEDED: 'superseded',

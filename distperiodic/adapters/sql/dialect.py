@@ -53,7 +53,7 @@ def _of_host(function: str) -> str:
 class Dialect:
     """The SQL of one kind of database."""
 
-    #: The database's clock, in microseconds since the epoch.
+    #: SQL that reads the database's clock, in microseconds since the epoch.
     _NOW = {
         'postgresql': 'CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
                       'AS BIGINT)',

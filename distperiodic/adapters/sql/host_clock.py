@@ -174,7 +174,7 @@ class HostClock:
         return found
 
     def keep(self, connection: sa.Connection) -> None:
-        """Record a change of the wall clock, in a transaction that writes."""
+        """Record a change of the wall clock; call it in a writing transaction."""
         last = self._last_state
         if last is not None and last.knee is None and _is_recorded(
                 last, self.read()):

@@ -132,7 +132,7 @@ class Commands(NamedTuple):
 
     numbers: Numbers
     known: Mapping[str, int]
-    #: The database's clock when the numbers were read.
+    #: Time of the database's clock when the numbers were read.
     now: int
 
     def within(self, connection: sa.Connection,
@@ -218,7 +218,7 @@ class Attendance(NamedTuple):
     #: For each job to update, its number, the recorded instant up to which its
     #: ticks are checked, and the new instant.
     checked: list[dict[str, int]]
-    #: The database's clock.
+    #: Time of the database's clock.
     now: int
 
     @property

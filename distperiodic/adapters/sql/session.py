@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """End of a run in the handler's own transaction: ``context.finish``.
 
-The handler's writes and the end of its claim are committed together, or not at
+The handler's writes and the end of the claim are committed together, or not at
 all.
 """
 

@@ -37,8 +37,8 @@ LATE_AFTER = 5.0
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
-#: States from which a take-over or a reclaim increases the number of attempts:
-#: the run was granted, or it failed.
+#: States from which a take-over or a reclaim increases the number of attempts.
+#: In these states, the run was granted or has failed.
 _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
 #: States from which an object may be claimed for a later tick.
 CLOSED = MOVES[Move.CLAIM][0]

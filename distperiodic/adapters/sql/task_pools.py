@@ -98,7 +98,7 @@ class SqlTaskPool:
         self.database.close()
 
     def now(self) -> int:
-        """Return the store's clock, in microseconds."""
+        """Return the time of the store's clock, in microseconds."""
         return self.database.read(lambda connection: connection.execute(
             self._sql.now).scalar_one())
 

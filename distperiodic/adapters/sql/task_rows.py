@@ -134,7 +134,7 @@ class Ready(NamedTuple):
 class Moves:
     """Changes of the positions of tasks, which are written together.
 
-    :param now: The store's clock, in microseconds since the epoch.
+    :param now: Time of the store's clock, in microseconds since the epoch.
     """
 
     def __init__(self, tx: Transaction, numbers: Numbers | Commands,
