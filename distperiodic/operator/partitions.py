@@ -40,7 +40,7 @@ class Partition(NamedTuple):
     name: str
     #: Process of the active worker. Empty means that no worker is active.
     active: str
-    #: Fence of the active worker. It grows with each change of this worker.
+    #: Fence of the active worker. It grows when a worker becomes active.
     fence: int
     #: When the active worker became active, in microseconds. If no worker is
     #: active, this is when the last active worker released the partition.

@@ -174,7 +174,10 @@ class HostClock:
         return found
 
     def keep(self, connection: sa.Connection) -> None:
-        """Record a change of the wall clock; call it in a writing transaction."""
+        """Record the state of both clocks, if the record is out of date.
+
+        Call this method in a transaction that writes.
+        """
         last = self._last_state
         if last is not None and last.knee is None and _is_recorded(
                 last, self.read()):
@@ -213,7 +216,7 @@ def _warn(state: State, read: Reading) -> None:
 
 
 def _is_recorded(state: State, read: Reading) -> bool:
-    """Return whether *state*, as the database holds it, is up to date."""
+    """Return whether *state*, read from the database, is up to date."""
     return state.at(read) is state and read.up - state.seen < _RECORDED
 
 
