@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, and the choice of the backend of oslo.service.
 
-oslo.service chooses the backend eventlet when the first of its modules is
-loaded, and oslo.messaging loads such a module. The hook below selects threads
-without loading either package, so ``distperiodic --help`` stays fast.
+oslo.service chooses eventlet as the backend when the first module of
+oslo.service is loaded, and oslo.messaging loads such a module. The hook below
+selects threads without loading either package, so ``distperiodic --help``
+stays fast.
 """
 
 import warnings

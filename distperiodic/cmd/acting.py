@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixin for commands that change something, with records of these actions.
+"""Mixin for commands that change something, and record these changes.
 """
 
 import argparse

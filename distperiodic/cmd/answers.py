@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts about an object: its last ticks, and why it did not run."""
+"""The facts about an object: its last ticks, and the reason if it did not run.
+"""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _moment = configured.moment
 
-#: Template of the answer for each reason: its meaning, and the next step.
+#: Template of the answer for each reason. An answer states the meaning of the
+#: reason, and the next step.
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
@@ -151,7 +153,7 @@ class Case:
 
 
 def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
-    """Return the reason, and the known facts about the object, by name."""
+    """Return the reason for the last outcome, and the known facts by name."""
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
     facts = _facts(case, job, rule, is_listed)
@@ -190,7 +192,7 @@ def _or_never(micros: int | None) -> str:
 
 def _schedule(case: Case, job: 'Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
-    """Return the object's schedule, whether it is listed, and a remark.
+    """Return the object's schedule, True if it is listed, and a remark.
 
     The first two values are None if they are unknown. The remark gives the
     reason for an unknown value; otherwise it is empty.
@@ -300,7 +302,7 @@ def _words(case: Case, facts: Facts,
 
 def past_rows(job: str, found: 'Object', tick: int,
               kept: 'Tick') -> tuple[Reason, list[tuple[str, Any]]]:
-    """Return the reason for an earlier tick of an object, and the evidence.
+    """Return the reason for the outcome of an earlier tick, and the evidence.
 
     :param kept: The store's data on that tick.
     """

@@ -189,7 +189,7 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
 
 def _judged(account: 'Account', job: 'Job | None',
             settings: 'opts.Settings') -> audit.Job:
-    """Return the job with the schedule that is in force, and its policies."""
+    """Return the job's schedule in force and its policies, for the audit."""
     rule, spread = audit.named(account.schedule)
     plan = due.Plan(rule, spread=spread) if job is None else job.plan()
     return audit.Job(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixin for commands that members answer: print the answers, and the reasons
-of missing answers.
+for missing answers.
 """
 
 import argparse
@@ -59,8 +59,8 @@ class Awaiting:
     def wait(self, admin: 'MemberAdmin | RingMembers',
              actions: Mapping[str, Sent], parsed: argparse.Namespace,
              settings: 'opts.Settings') -> int:
-        """Print the answers of each member when they arrive, and then the
-        missing answers.
+        """Print the answers of each member when they arrive, and at the end
+        the members that have not answered.
 
         :param actions: The actions, by their ids.
         :returns: Exit code of the command.

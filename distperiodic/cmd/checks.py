@@ -3,8 +3,9 @@
 
 Each check is a function, whose docstring the operator sees. The function
 returns its finding and, if there is a problem, the remedy. The checks run in
-the order of this file, the cheap checks first. They change nothing, except
-that ``coordination_join`` joins a temporary group and leaves it again.
+the order of this file, the cheap checks first. They change nothing, with two
+exceptions: ``state_path_writable`` may create a directory and a lock file, and
+``coordination_join`` joins a temporary group and leaves it again.
 
 The file is long because the order of its functions is the order of the report.
 """

@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 #: unexpected error occurred.
 FINE, FINDING, UNUSABLE, CRASHED = 0, 1, 2, 255
 
-#: The largest number of rows or seconds; every database and clock can hold it.
+#: Maximum number of rows or of seconds in an option. Every database and clock
+#: can hold this number.
 _MOST = 1_000_000_000
 
 
 def one_line(text: object) -> str:
-    """Return *text* without line ends, for an error message."""
+    """Return *text* without line breaks, for an error message."""
     return ' '.join(str(text).split())
 
 
@@ -159,7 +160,7 @@ def add_job(parser: argparse.ArgumentParser,
 
 
 def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
-    """Return the name of the job on the command line, or None.
+    """Return the name of the job that the command line names, or None.
 
     :raises ConfigError: the job was named twice, or it is required and was not
         named.
@@ -233,7 +234,7 @@ class Configured:
 
     def configuration(self, parsed: argparse.Namespace,
                       logs: bool = False) -> 'cfg.ConfigOpts':
-        """Return the options, on a new ConfigOpts.
+        """Return the options in a new ConfigOpts.
 
         :param logs: True registers the options of oslo.log as well.
         :raises ConfigError: a file cannot be read.
@@ -334,7 +335,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def identity(holder: str) -> str:
-    """Return the identity of the process that holds leases under this name."""
+    """Return the identity of a process from its name as a holder of leases."""
     return holder.partition('~')[0]
 
 
@@ -357,6 +358,6 @@ def age(seconds: float) -> str:
 
 
 def moment(micros: int) -> str:
-    """Format an instant in ISO 8601 and UTC, without a fraction of zero."""
+    """Format an instant in ISO 8601 and UTC; omit a fraction of zero."""
     return schedule.nearest_datetime(micros).isoformat().replace(
         '+00:00', 'Z')

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic db sync|version|prune``: the tables of the store.
 
-Only ``db sync`` changes tables, so only this command needs a database user
-with the privilege to change tables.
+Only ``db sync`` alters tables, so only this command needs a database user with
+the privilege to alter tables.
 """
 
 import argparse

@@ -94,7 +94,7 @@ class Demo(configured.Configured, command.Command):
         database.
 
         Only configuration files that the command line names are read, so that
-        a demo does not use the servers of /etc/distperiodic by accident.
+        a demo does not use the servers in /etc/distperiodic by accident.
         """
         backend_url, transport_url = parsed.backend_url, parsed.transport_url
         connection = parsed.connection

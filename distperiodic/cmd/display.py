@@ -20,7 +20,7 @@ _NARROWEST = 40
 
 
 class Nothing(str):
-    """A text for people in place of an unknown value; programs get null."""
+    """Text that people see in place of an unknown value; programs get null."""
 
 
 NEVER = Nothing('never')
@@ -40,8 +40,8 @@ class Display(configured.Configured):
     """Mixin for cliff commands that show a list or a record.
 
     Output for people has titles, and lines that fit the terminal. Output for
-    programs has keys in snake_case, which end in the unit of the number, and
-    null for unknown values.
+    programs has keys in snake_case, in which the unit of a number comes last,
+    and null for unknown values.
     """
 
     #: Columns to keep if the table is too wide. If these columns do not fit
@@ -149,8 +149,8 @@ def _known(data: Any) -> Any:
 def _line(parsed: argparse.Namespace) -> int | None:
     """Return the maximum length of a line, in characters.
 
-    None means that lines are not limited: the output is for programs or has a
-    given width.
+    None means that lines are not limited: the output is for programs, has a
+    given width, or does not go to a terminal.
     """
     if parsed.formatter != 'table' or parsed.max_width > 0:
         return None

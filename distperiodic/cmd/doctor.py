@@ -2,8 +2,9 @@
 """``distperiodic doctor``: find problems before they cause harm.
 
 For people the command prints the result of each check as soon as the check
-ends, and below it the remedy if there is a problem. With -f json, yaml, csv or
-table, the command prints its findings as a list, like other list commands.
+ends, and below the result a remedy if there is a problem. With -f json, yaml,
+csv or table, the command prints its findings as a list, like other list
+commands.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic ring explain``: who owns an object, and whether it ran.
+"""``distperiodic ring explain``: the owner of an object, and its last outcome.
 
 The ring determines which member owns the object, and the store records the
-outcome of its runs. Without ``connection`` there are no records, and without
-``backend_url`` one process owns all objects; the rows of the missing source
-are omitted.
+outcome of the object's runs. Without ``connection`` there are no records, and
+without ``backend_url`` one process owns all objects; the rows of the missing
+source are omitted.
 """
 
 import argparse
@@ -192,7 +192,7 @@ def placed(key: str, members: 'tuple[Member, ...]'
 
 
 def _digits(position: int) -> str:
-    """Return a position as the hex digits that the digest begins with."""
+    """Return a position as the hex digits with which the digest begins."""
     return f'{position % 2**64:016x}'
 
 

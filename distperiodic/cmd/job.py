@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic job list|pause|resume|trigger``: the jobs in the store.
 
-Schedulers read the changes of these commands at their next sweep, or at once
-if they receive a hint over the bus, and answer.
+With a store, the commands change rows. Schedulers read these rows at their
+next sweep, or at once if they receive a hint over the bus, and then answer.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class JobList(display.Table, lister.Lister):
 
 
 def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:
-    """Return the schedule and the next tick of a job, paused or not."""
+    """Return the schedule and the next tick of a job, even if it is paused."""
     if job is None:
         return 'not in --tasks', ''
     if not job.enabled:
@@ -252,7 +252,7 @@ class JobTrigger(job_order.JobOrder):
 
     def _list(self, job: 'core_job.Job', found: listed.Listed,
               parsed: argparse.Namespace) -> None:
-        """List the job's objects in the store, as a scheduler would."""
+        """Add the job's objects to the listing, as a scheduler would."""
         from distperiodic.adapters.sql.store import SqlClaimStore
         from distperiodic.operator.queries import StoreQueries
         with (self.store(parsed, StoreQueries) as accounts,

@@ -2,7 +2,7 @@
 """Base classes of commands on jobs, which schedulers carry out and answer.
 
 With a store, the command is written there first, so that it outlives the
-processes. Without a store, the schedulers obey the command over the bus.
+processes. Without a store, the schedulers receive the command over the bus.
 """
 
 import argparse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOGGED = ('the command is not recorded; each scheduler that answered has '
            'logged the operator and the reason')
-#: Consequence of a command without a store.
+#: Note on the consequences of a command without a store.
 VOLATILE = (
     'note: without a store ([distperiodic] connection) this command ends with '
     'the process of each scheduler, a scheduler that starts later does not '
@@ -44,7 +44,7 @@ class JobOrder(of_members.OfMembers, awaiting.Awaiting, acting.Acting,
     """Base class of commands on jobs."""
 
     verb: Verb
-    #: Consequence of the command without a store.
+    #: Note on the consequences of the command without a store.
     note = VOLATILE
 
     def take_action(self, parsed: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ class JobOrder(of_members.OfMembers, awaiting.Awaiting, acting.Acting,
             return code
 
     def admin(self, parsed: argparse.Namespace) -> 'MemberAdmin':
-        """Return the schedulers' records in the store."""
+        """Return access to the rows of the members in the store."""
         from distperiodic.operator.members import MemberAdmin
         settings = self.database(parsed)
         return MemberAdmin(settings.connection, namespace=settings.group,
@@ -115,7 +115,7 @@ def schedulers_of(members: 'list[MemberRow]') -> 'list[MemberRow]':
 
 
 class JobsOrder(JobOrder):
-    """Base class of commands on one job, on those of a partition, or on all.
+    """Base class of commands on one job, the jobs of a partition, or all jobs.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -158,7 +158,7 @@ class JobsOrder(JobOrder):
 
     def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
                parsed: argparse.Namespace) -> str:
-        """Change a job in the store, and return what to print.
+        """Change a job in the store, and return the text to print.
 
         :param record: Record of this action.
         """
@@ -187,7 +187,7 @@ class JobsOrder(JobOrder):
 
 def _jobs_of(partition: str, settings: 'opts.Settings',
              members: 'list[MemberRow]') -> set[str]:
-    """Return the jobs of a partition, from the reports of schedulers.
+    """Return the jobs of a partition, as schedulers have reported them.
 
     :raises ConfigError: no scheduler has reported such a job.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that a catalogue method may take.
 _PATIENCE = 60.0
-# Number of objects to list in one transaction.
+# Number of objects that are written to the listing in one transaction.
 _AT_A_TIME = 1000
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live processes of a group, for the reasons why its tasks wait.
+"""The live processes of a group, to find the reasons why its tasks wait.
 
-The rows of the members in the store have their last reports. With a
-coordination service, the group tells earlier which processes are gone.
+The rows of the members in the store contain the last reports of the members. A
+coordination service, if there is one, shows earlier that a process is gone.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ def queued(members: 'Iterable[MemberRow]', look: 'Look', module: str,
            now: int) -> bool:
     """Return True if the granted run of a task waits for a thread.
 
-    This is so if the newest report of the process, which is not older than
-    the grant, has runs that wait, and does not list the task as running.
+    This is the case if the newest report of the process is not older than the
+    grant, contains waiting runs, and does not list the task as running.
 
     :param members: Rows of the members of the group.
-    :param now: The store's clock, in microseconds.
+    :param now: Time of the store's clock, in microseconds.
     """
     for row in members:
         if row.stopped or not look.runner.startswith(f'{row.process}~'):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Parts of a report that repeat the role of the member, or its runs.
 _NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')
-# Maximum number of runs of a member that are in the store and are shown.
+# Maximum number of a member's runs in the store that are shown.
 _RUNS = 1000
 
 

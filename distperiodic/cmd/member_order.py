@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that members carry out: send one, and print the answers."""
+"""Base class of commands that members carry out and answer."""
 
 import argparse
 from typing import TYPE_CHECKING

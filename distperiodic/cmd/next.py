@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distperiodic.operator.activity import Listing
 
 # Maximum number of ticks of one schedule to list. The sentence above the table
-# names the jobs that have more.
+# names the jobs with more ticks.
 _TICKS = 100
 
 
@@ -102,7 +102,7 @@ class _Tick:
 
 def _ticks_of(listing: 'Listing', now: int,
               within: float | None) -> Iterator[_Tick]:
-    """Yield the future ticks of *listing*: the shown ticks and one more."""
+    """Yield the future ticks of *listing*, at most one more than is shown."""
     from distperiodic.core import audit
     rule, spread = audit.named(listing.rule or listing.schedule)
     end = None if within is None else now + round(within * 1e6)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distperiodic.operator.members import MemberRow
     from distperiodic.operator.ring_members import RingMembers
 
-# Maximum seconds until the members have replied to a query over the bus.
+# Maximum seconds to wait for the members' replies to a query over the bus.
 _REPLIES = 5.0
 
 

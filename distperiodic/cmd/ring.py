@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from distperiodic.core.ring import Ring
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
-#: a larger share is late while all others are on time. Smaller differences
-#: have no noticeable effect.
+#: a larger share may be late while all other members are on time. Smaller
+#: differences have no noticeable effect.
 _EVEN_ENOUGH = 1.25
 # Maximum total number of points of the simulated rings, which show how the
 # largest share depends on the names of the members.
@@ -254,7 +254,7 @@ class Simulation:
 
     def _compare(self, after: 'Ring',
                  who: str) -> tuple[int, int, int]:
-        """Return how many objects move when *who* joins or leaves.
+        """Return the numbers of objects that move when *who* joins or leaves.
 
         :return: Three numbers of objects: all objects that change their owner;
             the objects that must change their owner, because *who* is the old
@@ -352,7 +352,7 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 
 
 def _advised(members: int) -> int:
-    """Return the points per member at which a ring is even enough.
+    """Return the number of points per member that makes a ring even enough.
 
     A share of R points has a relative standard deviation of about 1/sqrt(R).
     The largest of N such shares is about sqrt(2 ln N) standard deviations

@@ -111,11 +111,11 @@ class _Serve(configured.Configured, command.Command):
                      settings: 'opts.Settings') -> None:
         """Check the store.
 
-        :raises ConfigError: the store cannot be used as it is.
+        :raises ConfigError: the store cannot be used.
         """
         from distperiodic import store
         # If the store is unavailable, the processes wait for it themselves,
-        # and log this.
+        # and log that they wait.
         with contextlib.suppress(exceptions.StoreUnavailable):
             store.check_store(settings, conf)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``distperiodic``: run a command, report errors in one line.
+"""The program ``distperiodic``: run a command, and report errors in one line.
 
 Exit code 0: the command succeeded and found no problem; 1: it found a problem
 or failed; 2: a command, an option or the configuration cannot be used; 255: an
-unexpected error. For ``status`` and ``doctor`` 0, 1 and 2 mean fine, warning
-and failure. With ``--debug`` an error is shown with its traceback.
+unexpected error occurred. For ``status`` and ``doctor`` 0, 1 and 2 mean fine,
+warning and failure. With ``--debug`` an error is shown with its traceback.
 """
 
 import argparse

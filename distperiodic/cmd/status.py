@@ -88,7 +88,7 @@ class Book:
 
 
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
-    """Read the store's facts about the group in the last minutes."""
+    """Read the facts about the group that the store has recorded."""
     from distperiodic.operator.activity import Activity
     from distperiodic.operator.partitions import PartitionQueries
     if not settings.connection:
@@ -227,7 +227,7 @@ class Status(display.Table, lister.Lister):
             *((*row, None, None) for row in rows)]
 
     def _missed(self, group: Group, book: Book, now: int) -> Book:
-        """Add the processes that this command has seen and that are now gone.
+        """Add to *book* the processes that this command saw and that are gone.
         """
         missed = _gone(group, {
             name: seen for name, seen in self._seen.items()

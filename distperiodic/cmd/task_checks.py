@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from distperiodic.core.workflow import Definition
     from distperiodic.operator.task_queries import TaskQueries
 
-# Number of sweeps after which a step that is ready has waited for too long.
+# Number of sweep intervals after which a ready step has waited for too long.
 _SWEEPS = 5
-# Reasons for which a step stays ready, each with the kind of the process.
+# Reasons why a step stays ready; {} stands for the kind of the process.
 _TEXTS = {
     Lack.NO_SCHEDULER: 'no live {}', Lack.NO_WORKER: 'no live {}',
     Lack.NO_COMMAND: 'no live {} has it',

@@ -125,7 +125,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
         If no live process can claim or run the task now, this is the reason.
 
-        :param now: The store's clock, in microseconds.
+        :param now: Time of the store's clock, in microseconds.
         """
         rows = live.rows(settings)
         if look.waiting is None:
@@ -154,7 +154,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
 
 def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, Any]]':
-    """Yield the facts about a task other than its steps, by name."""
+    """Yield the facts about a task, except its steps, by name."""
     task, position = look.task, look.position
     total = len(task.steps)
     yield 'id', task.id
@@ -251,7 +251,7 @@ def _row(look: 'Look', at: Position,
 
 
 def _attempts(command: 'tasks.Command') -> str:
-    """Return the number of runs, and how many of them were lost."""
+    """Return the number of runs and of lost runs, as text."""
     if command.losses:
         return f'{command.attempts}, {command.losses} lost'
     most = command.retry + 1

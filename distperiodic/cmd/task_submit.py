@@ -169,9 +169,9 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def _loads(text: str) -> Any:
-    """Return a JSON value.
+    """Parse a JSON text, and return its value.
 
-    :raises ValueError: The text is not JSON, or has a key twice.
+    :raises ValueError: The text is not JSON, or contains a key twice.
     """
     return json.loads(text, parse_constant=_refuse_constant,
                       object_pairs_hook=_unique)

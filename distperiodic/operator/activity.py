@@ -3,7 +3,8 @@
 
 :meth:`Activity.listings` and :meth:`Activity.unserved` read all objects of a
 job, and :meth:`Activity.runs` reads all leases of runs. The other queries read
-only dead claims, the newest failures, or the history from a given tick on.
+fewer rows, such as dead claims, the newest failures, or the history from a
+given tick on.
 """
 
 import json
@@ -27,7 +28,7 @@ _lease = tables.lease
 
 _DEAD = MOVES[Move.REQUEUE][0]
 
-# Number of the newest failures that :meth:`Activity.failing` reads.
+# Maximum number of failures that :meth:`Activity.failing` reads.
 _FAILURES = 1000
 
 
@@ -58,8 +59,8 @@ class Ticked(NamedTuple):
     #: maximum over all claimed objects.
     mean: int
     latest: int
-    #: Reason for which some of the objects were skipped. An empty text means
-    #: that no object was skipped.
+    #: Reason why some of the objects were skipped. An empty text means that no
+    #: object was skipped.
     reason: str
 
     @property
@@ -88,7 +89,7 @@ class Dead(NamedTuple):
 
 
 class Failing(NamedTuple):
-    """Objects of one job that failed for good and have not succeeded since."""
+    """Objects of one job that failed for good and have not succeeded again."""
 
     job: str
     objects: int
@@ -113,7 +114,7 @@ class Run(NamedTuple):
     #: not reported any progress.
     progress: str | None
     #: Instant at which the lease of the run expires. None means that the run
-    #: has no lease, because its job runs on every member.
+    #: has no lease, because the run is not in the store.
     until: int | None
 
 
@@ -125,7 +126,8 @@ class Listing(NamedTuple):
     #: schedule is recorded yet.
     schedule: str
     #: The instant since which the schedule has been in force. core.due.ALWAYS
-    #: means that no such instant is recorded, and None that no schedule is.
+    #: means that it is the first schedule of the job. None means that no
+    #: schedule is recorded.
     schedule_since: int | None
     paused: bool
     #: Text of the objects' own schedule. An empty text means that the objects
@@ -153,8 +155,7 @@ class Activity:
         self.close = self.group.close
 
     def recent_holders(self, since: int) -> dict[str, int]:
-        """Return the members that appear in the recent history, and the newest
-        tick of each.
+        """Return the newest tick of each member in the recent history.
 
         :param since: First tick, in microseconds.
         """
@@ -197,8 +198,8 @@ class Activity:
         """Return runs in progress, the longest-running first.
 
         :param job: Name of the job. None means all jobs.
-        :param process: The process that holds the leases of the runs, without
-            its tenure. None means all processes.
+        :param process: Name, without the tenure, of the process that holds the
+            leases of the runs. None means all processes.
         :param older_than: Minimum number of seconds since the grant of a run.
             A run whose grant has no recorded time is included.
         :raises ConfigError: the store has no such job.
@@ -267,8 +268,9 @@ class Activity:
 
     def unserved(self, job: str, seconds: float,
                  limit: int) -> list[Unserved]:
-        """Return objects without a successful run in the last *seconds*, the
-        longest wait first.
+        """Return objects without a successful run in the last *seconds*.
+
+        The object that has waited longest comes first.
 
         :raises ConfigError: the store has no such job.
         """
@@ -366,7 +368,7 @@ class Activity:
         Each job is returned with the number of its open claims. A scheduler
         ignores the claims of an unknown job, since other schedulers may know
         the job. If the job was renamed, no scheduler knows the old name, and
-        its claims wait forever.
+        the claims under that name wait forever.
         """
         return {row.name: int(row.open) for row in self.group.rows(
             sa.select(_job.c.name, sa.func.coalesce(

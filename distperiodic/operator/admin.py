@@ -101,7 +101,7 @@ class StoreAdmin:
             lambda tx: len(tx.standing(number, keys, name)))
 
     def pause(self, job: str, *, by: str, why: str) -> None:
-        """Skip the ticks of *job* from the schedulers' next sweep on.
+        """Skip the ticks of *job*, beginning with the schedulers' next sweep.
 
         Objects that are already claimed still run.
 
@@ -155,7 +155,7 @@ class StoreAdmin:
 
     def _trigger(self, number: int, tick: int,
                  keys: list[str]) -> tuple[int, int]:
-        """Return how many of *keys* were claimed, and how many are busy."""
+        """Claim *keys*; return the numbers of claimed and of busy objects."""
         name = uuid.uuid4().hex
 
         def work(tx: Transaction) -> tuple[int, int]:

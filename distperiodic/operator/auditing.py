@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the actions of operators: who, from where, when, what and why.
+"""Records of operators' actions, each with the user, host, time and reason.
 
 The record of an action is written before the action, and the outcome is added
-after it. The record of an interrupted action therefore has no outcome.
+after the action. The record of an interrupted action therefore has no outcome.
 """
 
 import contextlib
@@ -59,10 +59,10 @@ class Record:
                outcome: str | None = None) -> None:
         """Write the record, in a transaction of the caller.
 
-        A repeated call changes nothing, because the caller's transaction may
-        be repeated.
+        The caller's transaction may be repeated, so a repeated call changes
+        nothing.
 
-        :param now: Expression for the store's clock.
+        :param now: SQL expression that reads the store's clock.
         """
         if connection.scalar(sa.select(_action.c.id).where(
                 _action.c.id == self.id)) is None:
@@ -97,7 +97,7 @@ def recorded(database: Database, record: Record) -> Iterator[Record]:
 
 
 class Trail:
-    """Writes records of actions on one group."""
+    """Writer of the records of actions on one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
@@ -107,7 +107,7 @@ class Trail:
     def recorded(self, actor: Actor, verb: str, target: str,
                  **arguments: Any) -> contextlib.AbstractContextManager[
                      Record]:
-        """Return a context that records the action in its body."""
+        """Return a context manager that records the action in its body."""
         return recorded(self._database, Record(
             self._namespace, actor, verb, target, arguments))
 
@@ -124,7 +124,7 @@ class Event(NamedTuple):
     arguments: Mapping[str, Any]
     why: str
     #: None means that no outcome is recorded: the action was interrupted, or
-    #: its members have not answered.
+    #: the members have not answered.
     outcome: str | None
 
 

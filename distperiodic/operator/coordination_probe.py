@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only probe of the coordination service, for operators.
+"""Probe of the coordination service, for operators.
 
-A probe joins and watches no group, and creates nothing. Each request has a
-timeout, even where tooz itself waits forever. The probe first tries a TCP
-connection, because the ZooKeeper client would retry forever if it can reach no
-server.
+A probe only reads, except that it can delete an empty group. Each request has
+a timeout, even where tooz itself waits forever. The probe first tries a TCP
+connection, because the ZooKeeper client would retry forever if it could reach
+no server.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ class Entry:
     name: str
     #: None means that the entry is not in the format of this library.
     member: Member | None
-    #: When the member joined, in microseconds by the member's own clock. None
+    #: When the member joined, in microseconds of the member's own clock. None
     #: means unknown.
     joined: int | None
-    #: When the entry was created, in microseconds by the server's clock. None
+    #: When the entry was created, in microseconds of the server's clock. None
     #: means unknown; only ZooKeeper reports this time.
     created: int | None
 
@@ -128,7 +128,7 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
 
 
 class CoordinationProbe:
-    """Connection for a probe of the coordination service; a context manager.
+    """Connection of a probe to the coordination service; a context manager.
 
     :param session_timeout: The members' session timeout in seconds; the
         ``file://`` driver needs it to determine which members are alive.
@@ -176,7 +176,7 @@ class CoordinationProbe:
                 'check backend_url and that the service runs')
 
     def groups(self) -> list[str]:
-        """Return the names of all groups, of any service."""
+        """Return the names of all groups of all services."""
         if self._scheme == 'file' and not os.path.isdir(
                 os.path.join(
                     directory(self._url), NAMESPACE, 'groups')):
@@ -253,8 +253,8 @@ class CoordinationProbe:
 
     @contextlib.contextmanager
     def _started(self) -> Iterator[None]:
-        # Starting the file:// driver creates its directories, so it is started
-        # only when a request needs it.
+        # Starting the file:// driver creates its directories, so the driver is
+        # started only when a request needs it.
         if self._scheme == 'file' and not self._coordinator.is_started:
             self._coordinator.start(start_heart=False)
         yield

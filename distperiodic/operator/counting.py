@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of rows that stop at a maximum, so their cost is bounded."""
+"""Counts of rows, up to a maximum that bounds the cost of a count."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ _task = tables.task
 
 
 def count(column: Any, value: Any, *conditions: Any) -> Any:
-    """Return an SQL expression: the number of rows, at most
+    """Return an SQL expression for a number of rows, at most
     :data:`MOST_COUNTED`.
 
-    :param column: Column of the counted table that is equal to *value*. An
-        index must find the rows by this column.
+    :param column: Column of the counted table. The rows in which this column
+        is equal to *value* are counted. An index must find these rows.
     :param value: Column of the outer query.
     """
-    # The last two conditions change nothing but the plan. If nearly all rows
-    # have one value, PostgreSQL assumes this for every value, and reads a
-    # million rows to count none. For a range, it assumes few rows.
+    # The last two conditions change only the query plan. If nearly all rows
+    # have one value, PostgreSQL expects as many rows for every value, and
+    # reads a million rows to count none. For a range, it expects few rows.
     conditions = (*conditions, column == value, column >= value,
                   column <= value)
     # MariaDB allows no reference to the outer query in a subquery with both
-    # a count and a limit. So find out first whether there are enough rows.
+    # a count and a limit. So first determine whether the maximum is reached.
     last = sa.select(sa.literal(1)).where(*conditions).limit(1).offset(
         MOST_COUNTED - 1).scalar_subquery()
     exact = sa.select(sa.func.count()).where(*conditions).scalar_subquery()
@@ -35,8 +35,8 @@ def count(column: Any, value: Any, *conditions: Any) -> Any:
 
 
 def waiting_in_queue(namespace: str) -> Any:
-    """Return an SQL expression for a query of queues: the number of tasks of
-    the queue that have not started, at most :data:`MOST_COUNTED`.
+    """Return an SQL expression for the number of tasks of a queue that have
+    not started, at most :data:`MOST_COUNTED`. Use it in a query of queues.
     """
     return count(_task.c.queue, _queue.c.name, _task.c.space == namespace,
                  _task.c.status == Status.WAITING)

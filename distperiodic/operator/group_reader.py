@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read access to the rows of one group, for operators' queries and commands.
+"""Read access to the rows of one group, for queries and commands of operators.
 
-Queries have only a :class:`GroupReader`, so they cannot change a row. A
-command that writes also uses the :class:`Database` directly.
+Queries only read, through a :class:`GroupReader`. Commands that write also use
+the :class:`Database` directly.
 """
 
 from collections.abc import Callable
@@ -38,12 +38,13 @@ class Job(NamedTuple):
     paused_by: str
     paused_why: str
     #: The instant since which the job's schedule has been in force.
-    #: core.due.ALWAYS means that no such instant is recorded.
+    #: core.due.ALWAYS means that it is the first schedule of the job, or that
+    #: no schedule is recorded.
     schedule_since: int
 
 
 def connect(connection_url: str) -> Database:
-    """Return a connection to the tables, which is opened at its first use.
+    """Return a database connection, which is opened at its first use.
 
     :raises ConfigError: the URL is invalid.
     """
@@ -73,7 +74,7 @@ class GroupReader:
         return self.read(lambda connection: connection.execute(query).all())
 
     def now(self) -> int:
-        """Return the store's clock, in microseconds."""
+        """Return the time of the store's clock, in microseconds."""
         return self.read(lambda connection: connection.execute(
             sa.select(self.dialect.now)).scalar_one())
 

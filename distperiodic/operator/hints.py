@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints over the bus that an operator has changed the store.
+"""Hints to members, over the bus, that an operator has changed the store.
 
 Members obey the store, not the hint. Without a hint they find the change at
 their next sweep.
@@ -58,8 +58,8 @@ class Hints:
         :param members: Partition and name of each member. Empty means all
             members.
         :param action: Id of the recorded action. Empty means a new id.
-        :returns: Reason in words why the hint could not be sent. Empty means
-            that the hint was sent.
+        :returns: Text with the reasons why the hint could not be sent over
+            some or all brokers. Empty means that it was sent over all brokers.
         """
         if self._bus is None:
             return self._problem

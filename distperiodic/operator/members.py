@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries and commands of an operator on the members of one group.
 
-One transaction writes a command: the desired state of each member, the record
-of the action, and an open answer for each member. The members read the command
+One transaction writes a command: the record of the action, and for each member
+the desired state and a row for the answer. The members read the command
 at their next sweep, or at once if they receive a hint.
 """
 
@@ -31,9 +31,9 @@ _AT_A_TIME = 500
 
 
 class MemberRow(NamedTuple):
-    """A member, from its row or its reply; times in microseconds."""
+    """A member, as read from its row or its reply; times in microseconds."""
 
-    #: Partition of a worker. Empty means a scheduler.
+    #: Partition of a worker. Empty means that the member is a scheduler.
     part: str
     name: str
     #: The process that reported last. Empty means that the process has
@@ -181,7 +181,7 @@ class MemberAdmin(MemberQueries):
 
     def request_answers(self, record: Record, members: Sequence[MemberRow],
                         **more: Any) -> None:
-        """Request the answers of *members* to an action that is carried out.
+        """Request answers of *members* to an action that was carried out.
 
         :param record: Record of the action.
         :param more: Arguments that became known when the action was carried
@@ -204,7 +204,7 @@ class MemberAdmin(MemberQueries):
                 space=self.group.namespace, at=0, done=0)
 
     def problems(self) -> list[str]:
-        """Return an empty list: a query on the store is complete or fails."""
+        """Return an empty list: a query returns all members or fails."""
         return []
 
     def conclude(self, action: str, outcome: str) -> None:

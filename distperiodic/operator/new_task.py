@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task to submit, and its identity under a key."""
+"""A task to submit, and the comparison of tasks with the same key."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ class NewTask(NamedTuple):
     parameters: str
     key: str | None
     queue: str | None
-    #: Earliest instant of the first step. None means at once.
+    #: Earliest instant at which the first step may start. None means at once.
     due: int | None
     priority: int
 
 
 def digest(task: NewTask) -> str | None:
-    """Return the SHA-256 digest of the task's arguments in hexadecimal.
+    """Return the hexadecimal SHA-256 digest of the task's arguments.
 
     Return None if the task has no key.
     """
@@ -38,10 +38,10 @@ def digest(task: NewTask) -> str | None:
 
 
 def check_same(task: NewTask, row: Any) -> None:
-    """Check that *task* has the arguments of the stored task with the same
-    key.
+    """Check that *task* and the stored task with the same key have equal
+    arguments.
 
-    :param row: Id, type and digest of the task in the store with this key.
+    :param row: Id, type and digest of the stored task.
     :raises InvalidTask: The arguments differ.
     """
     if row.id != task.id and row.digest != digest(task):

@@ -23,7 +23,7 @@ class Worker(NamedTuple):
     #: Name of the worker's process.
     process: str
     role: Role
-    #: Instant since which the worker has this role, in microseconds.
+    #: Instant since which the worker has had this role, in microseconds.
     since: int
     #: Seconds since the worker's last heartbeat.
     age: float
@@ -40,7 +40,7 @@ class Partition(NamedTuple):
     name: str
     #: Process of the active worker. Empty means that no worker is active.
     active: str
-    #: Fence of the active worker; it grows from one active worker to the next.
+    #: Fence of the active worker. It grows when a worker becomes active.
     fence: int
     #: When the active worker became active, in microseconds. If no worker is
     #: active, this is when the last active worker released the partition.
@@ -96,8 +96,8 @@ class PartitionAdmin:
         later choice replaces an earlier choice.
 
         :param by: Operator, for the record.
-        :param within: Seconds since the last heartbeat of a worker after which
-            this worker cannot be chosen.
+        :param within: A worker that has sent no heartbeat for this number of
+            seconds cannot be chosen.
         :returns: The partition before this change.
         :raises ConfigError: there is no such partition, or *member* is not one
             of its workers, is stopping, or has sent no heartbeat for *within*

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion of old rows, in small transactions while services are running."""
+"""Deletion of old rows in small transactions, while services run."""
 
 import functools
 from collections.abc import Callable
@@ -84,9 +84,9 @@ class Pruner:
         :param history: Maximum age of the history, by tick.
         :param dead: Maximum age of the records of runs that failed for good.
         :param claims: Maximum age of claims, by watermark. If all claims of a
-            job are older, the job is unused: all of its claims and its older
-            leases are deleted. For any other job, only closed claims of
-            objects that are not listed are deleted.
+            job are older, the job is unused: all of its claims, and its leases
+            for older ticks, are deleted. For any other job, only closed claims
+            of objects that are not listed are deleted.
         :param tasks: Maximum time since the end of tasks that have ended. The
             claims of deleted tasks are deleted as well.
         """
@@ -167,8 +167,8 @@ def prune_steps(database: Database, namespace: str, *, history: float,
     """Delete the old rows of a group, one small transaction for each step.
 
     After the last step, all rows that were old at the first step are deleted.
-    Unlike :class:`Pruner`, the steps keep the record of a failure while the
-    failed claim is dead.
+    Unlike :class:`Pruner`, the steps keep the record of a failure as long as
+    the failed claim is dead.
 
     :param history: Maximum age in days of the history of ticks, of failures,
         of records of actions, and of the last report of a member. 0 keeps all
@@ -345,7 +345,7 @@ def _before(group: GroupReader, days: float) -> int:
 def _prune_some_history(connection: sa.Connection, *, number: int,
                         before: int) -> int:
     # Keep ticks that have a lease: the end of an open claim must still be
-    # counted in the history of the tick that the claim is for.
+    # counted in the history of its tick.
     open_ticks = sa.select(_lease.c.tick).where(
         _lease.c.job == number, _lease.c.tick < before)
     old = (_history.c.job == number, _history.c.tick < before,

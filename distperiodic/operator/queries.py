@@ -33,7 +33,7 @@ _lease = tables.lease
 
 # Number of failures that are returned for one object.
 _FAILED = 3
-# Number of rows per fetch where a result may have a million rows. A server
+# Number of rows per fetch of a result that may have a million rows. A server
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
@@ -44,7 +44,7 @@ _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
 _RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
 _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
-# The column of the history that counts each outcome.
+# Columns of the history, by the outcome that they count.
 _COUNTERS = {
     reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
     reason.Reason.SUPERSEDED: 'superseded',
@@ -61,9 +61,9 @@ class Account(NamedTuple):
     now: int
     #: First tick of the audit. The history of earlier ticks may be pruned.
     begins: int
-    #: Text of the schedule in force. An empty text means that it is unknown.
+    #: Text of the schedule in force. An empty text means an unknown schedule.
     schedule: str
-    #: The instant since which the schedule is in force.
+    #: The instant since which the schedule has been in force.
     schedule_since: int
     attended: audit.Attendance | None
     #: The instant at which an operator paused the job. None means that the job
@@ -109,8 +109,8 @@ class Object(NamedTuple):
     #: Instant at which a run of the object last succeeded. None means that no
     #: run has succeeded.
     served: int | None = None
-    #: Reason in the history why objects were skipped for the tick that is this
-    #: object's watermark. An empty text means that no reason is recorded.
+    #: Reason, from the history, why objects were skipped for the tick that is
+    #: this object's watermark. An empty text means that no reason is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
@@ -119,7 +119,7 @@ class Object(NamedTuple):
 class Tick(NamedTuple):
     """The store's data on one tick of an object."""
 
-    #: The instant since which the job's schedule is in force.
+    #: The instant since which the job's schedule has been in force.
     schedule_since: int
     #: The first tick that the history covers.
     begins: int
@@ -130,8 +130,8 @@ class Tick(NamedTuple):
     #: this tick, the dictionary counts the lost and passed-over ticks that
     #: were given up together with the next recorded tick.
     counts: dict[reason.Reason, int]
-    #: Reason for which some of the objects were skipped. An empty text means
-    #: that no object was skipped.
+    #: Reason why some of the objects were skipped. An empty text means that no
+    #: object was skipped.
     skip_reason: str
 
 
@@ -324,9 +324,9 @@ def _ticks(connection: sa.Connection, number: int,
 def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
     """Return the SQL condition for the objects whose position matters.
 
-    The condition is for a job that spreads its objects over the period. There
-    the position determines whether an object was due for the first tick after
-    its listing, and whether it is due for the newest tick.
+    The condition is for a job that spreads its objects over the period. For
+    such a job, the position determines whether an object was due for the first
+    tick after its listing, and whether it is due for the newest tick.
     """
     return sa.and_(
         sa.func.coalesce(_claim.c.rule, '') == '',
@@ -336,7 +336,7 @@ def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
 def _alike(connection: sa.Connection, number: int, begins: int,
            excluded: sa.ColumnElement[bool] | None
            ) -> Iterator[tuple[due.Row, int]]:
-    """Yield listed objects, grouped: one row per group, and the group's size.
+    """Yield a row and the group's size for each group of equal listed objects.
 
     :param excluded: Objects to leave out.
     """

@@ -30,7 +30,7 @@ from distperiodic.operator.members import MemberRow
 if TYPE_CHECKING:
     from distperiodic import opts
 
-# Maximum seconds to connect, and to send.
+# Maximum seconds to connect or to send, and to disconnect.
 _CONNECTING = 5.0
 _CLOSING = 1.0
 # Seconds between two checks for replies.
@@ -106,7 +106,7 @@ class RingMembers:
 
     def order(self, verb: Verb, members: Sequence[MemberRow], target: str,
               **arguments: Any) -> str:
-        """Send a command to *members*, and return its id.
+        """Send a command to *members*, and return the id of the command.
 
         :param target: Ignored, because nothing is recorded.
         """
@@ -156,10 +156,10 @@ class RingMembers:
         return self._replies[action]
 
     def _in_group(self) -> dict[tuple[str, str], str] | None:
-        """Return the processes in the coordination service.
+        """Return the processes of members, from the coordination service.
 
-        The keys are the partition and the name of the member. None means that
-        the service does not answer.
+        The key of a process is the partition and the name of the member. None
+        means that the service does not answer.
         """
         from distperiodic.operator.coordination_probe import CoordinationProbe
         settings, found = self._settings, {}

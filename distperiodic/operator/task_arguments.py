@@ -62,7 +62,7 @@ def check_name(what: str, value: Any, most: int = tables.LONGEST_NAME, *,
 
 
 def check_reason(why: Any) -> None:
-    """Check the reason of an action, which may be empty.
+    """Check the reason for an action. An empty text is allowed.
 
     :raises InvalidTask: *why* cannot be used.
     """
@@ -99,7 +99,7 @@ def parameters_text(parameters: Any) -> str:
 
 
 def instant(at: Any) -> int | None:
-    """Return the instant of an aware datetime, or None.
+    """Return the instant of an aware datetime, or None if *at* is None.
 
     :raises InvalidTask: *at* cannot be used.
     """

@@ -38,11 +38,11 @@ class TaskInsertion:
         self._namespace = namespace
 
     def insert_at_once(self, tx: Transaction, task: NewTask) -> bool:
-        """Insert a task that is in no queue with one statement.
+        """Insert, with one statement, a task that is in no queue.
 
-        :returns: False if nothing was inserted. Then call :meth:`insert`: the
-            database has no such statement, a task with the same key exists, or
-            the command of the first step has no row yet.
+        :returns: False if nothing was inserted: the database has no such
+            statement, a task with the same key exists, or the command of the
+            first step has no row yet. In this case call :meth:`insert`.
         """
         if self._dialect.name != 'postgresql':
             return False
@@ -62,7 +62,7 @@ class TaskInsertion:
         If a task with the same key exists, the new task is not inserted, and
         the id of the existing task is returned.
 
-        :param queues: Queues that may start with one of the tasks.
+        :param queues: Queues of which one of the tasks may become the head.
         :param now: Time of the submission, in microseconds of the store's
             clock.
         :param repeated: True if an earlier try may have been committed.
@@ -84,8 +84,9 @@ class TaskInsertion:
             }
             # The tasks of one call keep their order.
             differ['created'] = [now + index for index in range(len(new))]
-            # Send a value that is the same for all tasks only once: a workflow
-            # may be long, and often all tasks have the same workflow.
+            # If all tasks have the same value in a column, send the value only
+            # once: workflows may be long, and often all tasks have the same
+            # workflow.
             same = {name: values[0] for name, values in differ.items()
                     if name != 'id' and len(set(values)) == 1}
             self._dialect.insert_new(connection, _task, {
@@ -167,7 +168,7 @@ def _columns(task: NewTask) -> dict[str, Any]:
 def _insert_at_once(dialect: Dialect) -> Any:
     """Build the statement that inserts a task and its first ready step.
 
-    Without the row of the command, or if the key exists, it inserts nothing.
+    If the command has no row, or the key exists, it inserts nothing.
     """
     command = sa.select(_job.c.id, dialect.now.label('now')).where(
         _job.c.space == sa.bindparam('of_space'),

@@ -52,8 +52,7 @@ class Held(NamedTuple):
 
     task: Task
     score: float
-    #: Worker whose bucket holds the task. None means that the task is in the
-    #: pool.
+    #: Worker whose bucket holds the task. None means that the task is free.
     worker: str | None
 
 
@@ -77,7 +76,7 @@ class PoolQueries:
         return self.group.read_snapshot(work)
 
     def buckets(self, pool: str) -> list[Bucket]:
-        """Return the buckets of a pool that have tasks, by worker.
+        """Return the buckets of a pool by worker, without empty buckets.
 
         :raises ConfigError: there is no such pool.
         """
@@ -135,7 +134,7 @@ class PoolAdmin:
         self.close = self.group.close
 
     def reset(self, pool: str) -> int:
-        """Delete all tasks of a pool: free, in buckets, and done.
+        """Delete all free, assigned and done tasks of a pool.
 
         The pool remains, and its workers keep empty buckets. The call uses
         small transactions, so the workers can continue during the call. A task
@@ -149,7 +148,7 @@ class PoolAdmin:
         buckets = [row.id for row in self.group.rows(
             sa.select(_bucket.c.id).where(_bucket.c.pool == number))]
         # Delete the free tasks first, so that none of them is assigned to a
-        # bucket that is already empty.
+        # bucket that this method has already emptied.
         return sum(self._empty(number, bucket) for bucket in (
             free_of(number), *buckets, done_of(number)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only queries on tasks: why they wait, and which commands they need."""
+"""Read-only queries on tasks, their commands, and the causes of waits."""
 
 from typing import Any
 from typing import NamedTuple
@@ -39,9 +39,9 @@ class Look(NamedTuple):
     cancelled_by: str | None
     #: None means that the task runs or has ended.
     waiting: Waiting | None
-    #: Process to which the current run was granted, and when, in microseconds.
-    #: It may still wait for a thread there. Empty and None mean that no run
-    #: has been granted.
+    #: Process to which the current run was granted, and the time of the grant
+    #: in microseconds. The run may still wait for a thread of this process.
+    #: Empty and None mean that no run has been granted.
     runner: str = ''
     granted: int | None = None
 
@@ -69,7 +69,8 @@ class Overdue(NamedTuple):
     command: str
     #: Number of tasks whose step has been ready for that long.
     tasks: int
-    #: Id of the task whose step became ready first, and when, in microseconds.
+    #: Id of the task whose step became ready first, and the time at which the
+    #: step became ready, in microseconds.
     first: str
     since: int
 

@@ -65,7 +65,7 @@ class QueueRow(NamedTuple):
 class TaskReader:
     """The tasks and ordered queues of one group, in a database.
 
-    :raises StoreUnavailable: Any method may raise it.
+    :raises StoreUnavailable: Any method may raise this error.
     """
 
     def __init__(self, database: Database, namespace: str):

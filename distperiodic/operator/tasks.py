@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that submit, cancel, retry and halt the tasks of one group.
+"""Commands on the tasks and ordered queues of one group.
 
 The commands only write tables. Schedulers find the changes at their next
 sweep, or at once if they are notified.
@@ -44,7 +44,7 @@ _task = tables.task
 class TaskStore:
     """The tasks of one group, in a database.
 
-    :raises StoreUnavailable: Any method may raise it; see
+    :raises StoreUnavailable: Any method may raise this error; see
         :class:`distperiodic.ports.ClaimStore`.
     """
 
@@ -96,10 +96,10 @@ class TaskStore:
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
         """Write tasks in the transaction of *session*; the caller commits it.
 
-        The place of a task in its queue follows from the time of this call.
-        The queue is not locked between this call and the commit, unless this
-        call creates the queue. Tasks that are submitted later but committed
-        earlier may therefore run first.
+        The time of this call determines the place of a task in its queue.
+        Between this call and the commit, other submissions to the queue do not
+        wait, unless this call creates the queue. Tasks that are submitted
+        later but committed earlier may therefore run first.
 
         :raises ConfigError: The session belongs to another database.
         """
@@ -228,7 +228,7 @@ class TaskStore:
                 if before.back:
                     # Give the steps that run again new idempotency keys: a
                     # receiver that remembers the keys of the undone effects
-                    # would ignore the same keys.
+                    # would ignore calls with the same keys.
                     found.records[task_rows.WHOLE] = {
                         'restarts': found.restarts + 1}
             self._move(tx, found, following, '')

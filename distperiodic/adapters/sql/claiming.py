@@ -2,10 +2,10 @@
 """Claims of objects for a tick, in a database.
 
 In the steady state, all claims of the previous tick have ended, and one UPDATE
-claims all objects. The rows of the remaining objects are read, and each object
-is handled according to its row: for example, the object is not listed, its
-last claim has ended, or its last claim was not started. If several members try
-to claim an object, the first member acquires the claim.
+claims all objects. Otherwise the rows of the objects that are not claimed yet
+are read. The handling of an object depends on its row: for example, the object
+is not listed, its last claim has ended, or its last claim was not started. If
+several members try to claim an object, the first member acquires the claim.
 """
 
 import collections
@@ -32,12 +32,13 @@ from distperiodic.core.ring import positions_of
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
 _UNCOUNTED = MOVES[Move.COUNT][0]
 
-#: Earlier than any tick.
+#: Lower bound of all ticks.
 FIRST = -2 ** 63
-#: Later than any instant.
+#: Upper bound of all instants.
 LAST = 2 ** 63 - 1
-#: Maximum number of passes over the rows of the remaining objects. Another
-#: pass is needed if other members change these rows at the same time.
+#: Maximum number of passes over the rows of the objects that are not claimed
+#: yet. Another pass is needed if other members change these rows at the same
+#: time.
 _ATTEMPTS = 20
 
 
@@ -59,16 +60,16 @@ def take(tx: transaction.Transaction, number: int, tick: int,
 
     :param min_watermark: Objects with an earlier watermark are not claimed,
         but returned as behind.
-    :param min_since: An object that has been listed since an earlier instant
-        is not claimed if its watermark is before that instant. It is returned
-        as behind.
+    :param min_since: If an object was listed before this instant, and its
+        watermark is before the instant at which it was listed, the object is
+        not claimed, but returned as behind.
     :param settle: True sets the watermark to *tick*, so that this tick and all
         earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
     :param won: Claims that the caller has already moved into the lease,
         because the previous claims of these objects had ended. None means that
         the caller has not tried to move any claims.
-    :returns: the result, and the number of superseded claims by their tick.
+    :returns: the result, and the number of superseded claims of each tick.
     """
     busy: list[str] = []
     waiting: list[str] = []
@@ -136,7 +137,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 ended.append(key)
             elif row.state in _UNCOUNTED:
                 # The last run has ended, but is not in the history yet. Count
-                # this run before the new claim replaces its claim.
+                # the run before a new claim replaces the claim of this run.
                 ended.append(key)
                 uncounted[row.lease].append(key)
             elif row.state not in _SUPERSEDED_FROM:

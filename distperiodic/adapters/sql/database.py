@@ -40,8 +40,9 @@ _NO_RIGHTS = '42501'
 # MySQL's error codes for a missing privilege on a database, a table and a
 # column.
 _MYSQL_NO_RIGHTS = (1044, 1142, 1143)
-#: PostgreSQL's error codes for a stale prepared statement: its tables have
-#: changed, or a connection pooler has switched to another session.
+#: PostgreSQL's error codes for a stale prepared statement: the tables in the
+#: statement have changed, or a connection pooler has switched to another
+#: session.
 _UNPREPARED = '0A000', '26000'
 
 #: Maximum seconds of a transaction on PostgreSQL. This process itself enforces
@@ -51,11 +52,12 @@ SILENT = 45
 
 
 class Database:
-    """A database connection that retries transactions where that is safe.
+    """One database connection, and its transactions.
 
-    Error messages are one line long. Not thread-safe. The function that runs
-    in a transaction must be idempotent: it runs again if the connection is
-    lost after the commit but before the server has confirmed the commit.
+    A transaction is retried where this is safe. Error messages are one line
+    long. Not thread-safe. The function that runs in a transaction must be
+    idempotent: it runs again if the connection is lost after the commit but
+    before the server has confirmed the commit.
     """
 
     def __init__(self, connection_url: str,
@@ -79,9 +81,9 @@ class Database:
         self._connection: sa.Connection | None = None
         # Cursor of the driver on this connection, for execute_alone().
         self._cursor: Any = None
-        # Text and constants of the statements that were executed alone.
+        # Text and constants of the statements that execute_alone() has run.
         self._texts: dict[sa.Executable, tuple[str, dict[str, Any]]] = {}
-        #: Number of connections that were opened so far.
+        #: Number of connections that have been opened so far.
         self.opened = 0
         self._pid = os.getpid()
         self._monotonic = SystemClock().monotonic
@@ -105,17 +107,18 @@ class Database:
 
     def execute_alone(self, statement: sa.Executable,
                       parameters: dict[str, Any]) -> Sequence[Any] | None:
-        """Execute a statement that is a transaction of its own; return rows.
+        """Execute one statement as a transaction of its own; return its rows.
 
-        This is for PostgreSQL, and for statements that take less time than
-        SQLAlchemy needs to execute them. The statement is executed by the
-        driver in autocommit mode: one round trip instead of three. The values
-        of *parameters* and of the rows are those of the driver.
+        Use this method only on PostgreSQL, and only for short statements:
+        SQLAlchemy takes longer to process such a statement than the server
+        takes to execute it. The driver executes the statement in autocommit
+        mode, which takes one round trip instead of three. SQLAlchemy converts
+        neither *parameters* nor the values in the rows.
 
         :returns: None means that there is no connection yet, or that the
-            driver raised an error. In the latter case the statement may or may
-            not have been committed. Then call :meth:`write`, which connects,
-            retries, and converts errors.
+            driver raised an error, after which the statement may or may not
+            have been committed. In both cases call :meth:`write`, which
+            connects, retries, and converts errors.
         """
         connection = self._connection
         if connection is None or self._pid != os.getpid():
@@ -262,8 +265,8 @@ def _fault_of_database(exc: Exception) -> bool:
     ) or isinstance(inner, (
         sa_exception.OperationalError, sa_exception.InternalError,
         sa_exception.InterfaceError)
-    # Drivers have no narrower class for some errors, such as a file that is
-    # not a database, or a connection that was lost during an answer.
+    # Drivers have no narrower class for some errors. For example, a file is
+    # not a database, or a connection was lost during an answer.
     ) or type(inner) is sa_exception.DatabaseError or (
         _code(exc) == _NO_RIGHTS)
 

@@ -21,9 +21,9 @@ from distperiodic.adapters.sql.host_clock import State
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
     """Type of a list of values that is bound as one parameter, for PyMySQL.
 
-    SQLAlchemy itself would bind one parameter per value. For 1,000 values,
-    SQLAlchemy then takes longer to build the parameters than the server takes
-    to parse the statement.
+    Without this type, SQLAlchemy would bind one parameter per value. With
+    1,000 values, it would take longer to build the parameters than the server
+    takes to parse the statement.
 
     :param of: SQL type of each value.
     """
@@ -53,12 +53,12 @@ def _of_host(function: str) -> str:
 class Dialect:
     """The SQL of one kind of database."""
 
-    #: The database's clock, in microseconds since the epoch.
+    #: SQL that reads the database's clock, in microseconds since the epoch.
     _NOW = {
         'postgresql': 'CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
                       'AS BIGINT)',
-        # SYSDATE() returns local time. One hour of each year occurs twice in
-        # local time.
+        # SYSDATE() returns local time, in which one hour of each year occurs
+        # twice if the zone has daylight saving time.
         'mysql': "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
                  'UTC_TIMESTAMP(6))',
         'sqlite': _of_host(NOW),
@@ -68,13 +68,14 @@ class Dialect:
         self._built: dict[Callable[[Dialect], Any], Any] = {}
         self.name: str = dialect.name
         self.returning: bool = dialect.update_returning
-        #: True if an UPDATE waits for a locked row only if the committed
-        #: version of that row matches the condition of the UPDATE.
+        #: True if an UPDATE does not wait for a locked row whose committed
+        #: version does not match the condition of the UPDATE.
         self.passes_locked: bool = self.name != 'mysql'
-        #: The clock for ticks.
+        #: SQL expression that reads the clock for ticks.
         self.now: sa.ColumnElement[int] = sa.literal_column(
             f'({self._NOW[self.name]})', sa.BigInteger)
-        #: The clock for leases, and for nothing else.
+        #: SQL expression that reads the clock for leases, which is also the
+        #: clock for buckets and heartbeats.
         self.lease_now = self.now if self.name != 'sqlite' else (
             sa.literal_column(
                 f'({_of_host(LEASE_NOW)})', sa.BigInteger))
@@ -83,7 +84,7 @@ class Dialect:
                       ) -> sa.ColumnElement[int]:
         """Convert an instant of the clock for leases to the clock for ticks.
 
-        The two differ only in SQLite, after the clock of the host was set.
+        The two clocks differ only with SQLite, after the host's clock was set.
         """
         return at if self.name != 'sqlite' else (
             self.now - self.lease_now + at)
@@ -102,7 +103,8 @@ class Dialect:
     def use_snapshot(self, connection: sa.Connection) -> None:
         """Make all reads of this transaction use one snapshot.
 
-        Call it before any other statement. SQLite always reads a snapshot.
+        Call this method before any other statement. SQLite always reads a
+        snapshot.
         """
         if self.name != 'sqlite':
             connection.execute(sa.text(
@@ -205,9 +207,9 @@ class Dialect:
 
         :param differ: Columns whose values differ from row to row.
         :param same: Columns that have the same value in all rows.
-        :param change: Returns the columns to set in an existing row, with
-            their new values, in the order of assignment. Its argument has the
-            values of the row to insert as columns.
+        :param change: Function that returns the columns to set in an existing
+            row, with their new values, in the order of assignment. The columns
+            of its argument have the values of the row to insert.
         :param only_if: Condition on an existing row. A row that does not meet
             the condition is not changed. MySQL evaluates the condition before
             each assignment, so only the last assignment may set a column that
@@ -251,8 +253,8 @@ class Dialect:
 
         :param differ: The key and the columns that change, each with one value
             per row.
-        :param keeps: Columns in which None means that the value of this row
-            does not change.
+        :param keeps: Columns in which None means that the row keeps its old
+            value.
         """
         if self.name == 'postgresql':
             connection.execute(
@@ -297,7 +299,7 @@ def _from_arrays(table: sa.Table, differ: Sequence[str],
 
 
 def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
-    """Return PostgreSQL's arrays ``all_NAME`` as the columns of a table.
+    """Return a table whose columns are the bound arrays ``all_NAME``.
 
     :param columns: Names of the columns, and the SQL types of their values.
     """
@@ -311,8 +313,7 @@ def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
 def _array(values: Sequence[str | int | float | None]) -> str:
     """Return an array for PostgreSQL as text.
 
-    For JSON texts, the driver would take several times as long to build the
-    array.
+    For an array of JSON texts, the driver would take several times as long.
     """
     return '{' + ','.join([
         'NULL' if value is None else repr(value) if type(value) is not str
@@ -327,8 +328,7 @@ def _python_type(column: Any) -> type:
 
 @functools.cache
 def _insert_rows(table: sa.Table, dialect: str) -> Any:
-    """Return the statement of :meth:`Dialect.insert_new` for other databases.
-    """
+    """Build the INSERT of :meth:`Dialect.insert_new` for SQLite and MySQL."""
     if dialect == 'sqlite':
         return sqlite.insert(table).on_conflict_do_nothing()
     # INSERT IGNORE would hide other errors as well.
@@ -337,7 +337,7 @@ def _insert_rows(table: sa.Table, dialect: str) -> Any:
 
 
 def _bound(kind: Any, values: Sequence[Any], dialect: Any) -> list[Any]:
-    """Return values of a column as the elements of an array."""
+    """Convert values of a column to the elements of an array."""
     if not isinstance(kind, sa.TypeDecorator):
         return list(values)
     return [kind.process_bind_param(value, dialect) for value in values]
@@ -360,8 +360,7 @@ def _update_arrays(table: sa.Table, differ: tuple[str, ...],
 @functools.cache
 def _update_rows(table: sa.Table, differ: tuple[str, ...],
                  keeps: tuple[str, ...]) -> Any:
-    """Return the statement of :meth:`Dialect.update_rows` for other databases.
-    """
+    """Build the UPDATE of :meth:`Dialect.update_rows` for SQLite and MySQL."""
     [key] = table.primary_key.columns
     new = {name: sa.bindparam(f'new_{name}', type_=table.c[name].type)
            for name in differ}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQLAlchemy engines whose connections wait for a limited time only.
 
-Some settings limit the waiting. Others let a transaction see what other
-transactions have committed. These settings differ between databases, and are
-applied when a connection opens.
+Some settings limit the duration of waits. Others let a transaction see the
+changes that other transactions have committed. These settings differ between
+databases, and are applied when a connection opens.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql.host_clock import HostClock
 from distperiodic.core import redaction
 
-# Seconds that SQLite waits for another process to end its transaction.
+# Seconds for which SQLite waits for another process to end its transaction.
 _SQLITE_PATIENCE = 10.0
 #: Maximum number of retries of a transaction after conflicts with other
 #: transactions.
@@ -28,14 +28,14 @@ CONFLICTS = 8
 #: Key of connection.info: True if the next transaction only reads.
 READ_ONLY = 'distperiodic read only'
 
-#: For each driver, its Python module and the package to install with pip.
+#: Python module of each driver, and the package to install with pip.
 _DRIVERS = {
     'sqlite+pysqlite': ('sqlite3', ''),
     'postgresql+psycopg': ('psycopg', "'psycopg[binary]'"),
     'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
     'mysql+pymysql': ('pymysql', 'PyMySQL'),
 }
-#: For each URL scheme, its drivers. The first installed driver is used.
+#: Drivers of each URL scheme. The first one that is installed is used.
 _SCHEMES = {
     'sqlite': ('sqlite+pysqlite',),
     # psycopg prepares repeated statements on the server.
@@ -49,7 +49,7 @@ _SCHEMES = {
 _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
-#: Seconds that a transaction may stay idle before the server ends it. A
+#: Seconds for which a transaction may be idle before the server ends it. A
 #: process that is suspended inside a transaction must not block other
 #: processes for longer. Normally only milliseconds pass between two
 #: statements. The limit must be shorter than the time after which other
@@ -57,14 +57,15 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
 IDLE = 2
 #: Seconds to wait for a lock.
 _LOCKED = 10
-#: Maximum seconds of one statement, which changes a few hundred rows.
+#: Maximum seconds of one statement. Most statements change at most a few
+#: hundred rows.
 STATEMENT = 30
 #: Value of wsrep_sync_wait, a variable of Galera. The bits of all kinds of
 #: statements are set, so the first statement of a transaction always waits.
 _EVERY_STATEMENT = 15
 
-#: URL options that limit waiting, by database. By default, drivers wait
-#: forever, or nearly so.
+#: URL options of each database. Most of them limit the duration of waits: by
+#: default, drivers wait forever, or nearly so.
 _WAITS = {
     'postgresql': {'connect_timeout': '10', 'keepalives_idle': '10',
                    'keepalives_interval': '5', 'keepalives_count': '3',
@@ -78,7 +79,7 @@ _WAITS = {
 def check(connection_url: str) -> sa.URL:
     """Return *connection_url* in the form that the engine needs.
 
-    :raises ConfigError: The URL is invalid, so a retry would also fail.
+    :raises ConfigError: the URL is invalid, or its driver is not installed.
     """
     shown = redaction.redact(connection_url)
     try:
@@ -157,7 +158,7 @@ def make_engine(connection_url: str, bounded: bool = True,
             connection.commit()
         if engine.dialect.name == 'mysql':
             _see_other_nodes(connection)
-        # Each statement must see what other transactions have committed.
+        # Each statement must see the changes that others have committed.
         # Otherwise a process could not detect that another process was first.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
     sa.event.listen(engine, 'connect', opened)
@@ -168,8 +169,8 @@ def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
         # Keep limits that are set for this user or in the URL. Every statement
         # of the store can use an index, so sequential scans are disabled.
-        # Otherwise a plan that was cached for a table of a few rows could read
-        # a million rows later.
+        # Otherwise a plan that was cached for a table of a few rows could
+        # later read a million rows.
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '
@@ -193,11 +194,11 @@ def _bounds(dialect: str) -> str:
 def _see_other_nodes(connection: Any) -> None:
     """Make each transaction wait until its Galera node has caught up.
 
-    The node then has everything that was committed on any node before.
+    The node has then applied all earlier commits of all nodes.
     Otherwise a worker that is faster than the replication would not find the
     claim of its batch. The worker would treat the claim as lost, and the
-    object would wait until the lease expires. Without Galera, this changes
-    nothing.
+    object would wait until the lease expires. Without Galera, this function
+    changes nothing.
     """
     with connection.cursor() as cursor:
         cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
@@ -208,7 +209,7 @@ def _see_other_nodes(connection: Any) -> None:
 def _open_sqlite(connection: Any, record: Any) -> None:
     connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
     # If two processes switch a new file to WAL at the same time, SQLite
-    # rejects one of them despite the busy timeout.
+    # rejects one of the two statements despite the busy timeout.
     for attempt in itertools.count(1):
         try:
             connection.execute('PRAGMA journal_mode = WAL')

@@ -4,16 +4,17 @@
 The clock of a database server is under the control of its operator. The wall
 clock of the host of a SQLite file, however, may be set at any time. So both
 clocks of such a store are derived from the time since the host's boot, which
-cannot be set. A row of the database holds their offsets from that time, so all
-processes of the host agree, even after a restart:
+cannot be set. A row of the database holds the offsets of both clocks from that
+time, so all processes of the host agree, even after a restart. The clocks
+differ in the way in which they follow the wall clock:
 
-* At its first use after a boot, the lease clock takes the time of the wall
-  clock, unless the lease clock would go back. From then on it ignores the wall
-  clock.
-* The clock for ticks serves all other purposes. If the wall clock is set
+* The lease clock is for leases, buckets and heartbeats. At its first use after
+  a boot, it takes the time of the wall clock, unless it would go back. From
+  then on it ignores the wall clock.
+* The clock for ticks is for all other times. If the wall clock is set
   forward, the clock for ticks follows at once. If the wall clock is set back,
   the clock for ticks runs at half speed until the wall clock has caught up. So
-  it never stops, and never shows a time twice.
+  it never stops, and it never goes back by more than 0.1 s.
 
 ::
 
@@ -78,7 +79,7 @@ class Reading(NamedTuple):
 
 
 class State(NamedTuple):
-    """The offsets of both clocks from the time since a boot; microseconds."""
+    """Offsets of both clocks from the time since a boot, in microseconds."""
 
     #: Id of the boot.
     boot: str
@@ -123,7 +124,7 @@ class State(NamedTuple):
                      None if now == read.wall else read.up, read.up)
 
 
-#: State before the first use: the clocks start at the wall clock.
+#: State before the first use. The clocks start at the time of the wall clock.
 NEW = State('', 0, 0, None, 0)
 
 
@@ -138,7 +139,7 @@ def lease_now(state: State, read: Reading) -> int:
 
 
 class HostClock:
-    """Both clocks; a database that only one host uses holds their state."""
+    """Both clocks, with their state in a database that only one host uses."""
 
     def __init__(self, clock: ports.Clock | None = None):
         self._clock = clock or SystemClock()
@@ -173,7 +174,10 @@ class HostClock:
         return found
 
     def keep(self, connection: sa.Connection) -> None:
-        """Record a change of the wall clock, in a transaction that writes."""
+        """Record the state of both clocks, if the record is out of date.
+
+        Call this method in a transaction that writes.
+        """
         last = self._last_state
         if last is not None and last.knee is None and _is_recorded(
                 last, self.read()):
@@ -212,7 +216,7 @@ def _warn(state: State, read: Reading) -> None:
 
 
 def _is_recorded(state: State, read: Reading) -> bool:
-    """Return whether *state*, as the database holds it, is up to date."""
+    """Return whether *state*, read from the database, is up to date."""
     return state.at(read) is state and read.up - state.seen < _RECORDED
 
 
@@ -223,7 +227,7 @@ def _state_in(connection: Any) -> State:
 
 @functools.cache
 def _boot_id() -> str:
-    """Return the id of the host's boot, or '' if the kernel has none."""
+    """Return the id of the host's boot, or '' if it cannot be read."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

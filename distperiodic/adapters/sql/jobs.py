@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs in a database: their numbers, schedules and attendance."""
+"""The jobs in a database, with their schedules and attended intervals."""
 
 import random
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from distperiodic.ports import JobStatus
 
 _job = tables.job
 
-#: Range of job numbers. It is far above 1, because an earlier release numbered
-#: the jobs from 1.
+#: Range of job numbers. The range begins far above 1, because an earlier
+#: release numbered the jobs from 1.
 _NUMBERS = 2 ** 20, 2 ** 31 - 1
 #: Seconds for which a cached number is used. If the tables are recreated,
 #: statements use an old number, and find no rows, until the cache expires.
@@ -58,7 +58,7 @@ class Numbers:
         self._read_at = 0.0
 
     def of(self, job: str) -> int:
-        """Return the number of *job*; create its row if it has none."""
+        """Return the number of *job*; create the row of a new job."""
         if (self._opened != self._database.opened
                 or self._monotonic() - self._read_at > _CACHED):
             self._database.read(lambda connection: self._keep(
@@ -74,7 +74,7 @@ class Numbers:
 
     def within(self, connection: sa.Connection,
                needed: Collection[str]) -> Mapping[str, int]:
-        """Return the numbers of at least the jobs *needed*.
+        """Return the numbers of the jobs *needed*, and possibly of other jobs.
 
         Missing rows are created. Their numbers are not cached, since the
         caller's transaction may be rolled back.
@@ -115,7 +115,7 @@ class Numbers:
     def read_existing(self, needed: Collection[str]) -> dict[str, Any] | None:
         """Return the rows of all jobs, by name, without creating any.
 
-        None means that some of *needed* are missing.
+        None means that the rows of some of *needed* are missing.
         """
         rows = self._database.read(self._jobs.read)
         self._keep(rows)
@@ -132,7 +132,7 @@ class Commands(NamedTuple):
 
     numbers: Numbers
     known: Mapping[str, int]
-    #: The database's clock when the numbers were read.
+    #: Time of the database's clock when the numbers were read.
     now: int
 
     def within(self, connection: sa.Connection,
@@ -165,7 +165,7 @@ class _Jobs:
 
     def read_commands(self, connection: sa.Connection,
                       needed: Collection[str]) -> dict[str, Any]:
-        """Return the rows of the commands *needed* by name.
+        """Return the rows, by name, of the commands *needed*.
 
         Each row has the current time as ``now``.
         """
@@ -211,14 +211,14 @@ class Attendance(NamedTuple):
     """Status of attended jobs, and the changes that are to be written."""
 
     found: dict[str, JobStatus]
-    #: Numbers of the jobs whose series of attendances begins now.
+    #: Numbers of the jobs whose attended interval begins now.
     begun: list[int]
-    #: Numbers of the jobs whose series of attendances continues.
+    #: Numbers of the jobs whose attended interval continues.
     continuing: list[int]
     #: For each job to update, its number, the recorded instant up to which its
     #: ticks are checked, and the new instant.
     checked: list[dict[str, int]]
-    #: The database's clock.
+    #: Time of the database's clock.
     now: int
 
     @property
@@ -247,8 +247,8 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
             found.found[name] = _status(
                 row, since, checked.get(name))
             continue
-        # If the clock was set back, the series of attendances begins again:
-        # until the clock has caught up, the length of a gap is unknown.
+        # If the clock was set back, the attended interval begins again: until
+        # the clock has caught up, the length of a gap is unknown.
         if row.attended_until is None or (
                 abs(now - row.attended_until) > gap):
             since = now

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listed objects in a database, with their schedules and watermarks.
 
-Only differences are written. No statement waits for locked rows: otherwise the
-open transaction of one handler would delay all jobs.
+Only differences are written. No statement waits for the locked row of a claim:
+otherwise the open transaction of one handler would delay all jobs.
 """
 
 import collections
@@ -30,7 +30,7 @@ _Change = tuple[tuple[str, Any], ...]
 
 
 def row_of(row: Any) -> due.Row:
-    """Convert a row of :attr:`.statements.Statements.look`."""
+    """Convert a row that :attr:`.statements.Statements.look` selects."""
     rule = due.UNRECORDED if row.rule is None else row.rule
     return due.Row(row.object, row.position, row.settled, row.since, rule,
                    row.state not in OPEN,

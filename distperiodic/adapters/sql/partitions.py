@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Active worker of each partition, and heartbeats of all its workers.
+"""Active worker of each partition, and heartbeats of the partition's workers.
 
-A partition has one row. Each change of its active worker is an UPDATE of this
-row, on the condition that the row has not changed since the caller read it.
-The result is then read back from the row. A transaction that starts runs, or
-lets a worker share the partition, changes the row first. So this transaction
-and a take-over cannot commit at the same time: one of the two waits for the
-other, or is aborted and repeated.
+A partition has one row. Each change of the active worker is an UPDATE of this
+row on a condition, such as that the fence has not changed since it was read.
+The caller then reads the result from the row. A transaction that starts runs,
+or lets a worker share the partition, changes the row first. So such a
+transaction and a take-over cannot commit at the same time: one of the two
+waits for the other, or is aborted and repeated.
 """
 
 from collections.abc import Collection
@@ -60,7 +60,7 @@ class Statements:
                 until=lease, promoted=None, promoted_by=None)
         vacant: dict[str, Any] = {'worker': None, 'since': now, 'until': 0}
         #: Release a partition, unless this worker has acquired the
-        #: partition again.
+        #: partition again in the meantime.
         self.release = sa.update(_partition).where(
             this, _partition.c.worker == by,
             _partition.c.fence == fence).values(vacant)
@@ -90,8 +90,8 @@ class Statements:
             role=Role.GONE, since=now)
         present = _worker.c.seen > lease_now - sa.bindparam(
             'microseconds', type_=sa.BigInteger)
-        #: Select the workers, their roles, and whether each has sent a
-        #: heartbeat recently.
+        #: Select the workers and their roles. ``present`` is 1 if the worker
+        #: has sent a heartbeat recently.
         self.workers = sa.select(
             _worker.c.worker, _worker.c.role,
             sa.case((present, 1), else_=0).label('present')).where(
@@ -159,8 +159,8 @@ class SqlPartitions:
             standing = self._read(connection, its)
             if not standing.promoted:
                 return standing
-            # Withdraw the choice of an operator if the chosen member has sent
-            # no heartbeat for too long.
+            # Withdraw the choice of an operator if the chosen member cannot
+            # become active, or has sent no heartbeat for too long.
             if standing.promoted in {
                     identity_of(one) for one in connection.execute(
                         self._sql.candidates, its | {
@@ -247,7 +247,7 @@ class SqlPartitions:
     def hold(self, connection: sa.Connection, active: Active) -> bool:
         """Return whether *active* is the active worker.
 
-        If it is, lock the row of the partition until the transaction ends.
+        If so, lock the row of the partition until the transaction ends.
 
         Call this at the beginning of a transaction that starts runs.
         """

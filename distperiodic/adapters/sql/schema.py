@@ -2,9 +2,9 @@
 """Version of the tables, and migrations to the newest version.
 
 The tables may share a database with the tables of a service, so they have a
-version table of their own. Only ``distperiodic db sync`` changes the tables of
+version table of their own. Only ``distperiodic db sync`` alters the tables of
 a database that an operator has configured. So only the database user of this
-command needs the right to change tables.
+command needs the right to alter tables.
 """
 
 import contextlib
@@ -65,7 +65,8 @@ def create_file(connection_url: str, path: str) -> None:
 def check(connection_url: str) -> None:
     """Check that the tables and their keys match this release.
 
-    :raises SchemaError: the tables are missing, older or newer, or lack a key.
+    :raises SchemaError: the tables are missing, lack a key, or are older or
+        newer than this release.
     :raises StoreUnavailable: the database is unavailable.
     """
     shown = redaction.redact(connection_url)
@@ -103,7 +104,8 @@ def _is_foreign(path: pathlib.Path) -> bool:
     """Return whether the file *path* is not a SQLite database.
 
     SQLite itself reads the file. If this function opened and closed the file
-    directly, the system would release all locks that this process holds on it.
+    directly, the system would release all locks that this process holds on the
+    file.
     """
     try:
         with contextlib.closing(sqlite3.connect(
@@ -169,8 +171,8 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         try:
             return _transaction(connection_url, work)
         except (_HalfMade, exceptions.StoreUnavailable) as exc:
-            # GET_LOCK locks on one node only, so a process that uses another
-            # node of a Galera cluster may be creating the same tables.
+            # GET_LOCK acquires a lock of one node only, so a process that uses
+            # another node of a Galera cluster may be creating the same tables.
             if attempt == _ATTEMPTS or not (
                     isinstance(exc, _HalfMade) or _step_done(exc.__cause__)):
                 raise
@@ -179,7 +181,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
 
 
 def _step_done(exc: BaseException | None) -> bool:
-    """Return whether MySQL reported that another process did this step."""
+    """Return whether MySQL reported a step that another process completed."""
     orig = getattr(exc, 'orig', None)
     return orig is not None and not _STEP_DONE.isdisjoint(orig.args[:1])
 
@@ -197,7 +199,8 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
     """Check the version of the tables.
 
     :param shown: URL without its password.
-    :raises SchemaError: the tables are missing, older or newer.
+    :raises SchemaError: the tables are missing, or are older or newer than
+        this release.
     """
     found = _version_of(connection)
     if found is None:
@@ -328,7 +331,7 @@ def _exclusively(connection: sa.Connection) -> Iterator[None]:
             yield
             # Commit before the lock is released: otherwise the next holder
             # would not see the new version, and would repeat the last
-            # migration. MySQL has already committed every other step.
+            # migration. MySQL has already committed all earlier steps.
             connection.execute(sa.text('COMMIT'))
         finally:
             connection.execute(sa.select(sa.func.release_lock(name)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """End of a run in the handler's own transaction: ``context.finish``.
 
-The handler's writes and the end of its claim are committed together, or not at
+The handler's writes and the end of the claim are committed together, or not at
 all.
 """
 
@@ -22,9 +22,9 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
 _claim = tables.claim
-#: Maximum seconds that the transaction may be idle. Until it is committed, it
-#: locks the row of the claim: no process can take over the claim, and
-#: statements that must change the row wait. A process that is suspended at
+#: Maximum seconds for which the transaction may be idle. Until the commit, the
+#: transaction locks the row of the claim: no process can take over the claim,
+#: and statements that must change the row wait. A process that is suspended at
 #: this point, or whose host loses power, must not hold the lock for longer.
 _IDLE = 5
 _BOUND = sa.text(
@@ -39,19 +39,20 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
               lease: str, result: str | None = None) -> bool:
     """End a run in the transaction of *session*; the caller commits it.
 
-    This function does not add the run to the history: it would lock a row of
-    the history until the transaction ends, and other transactions would wait
-    for that row. The claim stays in its lease, in the state COMMITTED, until
-    the store counts the run.
+    This function does not add the run to the history. Otherwise the
+    transaction would lock a row of the history until it ends, and other
+    transactions would wait for that row. The claim stays in its lease, in the
+    state COMMITTED, until the store counts the run.
 
-    After this call, PostgreSQL aborts the transaction if it is idle for five
-    seconds, unless the session already has such a timeout.
+    After this call, PostgreSQL closes the connection, and so aborts the
+    transaction, if the transaction is idle for five seconds. If the session
+    already has such a timeout, that timeout applies instead.
 
     :param result: For a step of a task, the result of its command as JSON
         text. The row of the claim keeps the result until the store counts the
         run.
     :returns: True if the run has ended; False if the claim is not in *lease*,
-        or not running.
+        or is not running.
     :raises ConfigError: the session's database has no distperiodic tables.
     """
     bind = getattr(session, 'get_bind', lambda: session)()

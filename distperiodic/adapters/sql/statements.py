@@ -30,14 +30,15 @@ _lease = tables.lease
 _history = tables.history
 _job = tables.job
 
-#: Default number of seconds after the tick from which a claim counts as late.
+#: Default of ``late_after``: a claim counts as late if it is acquired more
+#: than this number of seconds after its tick.
 LATE_AFTER = 5.0
 #: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
-#: States from which a take-over or a reclaim increases the number of attempts:
-#: the run was granted, or it failed.
+#: States from which a take-over or a reclaim increases the number of attempts.
+#: In these states, the run was granted or has failed.
 _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
 #: States from which an object may be claimed for a later tick.
 CLOSED = MOVES[Move.CLAIM][0]
@@ -54,8 +55,9 @@ class Step(NamedTuple):
     move: Any
     #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: True means: if the statement has moved fewer claims than requested, read
-    #: the claims in the lease. An earlier call may have moved some of them.
+    #: True means that the claims in the lease are read if the statement has
+    #: returned fewer claims than requested: an earlier call may have moved
+    #: the other claims.
     reads_back: bool
 
 
@@ -80,8 +82,8 @@ class Ending(NamedTuple):
 class Statements:
     """All statements of the store, for one dialect.
 
-    :param late_after: Seconds after the tick from which a claim counts as
-        late.
+    :param late_after: A claim counts as late if it is acquired more than this
+        number of seconds after its tick.
     """
 
     def __init__(self, dialect: Dialect, late_after: float = LATE_AFTER):
@@ -187,7 +189,7 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.delisted,
             _claim.c.rule, _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
-        #: Select the schedule in force of a job.
+        #: Select the text of a job's schedule in force.
         self.schedule = sa.select(_job.c.schedule).where(
             _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
@@ -375,14 +377,15 @@ def _listed_columns() -> list[Any]:
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, in_state(set(State) - OPEN),
             # If the last claim did not succeed, this column still has the
-            # time of an earlier run. Then return NULL.
+            # time of an earlier run. In this case return NULL.
             sa.case((in_state(SUCCEEDED), _claim.c.served))]
 
 
 def _made(now: Any) -> dict[str, Any]:
     """Return the columns of a new lease, with their values."""
-    # The parameters must not have the columns' own names: SQLAlchemy would
-    # then also set these columns in an UPDATE of the same statement.
+    # The parameters must not have the columns' own names: otherwise
+    # SQLAlchemy would also set these columns in an UPDATE of the same
+    # statement.
     return {column.name: sa.bindparam(
         f'new_{column.name}', type_=column.type)
             for column in _lease.c if column.name not in ('until', 'made')

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL statements about steps of tasks, each written once for all databases.
 
-Each function builds one statement. Pass the function to :meth:`.Dialect.once`.
+Each function builds one statement. If the dialect is the only parameter of the
+function, pass the function to :meth:`.Dialect.once`.
 """
 
 from typing import Any
@@ -29,9 +30,9 @@ def claim(dialect: Dialect) -> Any:
     """Claim the next steps of tasks.
 
     If an earlier step of a task ran the same command, the statement changes
-    the row of that claim. Otherwise it inserts a row. Each claim of a task has
-    a higher fence than the earlier claims of the task, even if the commands
-    differ.
+    the row of the earlier claim. Otherwise it inserts a row. Each claim of a
+    task has a higher fence than the earlier claims of the task, even if the
+    commands differ.
     """
     before, _ = MOVES[Move.CLAIM]
 
@@ -57,8 +58,8 @@ def grant(dialect: Dialect, statements: Statements) -> Any:
     """Claim the next steps of tasks and grant their runs, on PostgreSQL.
 
     If all steps are claimed, the statement also counts them and creates their
-    lease. In any case, it deletes the lease of the runs that have ended if no
-    other runs are in that lease; ``left`` is then 1.
+    lease. In any case, if the lease of the ended runs contains no other runs,
+    the statement deletes that lease, and ``left`` is 1.
     """
     left = statements.last_leave.returning(_lease.c.id).cte('ended')
     return statements.at_once(dialect, claim(dialect)).add_columns(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of tasks in a database: claim, start, end, and the next step.
+"""Steps of tasks in a database, from the claim of a step to the next step.
 
     ready ── take ──► claimed ── start ──► running ── advance ──► next ready
                          ▲                    │                 or task ended
                          └──── take over ◄────┘
 
 The claim of a step is a normal claim, whose object is the task and whose job
-is the command. One transaction records the end of a run, advances its task,
+is the command. One transaction records the end of a run, advances the task,
 and claims the steps that the same worker runs next.
 
 The file is long because it has all transitions of a step: each transition must
@@ -65,14 +65,14 @@ MOST_LOSSES = 5
 # Microseconds between the ticks of two consecutive commands of a task that run
 # within the same second.
 _BETWEEN = 1000
-# Codes of the status in the record of a step.
+# Codes of statuses in the record of a step.
 _DONE = workflow.CODES[Status.SUCCEEDED]
 _RUNNING = workflow.CODES[Status.RUNNING]
 _FAILED = workflow.CODES[Status.FAILED]
 
 
 class _End(NamedTuple):
-    """End of one run of a command, before the store counts it."""
+    """End of one run of a command, before the store counts the run."""
 
     task: task_rows.Task
     outcome: Outcome
@@ -123,9 +123,10 @@ class SqlSteps:
         idle: set[str] = set()
         taken = self._take_once(jobs, tasks, into, holder, seconds, idle)
         if tasks is not None and idle:
-            # A task that was submitted in a transaction of the service has not
-            # become the head of its queue. Choose the heads in a separate
-            # transaction, since it must lock a queue before it locks a step.
+            # A task that is submitted in a transaction of the service does not
+            # become the head of its queue at once. Choose the heads in a
+            # separate transaction, since it must lock a queue before it locks
+            # a step.
             self._choose_heads(idle)
             rooms = dict(jobs)
             for lease in taken:
@@ -139,7 +140,8 @@ class SqlSteps:
                    ) -> list[Lease]:
         """Take steps in one transaction.
 
-        :param idle: Receives the queues of *tasks* that have no head.
+        :param idle: Set to which this method adds the queues of *tasks* that
+            have no head.
         """
         numbers = {name: self._numbers.of(name)
                    for name, room in jobs.items() if room > 0}
@@ -175,7 +177,8 @@ class SqlSteps:
         For a task without a ready step, the ready step of the head of its
         queue is locked instead.
 
-        :param idle: Receives the queues of these tasks that have no head.
+        :param idle: Set to which this method adds the queues of these tasks
+            that have no head.
         """
         names = {number: job for job, number in numbers.items()}
 
@@ -452,12 +455,13 @@ class SqlSteps:
                  ) -> tuple[list[_Granted], bool, bool]:
         """Claim steps that have just become ready, and grant their runs.
 
-        :param counts: The counts to add to the history. Those of the claims
-            are added to the list, and those that are written are removed.
+        :param counts: List of counts to add to the history. This method
+            appends the counts of the new claims, and removes the counts that
+            it writes.
         :param ended: Lease of the runs that have ended.
         :param left: Number of these runs.
-        :returns: the granted steps, whether their lease was created, and
-            whether the lease *ended* was deleted.
+        :returns: the granted steps; True if their lease was created; and True
+            if the lease *ended* was deleted.
         """
         tasks: dict[str, task_rows.Task] = {}
         rows: dict[str, list[task_rows.Ready]] = {}
@@ -550,8 +554,8 @@ class SqlSteps:
         """Return the steps that ended in *lease*, and the runs that were
         granted in the same transaction.
 
-        This call may have recorded these ends, or an earlier call that this
-        call repeats.
+        Either this call or an earlier call, which this call repeats, has
+        recorded these ends.
         """
         ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
@@ -576,12 +580,12 @@ class SqlSteps:
              old: Any, keys: Sequence[str]) -> list[Claim]:
         """Record that runs were lost with their worker.
 
-        The caller has just moved *claims* into *lease*. It calls
+        The caller has just moved *claims* into *lease*. The caller runs
         :meth:`forget_ended` at the beginning of its transaction, and
         :meth:`report_ended` after its commit.
 
         :param old: Row of the lease in which the lost runs were granted, with
-            the name that it had before the take-over.
+            the name of the lease before the take-over.
         :param keys: All tasks that were in this lease.
         :returns: The claims that run again.
         """
@@ -653,7 +657,7 @@ def lease_names(into: str) -> Iterator[str]:
 
 def _by_tick(rows: Sequence[Any], now: int
              ) -> list[tuple[int, list[Any]]]:
-    """Group ready steps of one command by the tick of their claim.
+    """Group ready steps of one command by the tick for which they are claimed.
 
     Tasks that have run the same number of commands share a tick, so one
     message can carry them. Each further command of a task has a later tick and
@@ -667,7 +671,7 @@ def _by_tick(rows: Sequence[Any], now: int
 
 
 def _count_run(task: task_rows.Task, run: _Lease, now: int) -> dict[str, Any]:
-    """Record a run of a task's current command that is over or was lost.
+    """Record that a run of a task's current command has ended or was lost.
 
     :param run: The lease of the run.
     :returns: The record of the command, which may be changed.

@@ -91,11 +91,11 @@ class SqlClaimStore:
         :param connection_url: URL in SQLAlchemy's form.
         :param namespace: Namespace for the jobs of one service, so that
             several services can share a database.
-        :param late_after: Seconds after the tick from which the history counts
-            a claim as late.
-        :param task_outcomes: Receives the numbers of tasks that end or become
-            stuck in this store, by status. None means that they are not
-            counted.
+        :param late_after: The history counts a claim as late if it is acquired
+            more than this number of seconds after its tick.
+        :param task_outcomes: Counter by status. The store adds each task that
+            ends or becomes stuck in one of its calls. None means that these
+            tasks are not counted.
         :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL is invalid.
         """
@@ -500,7 +500,7 @@ class SqlClaimStore:
             tx, list(numbers), search, names))
         if not found:
             return []
-        # Leases that an earlier call took over, whose answer was lost.
+        # Leases that an earlier call took over; the answer to it was lost.
         known = [old for old in found if old.id in names]
         free = [name for name in names
                 if name not in {old.id for old in known}]

@@ -74,11 +74,13 @@ job = sa.Table(
     #: Text of the schedule in force. None means that no schedule is recorded
     #: yet.
     sa.Column('schedule', Exact(LONGEST_RULE + 100)),
-    #: Instant since which this schedule is in force.
+    #: Instant since which this schedule has been in force. For the first
+    #: schedule of a job, this is core.due.ALWAYS.
     sa.Column('schedule_since', sa.BigInteger),
-    #: Interval in which schedulers have attended the job, which means that
-    #: they read its state regularly, without a gap. In microseconds of the
-    #: store's clock. None means that no scheduler has attended the job.
+    #: Interval in which schedulers have attended the job, in microseconds of
+    #: the store's clock. Schedulers attend a job as long as they read its
+    #: state regularly, without a gap. None means that no scheduler has
+    #: attended the job.
     sa.Column('attended_since', sa.BigInteger),
     sa.Column('attended_until', sa.BigInteger),
     #: Instant up to which all due ticks are known to be claimed, skipped or
@@ -101,7 +103,7 @@ claim = sa.Table(
     sa.Column('position', sa.BigInteger, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
     #: Tick that was claimed before this tick. None means that this tick is
-    #: the first that was claimed.
+    #: the first one that was claimed for the object.
     sa.Column('previous', sa.BigInteger),
     #: Watermark: the newest tick that can no longer be claimed. It is the tick
     #: of this claim, or a later tick that was skipped. If an operator
@@ -118,8 +120,8 @@ claim = sa.Table(
     #: Worker to which the last run of this tick was granted. None means that
     #: no run was granted yet.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
-    #: When a run of the object last ended as done, in microseconds of the
-    #: store's clock. None means that no run has ended as done.
+    #: When a run of the object last succeeded, in microseconds of the store's
+    #: clock. None means that no run has succeeded.
     sa.Column('served', sa.BigInteger),
     #: Progress that the run has saved. None means that no progress is saved.
     sa.Column('progress', LongText),
@@ -130,7 +132,7 @@ claim = sa.Table(
     #: missing. None means that there was no such reading.
     sa.Column('delisted', sa.BigInteger),
     #: Text of the object's own schedule. Empty means that the object follows
-    #: the schedule of its job. None means that this is not recorded yet.
+    #: the schedule of its job. None means that no schedule is recorded yet.
     sa.Column('rule', Exact(LONGEST_RULE)),
     #: Index for queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
@@ -153,7 +155,7 @@ lease = sa.Table(
     sa.Column('made', sa.BigInteger),
     #: Number of claims in the lease.
     sa.Column('remaining', sa.Integer, nullable=False),
-    #: Number of claims of earlier ticks that this lease superseded.
+    #: Number of earlier claims that the claims of this lease superseded.
     sa.Column('superseded', sa.Integer, nullable=False),
     #: Ids of the objects that were put into the lease, as JSON. The table of
     #: claims has no index on the lease, so the rows of the claims are found by
@@ -179,8 +181,8 @@ history = sa.Table(
     #: Dead objects, minus the objects that an operator has requeued. A
     #: requeued object does not count as due again.
     sa.Column('dead', sa.BigInteger, nullable=False),
-    #: Skipped objects. The columns that begin with by_ have the number for
-    #: each cause.
+    #: Skipped objects. The columns that begin with by_ contain the numbers by
+    #: cause.
     sa.Column('skipped', sa.BigInteger, nullable=False),
     sa.Column('by_misfire', sa.BigInteger, nullable=False),
     sa.Column('by_overlap', sa.BigInteger, nullable=False),
@@ -204,7 +206,7 @@ history = sa.Table(
     #: Number of objects that were claimed more than ``late_claim_after``
     #: seconds after the tick.
     sa.Column('late', sa.BigInteger, nullable=False),
-    #: Reason of the last skip. None means that nothing was skipped.
+    #: Reason for the last skip. None means that nothing was skipped.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
@@ -246,7 +248,7 @@ task = sa.Table(
     sa.Column('id', Exact(LONGEST_TASK), primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('type', Exact(LONGEST_NAME), nullable=False),
-    #: The submitter's own name of the task. None means that the submitter
+    #: The submitter's own name for the task. None means that the submitter
     #: gave no name.
     sa.Column('key', Exact(LONGEST_ID)),
     #: Digest of the arguments of a task that was submitted with a key.
@@ -266,7 +268,7 @@ task = sa.Table(
     sa.Column('priority', sa.Integer, nullable=False),
     #: This time and the times below are in microseconds of the store's clock.
     sa.Column('created', sa.BigInteger, nullable=False),
-    #: Earliest instant of the first step. None means at once.
+    #: Earliest instant at which the first step may start. None means at once.
     sa.Column('due', sa.BigInteger),
     sa.Column('started', sa.BigInteger),
     sa.Column('ended', sa.BigInteger),
@@ -384,15 +386,15 @@ pool_task = sa.Table(
     sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
     #: The id of a bucket, above 0, or a value of free_of() or done_of().
     sa.Column('bucket', sa.BigInteger, nullable=False),
-    #: Sort key among the tasks with the same bucket: the negative score. The
-    #: place of a done task is the time of its end, in microseconds of the
-    #: store's clock.
+    #: Sort key among the tasks with the same bucket. The place of a done task
+    #: is the time of its end, in microseconds of the store's clock. The place
+    #: of any other task is its negative score.
     sa.Column('place', sa.Double, nullable=False),
     #: Random number of the call that last gave the task back or ended it.
     #: None means that there was no such call.
     sa.Column('mark', sa.BigInteger),
     #: Index for queries of the best free tasks, of the tasks in a bucket, and
-    #: of the tasks that were done first.
+    #: of the done tasks that ended first.
     sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)
 
@@ -403,8 +405,8 @@ partition = sa.Table(
     sa.Column('name', Exact(LONGEST_NAME), primary_key=True),
     #: The process of the active worker. None means that no worker is active.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
-    #: Fence of the active worker. It grows when a worker acquires the
-    #: partition, and when an active worker loses it because its lease has
+    #: Fence of the active worker. The fence grows when a worker acquires the
+    #: partition, and when the partition is taken from a worker whose lease has
     #: expired.
     sa.Column('fence', sa.BigInteger, nullable=False),
     #: When the worker became active, in microseconds of the store's clock. If
@@ -443,7 +445,7 @@ partition_worker = sa.Table(
 member = sa.Table(
     'distperiodic_member', metadata,
     sa.Column('space', Exact(100), primary_key=True),
-    #: Partition of a worker. Empty means a scheduler.
+    #: Partition of a worker. Empty means that the member is a scheduler.
     sa.Column('part', Exact(LONGEST_PART), primary_key=True),
     sa.Column('name', Exact(LONGEST_MEMBER), primary_key=True),
     #: The process that reported last. Empty means that the process has
@@ -477,9 +479,9 @@ action = sa.Table(
     #: Arguments of the action, as JSON.
     sa.Column('arguments', LongText, nullable=False),
     sa.Column('why', sa.String(LONGEST_REASON), nullable=False),
-    #: Text about the change that the action made, or the reason why it changed
-    #: nothing. None means that the outcome is not recorded yet, or that the
-    #: process of the operator died.
+    #: Text about the change that the action made, or the reason why nothing
+    #: was changed. None means that the outcome is not recorded yet, or that
+    #: the process of the operator died.
     sa.Column('outcome', LongText),
     sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
     **_OF_TABLES)

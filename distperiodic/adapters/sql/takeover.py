@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take-over of leases that expired or whose holder is gone, in a database.
+"""Take-over, in a database, of leases that expired or whose holder is gone.
 
 A take-over changes the lease before its claims: it renames the lease, on the
 condition that the lease is still overdue. A holder that renews the lease at
@@ -104,7 +104,7 @@ def search(sql: Mapping[bool, Statements], gone: Sequence[str],
 
 def find(tx: transaction.Transaction, numbers: Sequence[int],
          search: Search, names: Sequence[str]) -> Sequence[Any]:
-    """Return leases of these jobs that are overdue, or have one of *names*.
+    """Find leases of some jobs: overdue leases, and those with one of *names*.
 
     Leases with one of *names* come first. The other leases follow in the order
     of their expiry. The result has at most as many leases as there are names.
@@ -124,11 +124,13 @@ def standing(tx: transaction.Transaction, old: Any) -> list[Claim]:
 def take_over(tx: transaction.Transaction, *, old: Any, name: str,
               search: Search, holder: str, seconds: float,
               lost: Lost | None = None) -> list[Claim]:
-    """Take over the lease *old* and its open claims, if it is still overdue.
+    """Take over an overdue lease and its open claims.
 
+    :param old: Row of the lease. If the lease is no longer overdue, it does
+        not change, and the result is empty.
     :param name: New name of the lease.
     :param lost: Function that records lost runs of steps. None means that the
-        claims are of a periodic job.
+        claims belong to a periodic job.
     :returns: the claims, with new fences.
     :raises ClaimLocked: a handler's open transaction has locked a claim. The
         caller must roll back.

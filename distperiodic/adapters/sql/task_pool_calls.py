@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the pools of tasks that are one statement each, on PostgreSQL.
+"""Calls of task pools on PostgreSQL, each of which is a single statement.
 
 Each statement renews the worker's bucket, and then fills the bucket, reads it,
 or moves tasks out of it. The statement is a transaction of its own.
 
-A statement names the worker's bucket by the bucket's id as well. If the answer
+A statement names both the worker and the id of the bucket. If the answer
 to a statement is lost, the network may still deliver the statement after the
 call was repeated. The repetition gives the bucket another id, so the late
 statement does nothing.
@@ -28,9 +28,9 @@ _task = tables.pool_task
 
 
 class Calls:
-    """The statements, with the same parameters as :class:`Statements`.
+    """The statements. They have the same parameters as :class:`Statements`.
 
-    On other databases, all of them are None.
+    On databases other than PostgreSQL, all of them are None.
     """
 
     fill: Any = None
@@ -79,8 +79,8 @@ class Calls:
             _task.c.bucket == target).cte('held')
         missing = at_most * _number_of(usable) - _number_of(held)
         # The locks keep each row at its physical address until the commit. So
-        # the address finds the row without a search by key. Select the
-        # addresses as an array: with a join, the database could read all
+        # the row can be found by its address, without a search by key. Select
+        # the addresses as an array: with a join, the database could read all
         # tasks.
         address: Any = sa.literal_column(f'{_task.name}.ctid')
         first = sa.func.array(sa.select(address).where(
@@ -93,8 +93,9 @@ class Calls:
                 bucket=target).returning(*columns).cte('won')
         #: Fill the bucket up to ``at_most`` tasks, and return the places and
         #: the tasks in it. If a bucket of the pool has expired, change and
-        #: return nothing. Otherwise, one more row has a lower place than all
-        #: tasks, so that an empty bucket differs from a call that did nothing.
+        #: return nothing. Otherwise, return one more row, with a lower place
+        #: than all tasks. This row distinguishes an empty bucket from a call
+        #: that did nothing.
         self.fill = sa.union_all(
             sa.select(held), sa.select(won), sa.select(
                 sa.literal_column("CAST('-Infinity' AS DOUBLE PRECISION)"),

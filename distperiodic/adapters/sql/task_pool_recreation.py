@@ -3,11 +3,11 @@
 
 The tasks of the pool are read and compared with the tasks that the caller
 names, and only the differences are written. A write changes a task only if the
-task is still in the bucket in which it was read, or still free. If another
+task is still in the bucket in which it was read, or is still free. If another
 transaction has locked a task, a worker is pulling, returning or ending this
 task, and the recreation does not change it. If the recreation waited for such
-locks, a recreation of many tasks and the calls of workers could wait for each
-other, and fail.
+locks, a recreation of many tasks and the calls of workers could deadlock, and
+fail.
 """
 
 import itertools
@@ -76,7 +76,7 @@ def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
         connection.execute(sql.expire, this)
         # The bucket still exists if its worker has renewed it in the meantime.
         # If the bucket does not exist, this transaction or another one has
-        # deleted it. Another transaction has then freed the tasks as well.
+        # deleted it. In the latter case the tasks are already free.
         if connection.execute(sql.stands, this).scalar() is None:
             connection.execute(sql.empty, {
                 'of_bucket': bucket, 'into': free_of(number)})
@@ -127,7 +127,7 @@ class _Change:
         self.forget([key for key in old if key not in places], before)
 
     def forget(self, keys: list[str], before: int | None) -> None:
-        """Remove the tasks among *keys* that were done before *before*."""
+        """Remove the done tasks among *keys* that ended before *before*."""
         for some in chunks(sorted(keys)):
             self._connection.execute(
                 self._sql.remove_before,

@@ -59,8 +59,8 @@ class Statements:
         any_expired = sa.exists().where(
             others.c.pool == of_pool, others.c.until < lease_now
         ).label('expired')
-        #: Select the id of the worker's bucket, and whether any bucket of the
-        #: pool has expired.
+        #: Select the id of the worker's bucket. ``expired`` is true if any
+        #: bucket of the pool has expired.
         self.opened = sa.select(_bucket.c.id, any_expired).where(ours, live)
         #: One statement that does the work of ``renew`` and ``opened``.
         self.renew_returning = self.renew.returning(
@@ -72,7 +72,7 @@ class Statements:
         self.expire = sa.delete(_bucket).where(
             this, _bucket.c.until + 0 < lease_now)
         self.stands = sa.select(_bucket.c.id).where(this)
-        #: Give the bucket ``of_bucket`` of a worker another id.
+        #: Give the worker's bucket, which has the id ``of_bucket``, a new id.
         self.replace = sa.update(_bucket).where(this).values(id=into)
         self.buckets = sa.select(
             _bucket.c.worker, _bucket.c.id, _bucket.c.until,

@@ -8,8 +8,8 @@ task is one row. An UPDATE changes the row only if the task is still in the
 bucket in which it was read, or still free. The content of a bucket is read
 from the rows of its tasks, so no result depends on a driver's row count.
 
-The calls of different workers do not write the same rows, so a pool with many
-workers is not a bottleneck.
+The calls of different workers normally write different rows, so the workers do
+not wait for each other.
 """
 
 import random
@@ -98,7 +98,7 @@ class SqlTaskPool:
         self.database.close()
 
     def now(self) -> int:
-        """Return the store's clock, in microseconds."""
+        """Return the time of the store's clock, in microseconds."""
         return self.database.read(lambda connection: connection.execute(
             self._sql.now).scalar_one())
 
@@ -114,7 +114,7 @@ class SqlTaskPool:
         """
         rows = self._alone(self._calls.fill, worker, {
             'of_bucket': free_of(self._number), 'at_most': limit})
-        # One of the rows is no task. The statement frees no surplus.
+        # One row is not a task. The statement frees no tasks above the limit.
         if rows and len(rows) <= limit + 1:
             return [row[1] for row in sorted(rows)[1:]]
         return self.database.write(
@@ -245,7 +245,7 @@ class SqlTaskPool:
                parameters: dict[str, Any]) -> Sequence[Any] | None:
         """Execute a call that is one statement, and return its rows.
 
-        If there are none, the call must be repeated as a transaction of
+        If no rows are returned, the call must be repeated as a transaction of
         several statements: the statement has changed no task, or it is unknown
         whether it was executed, or there is no such statement.
         """

@@ -33,7 +33,7 @@ _ready = tables.ready
 _queue = tables.queue
 
 
-#: Key of the record of the task as a whole, among the records of its commands.
+#: Key of the record that concerns the whole task, and not one command.
 WHOLE = ''
 
 
@@ -134,7 +134,7 @@ class Ready(NamedTuple):
 class Moves:
     """Changes of the positions of tasks, which are written together.
 
-    :param now: The store's clock, in microseconds since the epoch.
+    :param now: Time of the store's clock, in microseconds since the epoch.
     """
 
     def __init__(self, tx: Transaction, numbers: Numbers | Commands,
@@ -195,7 +195,8 @@ class Moves:
               due: int | None, move: int = 0) -> None:
         """Make the first command of a task ready.
 
-        :param due: Earliest instant of the command. None means at once.
+        :param due: Earliest instant at which the command may start. None means
+            at once.
         """
         delayed = due is not None and due > self._now
         self._ready[task] = Ready(
@@ -342,8 +343,9 @@ _SET_HEAD = sa.update(_queue).where(*_OF_QUEUE).values(
 def _turn(_: Dialect) -> Any:
     """Build the statement that makes the next task the head of its queue.
 
-    It locks and returns this task. Without a waiting task, the queue has no
-    head, and no row is returned. Only PostgreSQL has such statements.
+    The statement locks and returns this task. If no task waits, the queue then
+    has no head, and the statement returns no row. Only PostgreSQL has such
+    statements.
     """
     following = _LOCK_NEXT.cte('following')
     turned = sa.update(_queue).where(*_OF_QUEUE).values(

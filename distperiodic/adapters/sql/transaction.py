@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of the store, with the operations that the store's calls
-use.
+"""One transaction of the store, and the operations within it.
 
 Each call that moves claims into a lease gives the lease a name that no other
 call uses. The rows with this name are the claims that the call has acquired.
@@ -54,7 +53,7 @@ class Transaction:
 
         The conditions of *step* decide which claims can be moved.
 
-        :param moved: Receives the moved claims, by key.
+        :param moved: Dictionary to which the moved claims are added, by key.
         :returns: Number of claims that were moved.
         """
         parameters = {**parameters, 'of_job': number,
@@ -89,8 +88,9 @@ class Transaction:
         :param name: Name of the lease.
         :param min_watermark: Objects with an earlier watermark are not
             claimed.
-        :param min_since: An object that has been listed since an earlier
-            instant is not claimed if its watermark is before that instant.
+        :param min_since: If an object was listed before this instant, and its
+            watermark is before the instant at which it was listed, the object
+            is not claimed.
         :returns: the acquired claims, by object.
         :raises DBDuplicateEntry: the lease exists: an earlier call has already
             acquired these claims.
@@ -119,8 +119,8 @@ class Transaction:
                     ) -> dict[str, Claim]:
         """Claim the next steps of tasks, and return the claims by task.
 
-        :param state: CLAIMED; or RUNNING, which also grants the runs to
-            *worker*.
+        :param state: CLAIMED, or RUNNING to grant the runs to *worker* as
+            well.
         """
         rows = self.connection.execute(
             self.dialect.once(step_statements.claim), self._steps(
@@ -142,8 +142,8 @@ class Transaction:
         :param statement: Result of :func:`.step_statements.grant`.
         :param ended: Lease of the runs that have ended.
         :param left: Number of these runs.
-        :returns: the claims by task, and whether the lease *ended* is deleted.
-            Otherwise call :meth:`leave`.
+        :returns: the claims by task, and True if the lease *ended* was
+            deleted. If the lease was not deleted, call :meth:`leave`.
         :raises DBDuplicateEntry: as in :meth:`make`.
         """
         rows = self.connection.execute(statement, {
@@ -200,7 +200,7 @@ class Transaction:
         This method does not wait for locks: a handler that ends its run in its
         own transaction locks the row until the end of that transaction.
 
-        :returns: the keys of the locked rows.
+        :returns: the keys of the rows that are now locked.
         """
         if self.dialect.name == 'sqlite' or not keys:
             # SQLite allows only one writer at a time.
@@ -264,10 +264,10 @@ class Transaction:
             return
         parameters = {'stands_in': name, 'number': count}
         # The claim store uses a driver's row count only here, and no claim
-        # depends on it. If the count is too low, the second statement finds
-        # that the lease is already deleted, and changes nothing. If the count
-        # is too high, an empty lease stays behind, and is deleted after it has
-        # expired.
+        # depends on the count. If the count is too low, the second statement
+        # finds that the lease is already deleted, and changes nothing. If the
+        # count is too high, an empty lease stays behind, and is deleted after
+        # it has expired.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return

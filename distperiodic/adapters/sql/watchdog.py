@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watchdog for connections to a server that does not answer.
 
-A suspended server, or a server behind a proxy that still acknowledges packets,
-keeps a connection open and never answers. Timeouts that the server enforces do
-not help in this case. TCP's timeouts do not expire, because packets are
-acknowledged. libpq has no timeout for an answer. So a thread checks once a
-second how long the current wait for the server has lasted. If the wait takes
-too long, the thread shuts down the connection. The driver then finds the
-connection closed, as if the server had died.
+If a server is suspended, or is behind a proxy that still acknowledges packets,
+a connection may stay open although the server never answers. Timeouts that the
+server enforces do not help in this case. TCP's timeouts do not expire, because
+packets are acknowledged. libpq has no timeout for an answer. So a thread
+checks once a second how long the current wait for the server has lasted. If
+the wait takes too long, the thread shuts down the connection. The driver then
+finds the connection closed, as if the server had died.
 """
 
 import logging
@@ -33,9 +33,9 @@ class ConnectionWatchdog:
         #: Number of the current wait; 0 means that no wait is in progress.
         self._waiting = 0
         self._waits = 0
-        #: Socket on a duplicate of the driver's file descriptor. While the
-        #: duplicate is open, the system cannot reuse its number for another
-        #: connection.
+        #: Socket on a duplicate of the driver's file descriptor. If the driver
+        #: closes its descriptor, the system may reuse that number for another
+        #: connection, but not the number of the duplicate.
         self._socket: socket.socket | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
