@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A catalogue in a database; each member reads only its own rows."""
+"""A catalogue in a database, from which each member reads its own rows."""
 
 import sqlite3
 
@@ -21,7 +21,7 @@ def insert(database, volume_id):
 
 def owned(database, arcs):
     rows = []
-    # Query in parts: a statement has a maximum number of variables.
+    # Query 100 arcs at a time: a database limits the variables of a query.
     for start in range(0, len(arcs), 100):
         part = arcs[start:start + 100]
         where = ' OR '.join(['position BETWEEN ? AND ?'] * len(part))

@@ -32,7 +32,7 @@ def _path(url):
 
 
 class Carrier:
-    """Sends and receives the messages of one process."""
+    """Carrier that sends and receives the messages of one process."""
 
     def __init__(self, place, inbox):
         self._place = place
@@ -68,8 +68,8 @@ class Carrier:
             raise exceptions.NoConsumer(f'there is no queue {name}')
 
     def _write(self, queue, body):
-        # The names sort in the order of sending. The reader sees only complete
-        # files, because a rename is atomic.
+        # The file names sort in the order of sending. The reader sees only
+        # complete files, because a rename is atomic.
         file = f'{time.time_ns():020}-{uuid.uuid4().hex}'
         try:
             hidden = self._place / queue / f'.{file}'
@@ -106,7 +106,7 @@ class Carrier:
 
 
 class Probe:
-    """Checks the directory for distperiodic doctor."""
+    """Probe that checks the directory for distperiodic doctor."""
 
     tls, tls_remedy = True, ''
 
