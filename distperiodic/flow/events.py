@@ -3,11 +3,9 @@
 
 A process has one inbox. The constructor of each component that reports events
 receives a function ``put``, which puts an event into the inbox. The thread of
-The inbox of a process is the only way into the thread of the flow. The
-constructor of each component that reports events receives a function ``put``,
-which puts an event into the inbox. The thread of the flow handles one event at
-a time::
+the flow handles one event at a time::
 
+    bus, pool, store, group, catalogues ─┐
                                          ├─► inbox ─► the flow's thread
     dispatcher, claimer, grants ─────────┘
 """

@@ -65,7 +65,7 @@ Failed = tuple[int, str]
 class Elected(Protocol):
     """Election of the active worker of a partition.
 
-    Several threads call these methods, among them those that run handlers.
+    Several threads call these methods, including threads that run handlers.
     """
 
     def active(self) -> Active | None:
@@ -441,9 +441,10 @@ class RunLeases:
         return bool(self._beginning)
 
     def accept(self, batch: message.Batch) -> None:
-        """Request a grant for *batch*; when granted, start the runs.
+        """Request a grant for *batch*, and start the granted runs.
 
-        While a limit of the job is reached, the batch waits.
+        While a limit of the job is reached, the batch waits before the
+        request.
         """
         if batch.job not in self._jobs:
             # The executor refuses batches of unknown jobs.

@@ -75,7 +75,7 @@ class PartitionRole:
         return {one.process: one.identity for one in view.members}
 
     def start_sharing(self, partition: str) -> None:
-        """Acquire the right to share the partition, unless there is an election.
+        """Acquire the right to share the partition if there is no election.
 
         :param partition: Name of the partition, for the error message.
         :raises ConfigError: Another worker of the partition is active.

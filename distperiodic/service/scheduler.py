@@ -648,8 +648,8 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._board is not None:
             notices.unlisten(self._board, self._put_notice)
         self._flow.drain()
-        # Finish the objects that were claimed, because no other process runs
-        # them if there is no store.
+        # Finish the claimed work, because no other process does this work if
+        # there is no store.
         self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(

@@ -64,7 +64,7 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
             f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
             f"install it: pip install 'tooz[{extra}]'") from exc
     if scheme.startswith('etcd3'):
-        # This driver has no option for its namespace.
+        # This driver has no option for the namespace.
         coordinator.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
     elif scheme in PUSHING:
         coordinator.timeout = min(coordinator.timeout, _CONNECT)

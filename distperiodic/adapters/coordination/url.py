@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation and completion of coordination service URLs.
+"""Validation and completion of the URLs of coordination services.
 
 tooz and its drivers ignore any part of a URL that they do not know: a path, a
 misspelt option, a certificate without ``use_ssl``. As a result, two services

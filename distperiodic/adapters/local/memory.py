@@ -303,7 +303,10 @@ class MemoryClaimStore:
 
     def _standing(self, lease: str, objects: Iterable[str],
                   move: Move) -> Iterator[tuple[str, ClaimRow]]:
-        """Yield the claims of *objects* in *lease* that can make *move*."""
+        """Yield those claims of *objects* that are in *lease*.
+
+        Leave out claims that cannot make *move*.
+        """
         lease_row = self._leases.get(lease)
         if lease_row is not None:
             before = MOVES[move][0]

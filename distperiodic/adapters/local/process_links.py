@@ -52,7 +52,7 @@ LEASE_ENDED = 111
 class Hub:
     """The service's end of all links of one pool of processes.
 
-    :raises ConfigError: Its socket cannot be created.
+    :raises ConfigError: The socket of the hub cannot be created.
     """
 
     def __init__(self) -> None:

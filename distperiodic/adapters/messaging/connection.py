@@ -283,7 +283,10 @@ class BrokerConnection:
     # Closing.
 
     def _wake(self, inbox: Inbox) -> None:
-        """Wake the listener with a message; it polls only every 5 s."""
+        """Wake the listener with a message.
+
+        Otherwise the listener would poll only every 5 s.
+        """
         try:
             self.cast(inbox.topic, inbox.identity, {})
         except BusUnavailable:

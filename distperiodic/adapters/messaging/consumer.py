@@ -36,7 +36,10 @@ _EXPIRES = 30 * 60 * 1000
 
 @functools.cache
 def server_class() -> type:
-    """Return the class of the server; import its base only when called."""
+    """Return the class of the server.
+
+    Only this call imports the base class.
+    """
     from oslo_messaging.rpc import server
 
     class _Server(server.RPCServer):
@@ -103,8 +106,8 @@ def _listen_to_own_queue(driver: Any, target: Any,
                          hears: Sequence[str]) -> Any:
     """Listen to the queue of *target*'s server, and declare no other queue.
 
-    The driver alone would also declare queues that all servers of a topic
-    share, but no message is ever sent to those queues. The broker deletes the
+    By itself, the driver would also declare queues that all servers of a
+    topic share, but no message is ever sent to those queues. The broker deletes the
     server's queue after a time without a consumer.
 
     :param hears: Further routing keys to which the queue is bound.

@@ -196,7 +196,10 @@ class BatchOutbox:
                 self._call_back(self._on_unsent, item.batch, reason)
 
     def _late(self) -> list[_QueuedBatch]:
-        """Remove and return the batches whose time is over, oldest first."""
+        """Remove and return the batches whose time limit has passed.
+
+        The oldest batch comes first.
+        """
         now = self._monotonic()
         late = []
         while (first := self._first()) and self._ends_at(first) <= now:

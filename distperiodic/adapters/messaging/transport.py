@@ -91,7 +91,8 @@ class BrokerTransport:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
-        # The listener rejects compressed messages.
+        # Do not compress messages, because the listener rejects compressed
+        # messages.
         url.query['kombu_compression'] = ''
         # All processes that declare the shared exchange must use the same
         # value of this option.

@@ -27,8 +27,8 @@ from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
 
-# Minimum and maximum length of a gap in seconds. Between these limits, the
-# length is one period of the job.
+# Minimum and maximum of the seconds without a scheduler above which there is a
+# gap. Between these limits, the number is one period of the job.
 _GAPS = 2.0, 30.0
 
 

@@ -139,7 +139,7 @@ class Dispatcher:
         return queue.waiting
 
     def objects(self, job: str) -> set[str]:
-        """Return the objects of *job* with a claim here that has not ended."""
+        """Return the objects of *job* that have an open claim here."""
         return self._in_flight.objects(job)
 
     @property

@@ -321,7 +321,7 @@ class InFlight:
             self.next_turn(queue)
 
     def objects(self, job: str) -> set[str]:
-        """Return the objects of *job* with a claim here that has not ended."""
+        """Return the objects of *job* that have an open claim here."""
         queue = self.queues[job]
         found = {claim.object for group in (*queue.groups, *queue.suspects)
                  for claim in group.claims}

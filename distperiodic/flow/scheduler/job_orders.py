@@ -82,7 +82,7 @@ class JobOrders:
         """Execute a command that came over the bus.
 
         :param arguments: ``job``, the name of a job, or ``topic``, the topic
-            of several jobs. If both are missing, the command is about all
+            of several jobs. If both are missing, the command applies to all
             jobs. A trigger may have ``object``, the id of an object.
         """
         found = self._selected(arguments)

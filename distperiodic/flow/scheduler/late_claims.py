@@ -18,8 +18,8 @@ minute. The time of the slowest page does not count. The store may have been
 unreachable during that page, or the process may have been suspended. This must
 not delay the next scan.
 
-If a catalogue method is slow, the store may list objects only after a scan
-that included a tick of theirs. The store then records that the job must be
+If a catalogue method is slow, the store may list objects only after the scan
+of a tick for which they are due. The store then records that the job must be
 scanned again from that tick on.
 """
 

@@ -136,8 +136,8 @@ class Part:
         self.since = due.ALWAYS
         #: The walk in progress. None means that there is none.
         self.walk: Walk | None = None
-        #: The last two readings. During a walk, also the readings since the
-        #: beginning of the walk.
+        #: The last two readings. During a walk, it also contains the readings
+        #: since the beginning of the walk.
         self._readings = Readings()
         #: Cursor over the objects that have a phase. None means that the
         #: objects have no phase, or that the part was not walked.

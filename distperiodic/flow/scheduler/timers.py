@@ -86,7 +86,7 @@ class SpreadCursor:
 
 
 class ObjectTimers:
-    """Timers of the objects of one job that have their own schedules."""
+    """Timers of those objects of one job that have their own schedules."""
 
     def __init__(self) -> None:
         self.schedules: Mapping[str, Schedule] = {}

@@ -318,7 +318,7 @@ class Executor:
     :param finish: Ends the run of an object in the handler's own transaction.
         None means that handlers cannot do this.
     :param isolated: Functions, by topic, that run handlers in other processes.
-        Such a function kills a process at the timeout of its run.
+        Such a function kills the process in which a run exceeds its timeout.
     :param lease: Duration of a lease, in seconds. If a step times out, its
         failure is reported when its handler returns, but at the latest after
         this time.
@@ -781,8 +781,8 @@ class Executor:
         # One warning is enough if thousands of objects fail in the same way.
         first = self._throttle.allow(
             f'{batch_run.job.name} {type(exc).__name__}')
-        # The traceback is in the message: a formatter would write exc_info
-        # with the control characters of the exception.
+        # Put the traceback into the message, because a formatter would write
+        # exc_info without escaping the control characters of the exception.
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
             'run failed: job=%s object=%r attempt=%d error=%s; similar '
