@@ -107,8 +107,8 @@ def _listen_to_own_queue(driver: Any, target: Any,
     """Listen to the queue of *target*'s server, and declare no other queue.
 
     By itself, the driver would also declare queues that all servers of a
-    topic share, but no message is ever sent to those queues. The broker deletes the
-    server's queue after a time without a consumer.
+    topic share, but no message is ever sent to those queues. The broker
+    deletes the server's queue after a time without a consumer.
 
     :param hears: Further routing keys to which the queue is bound.
     """

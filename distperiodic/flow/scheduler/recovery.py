@@ -46,10 +46,10 @@ _ONE_TRY = ('; too many workers were lost with it, so each tick has one '
             'object succeeds')
 # Maximum number of leases that are taken over in one request.
 _AT_A_TIME = 100
-# Seconds for which a process that left its group counts as gone. During this
-# time, its leases are taken over before they expire. Later, they are taken
-# over only when they expire, because the process may be alive and only cut off
-# from the other processes.
+# A process that left its group counts as gone for this number of seconds plus
+# the silence timeout. During this time, its leases are taken over before they
+# expire. Later, they are taken over only when they expire, because the process
+# may be alive and only cut off from the other processes.
 _GONE = 5.0
 
 
@@ -62,7 +62,7 @@ class _TakenClaims:
             collections.Counter())
 
     def count(self, lease: Lease) -> None:
-        """Count the claims of a lease, and forget the oldest tick if needed.
+        """Count the claims of a lease; forget the oldest count if needed.
         """
         self._numbers[lease.job, lease.tick] += len(lease.claims)
         if len(self._numbers) > _COUNTED:
