@@ -34,7 +34,7 @@ _LONGEST_PATH = 100
 
 
 class Place(NamedTuple):
-    """The location of one group's sockets, beside the group's file."""
+    """The location of the sockets of one group, beside the SQLite file."""
 
     directory: pathlib.Path
     #: First part of the names of the sockets.

@@ -63,7 +63,7 @@ class StoreThread:
 
     @property
     def problem(self) -> Exception | None:
-        """The error if the store is unreachable; None means that it works."""
+        """The error of an unreachable store, or None if it is reachable."""
         return self._ordered.problem or self._urgent.problem
 
     def start(self) -> None:

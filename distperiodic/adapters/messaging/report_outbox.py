@@ -38,7 +38,7 @@ class ReportOutbox:
         confirmed the reports, and raises an error otherwise.
     :param on_lost: Called with each report that is given up, the scheduler of
         the report, and the reason. The report is not sent again. The scheduler
-        recovers the run after its lease has expired.
+        recovers the run after the lease of the run has expired.
     :param linger: Seconds between two messages to one scheduler.
     :param most: Maximum number of objects in one message; a single report may
         have more.

@@ -11,8 +11,8 @@ once that the receiving process is gone. If several processes listen to a name,
 a message to this name is appended to the streams of all of them.
 
 A process reads its stream through a consumer group. An entry is pending until
-the process has passed on its message. Then the entry is deleted. After a
-reconnect, the process first handles the pending entries. So no message
+the process has passed on the message in the entry. Then the entry is deleted.
+After a reconnect, the process first handles the pending entries. So no message
 is lost or passed on twice because of a lost connection.
 
 Limits: a stream keeps its newest 10,000 messages. A process that is killed

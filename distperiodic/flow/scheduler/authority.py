@@ -32,7 +32,7 @@ class Change(NamedTuple):
     #: objects must then be discarded.
     before: Ring | None
     #: Instant from which ticks of the objects of this member can be due. None
-    #: means that the rows of the store record it.
+    #: means that the rows of the store record this instant.
     since: Instant | None
     #: True if other members owned the objects in between. Waiting claims must
     #: then be abandoned, and the rows discarded.
