@@ -27,9 +27,9 @@ class Book(NamedTuple):
     grants_here: bool
     #: Seconds between two searches for expired leases.
     sweep_interval: float = 0.0
-    #: Seconds since the last renewal after which the leases of a process that
-    #: left its group are taken over. 0 means that schedulers do not know which
-    #: processes have left.
+    #: If a process has left its group, its leases are taken over this many
+    #: seconds after their last renewal. 0 means that schedulers do not know
+    #: which processes have left.
     silence_timeout: float = 0.0
 
     @property
@@ -61,8 +61,8 @@ class LeaseKeeper:
             holds.
         """
         if holder in self._pending:
-            # The store is slow or unreachable, so a second request would not
-            # be answered earlier.
+            # The store is slow or unreachable. A second request would not be
+            # answered earlier.
             return
         self._pending.add(holder)
 

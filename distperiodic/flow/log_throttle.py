@@ -5,9 +5,9 @@ from distperiodic import ports
 
 
 class LogThrottle:
-    """Limit on the rate of log lines, by key.
+    """Limit on the rate of log lines, separately for each key.
 
-    A throttle never deletes a key. So use keys from a limited set, such as the
+    A throttle never forgets a key. So use keys from a limited set, such as the
     names of jobs and partitions, and never the content of a message.
 
     :param every: Minimum seconds between two log lines with the same key.

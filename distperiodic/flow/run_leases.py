@@ -7,12 +7,12 @@
                                                                 ▼
        report ◄────────── done, dead or retried in the store ◄──┘
 
-This component requests the grants from the store, so it runs in a process with
-access to the store. If the worker shares the store with its schedulers, this
-process is the worker: the component passes granted batches to the executor.
-Otherwise this process is the scheduler: the component passes granted batches
-to the bus. Granted runs are in a lease, which is renewed while the worker
-sends heartbeats. When the lease is lost, the results of its runs are rejected.
+This component requests the grants from the store, so it runs in a process that
+can access the store. If the worker shares the store with its schedulers, the
+component runs in the worker, and passes granted batches to the executor.
+Otherwise it runs in the scheduler, and passes granted batches to the bus.
+Granted runs are in a lease, which is renewed while the worker sends
+heartbeats. If the lease is lost, the results of its runs are rejected.
 
 The file is long because it contains the whole life of a granted run.
 """
@@ -55,7 +55,7 @@ RETRY_CAP = 60.0
 #: Earlier than any time of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call of the store, and its callback. The callback receives the outcomes
+#: A call to the store, and its callback. The callback receives the outcomes
 #: that the store has accepted.
 StoreCall = tuple[Callable[[ports.ClaimStore], Any], Callable[[Any], None]]
 #: A failed run: its index in the granted batch, and the error.
@@ -65,7 +65,7 @@ Failed = tuple[int, str]
 class Elected(Protocol):
     """Election of the active worker of a partition.
 
-    Several threads call these methods, among them those that run handlers.
+    Several threads call these methods, including threads that run handlers.
     """
 
     def active(self) -> Active | None:
@@ -102,23 +102,23 @@ class _Loaded(NamedTuple):
 
 
 class Grant:
-    """A batch for which a grant was requested, and its granted runs."""
+    """A batch for which a grant was requested, with its granted runs."""
 
     __slots__ = ('batch', 'holder', 'indexes', 'last_seen', 'lease', 'open',
                  'progress', 'request', 'saving', 'until')
 
     def __init__(self, batch: message.Batch, now: float,
                  lease: str | None = None):
-        #: The batch as it arrived. After the grant, it contains only the
-        #: granted runs, and is called the granted batch.
+        #: At first, the batch as it arrived. After the grant, the granted
+        #: batch, which contains only the granted runs.
         self.batch = batch
         self.lease = lease or granted_lease(batch.lease, batch.id)
         self.holder = holder_of(batch.worker)
-        #: The last successful request for the lease or its renewal. The lease
-        #: lasts from the time of this request.
+        #: The last successful request that created or renewed the lease. The
+        #: duration of the lease counts from the time of this request.
         self.request = LeaseRequest(now, False)
-        #: Monotonic time until which its runs may begin, in seconds. NEVER
-        #: means that the lease was lost.
+        #: Monotonic time in seconds until which runs of the batch may begin.
+        #: NEVER means that the lease was lost.
         self.until = now
         self.last_seen = now
         #: For each granted run: 1 until its outcome was reported, 0
@@ -168,9 +168,9 @@ class RunOutcomes:
         failed, with attempts left ────► fail, into a lease of its retry
         failed for the last time ──────► fail, dead ──┴─► counted, or lost
 
-    A result is reported as done or failed only if the store has accepted it.
-    If not, the result is reported as lost: its lease had ended, and another
-    worker may run the object.
+    A result is reported as done or failed only if the store has accepted it. A
+    result that the store has rejected is reported as lost: the lease of the
+    run had ended, so another worker may run the object.
 
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.
@@ -193,8 +193,8 @@ class RunOutcomes:
         :param failed: Runs that failed.
         :param report: Report to which the callbacks add the outcomes that the
             store has accepted.
-        :param proceed: Request to grant the runs of the next steps of the
-            tasks. None means that this process runs no next step.
+        :param proceed: Request for the grants of the next steps of the tasks.
+            None means that this process runs no next step.
         """
         if self._jobs[grant.batch.job].scope is Scope.TASK:
             return [self._advance_call(grant, done, failed, report, proceed)]
@@ -208,7 +208,7 @@ class RunOutcomes:
         """Return the store call that records outcomes of commands, and its
         callback.
 
-        The call also advances the tasks of the runs.
+        The call also moves the tasks of these commands to their next steps.
         """
         batch, job = grant.batch, self._jobs[grant.batch.job]
         into = self._new_lease()
@@ -263,7 +263,7 @@ class RunOutcomes:
 
     def _report_lost(self, grant: Grant, indexes: list[int],
                      report: message.Report) -> None:
-        """Add results that the store has rejected to *report*, as lost.
+        """Add the results that the store has rejected to *report*, as lost.
 
         :param indexes: Indexes in the batch as it arrived.
         """
@@ -338,21 +338,21 @@ class RunOutcomes:
         return call, then
 
 
-# The last part of a lease, as a fraction of its duration. In this part, the
-# holder no longer trusts the lease.
+# The last part of a lease, as a fraction of its duration, in which the holder
+# no longer trusts the lease.
 _MARGIN = 0.1
 
-# Number of lease durations without a heartbeat after which this component
-# forgets a batch.
+# A batch is forgotten if there was no heartbeat for this number of lease
+# durations.
 _FORGET_AFTER = 3
 
 
 def _key(sender: str, batch_id: str) -> tuple[str, str]:
     """Return the key of a batch: the sender's process, and the batch id.
 
-    The key contains the process and not the entry, because the sender may get
-    a new entry before the batch is reported. A process uses each batch id only
-    once.
+    The key contains the sender's process and not its entry, because the sender
+    may have a new entry when the batch is reported. A process uses each batch
+    id only once.
     """
     return process_of(sender), batch_id
 
@@ -380,13 +380,13 @@ class RunLeases:
     :param shared: True if all schedulers share this store. If the worker
         refuses granted runs, this component then returns them to the store,
         so that another scheduler can claim them.
-    :param silence_timeout: Seconds since the last renewal after which the
-        leases of a process that left its group are taken over. The default is
+    :param silence_timeout: If a process has left its group, its leases are
+        taken over this many seconds after their last renewal. The default is
         *lease*.
     :param partitions: Configuration of the partitions, by topic.
-    :param proceeds: True if this process runs the next steps of tasks at once,
-        provided that their commands are among *jobs*. If False, a scheduler
-        sends the next steps.
+    :param proceeds: True if this process itself runs the next steps of tasks
+        at once, provided that their commands are among *jobs*. If False, a
+        scheduler sends the next steps.
     :param elected: Election of the active worker of the partition. None means
         that all workers of the partition may start runs.
     """
@@ -416,8 +416,8 @@ class RunLeases:
         self._clock = clock
         self._lease = lease
         self._run = run
-        # Do not send reports on batches that this component has created in
-        # _proceed(), because no scheduler waits for such a report.
+        # Do not send reports on batches that _proceed() has created, because
+        # no scheduler waits for such a report.
         self._report = report if not proceeds else (
             lambda report_, to_entry: None if to_entry == report_.worker
             else report(report_, to_entry))
@@ -441,7 +441,11 @@ class RunLeases:
         return bool(self._beginning)
 
     def accept(self, batch: message.Batch) -> None:
-        """Request a grant for *batch*, and start the granted runs."""
+        """Request a grant for *batch*, and start the granted runs.
+
+        While a limit of the job is reached, the batch waits before the
+        request.
+        """
         if batch.job not in self._jobs:
             # The executor refuses batches of unknown jobs.
             self._run(batch)
@@ -466,10 +470,10 @@ class RunLeases:
             batch.sender)
 
     def _start(self, grant: Grant, now: float) -> None:
-        """Request a grant from the store, and then count the current runs.
+        """Request a grant from the store, and then count the runs in progress.
 
-        The runs are counted after the grant is committed. If two grants at the
-        same time together exceed a limit, at least one of the two counts shows
+        The runs are counted after the grant is committed. So if two concurrent
+        grants together exceed a limit, the count of at least one of them shows
         this. The excess runs of that grant are refused.
         """
         batch = grant.batch
@@ -562,7 +566,7 @@ class RunLeases:
             self._counting = False
 
         def counted(running: Mapping[str, int]) -> None:
-            # Runs of other workers may have ended.
+            # Runs of other processes may have ended.
             self._counting = False
             now = self._clock.monotonic()
             for job in waiting:
@@ -618,11 +622,11 @@ class RunLeases:
             run, lambda: run({}))
 
     def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
-        """Return the request to grant the next steps of tasks to this process.
+        """Return a request for the grants of the next steps of the tasks.
 
-        The next steps then need no message. The threads of the runs that have
-        ended can run the next steps. If a limit applies to a command, only a
-        scheduler sends its runs.
+        The next steps then need no message, and the threads whose runs have
+        ended can run them. A step whose command has a limit is left out: only
+        a scheduler sends such a step.
 
         :returns: The request. None means that this process runs no next step.
         """
@@ -673,9 +677,8 @@ class RunLeases:
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
             return Refusal.LEASE_ENDED
-        # The lease has not expired. Nevertheless, other processes may take the
-        # lease over, unless this process has renewed the lease recently or is
-        # certainly in its group.
+        # Before the lease expires, other processes may take it over, unless
+        # this process has renewed it recently or is certainly in its group.
         if (now >= grant.request.at + self._silence_timeout * (1.0 - _MARGIN)
                 and not (grant.request.sure and self._sure(batch.worker))):
             return Refusal.LEASE_ENDED
@@ -687,7 +690,8 @@ class RunLeases:
         No other process takes over the lease before this time, even if this
         process fails now. A take-over requires that the lease has expired, or
         that its holder has left the group and has not renewed the lease for
-        *silence_timeout*. The threads that watch handler processes call this.
+        *silence_timeout*. The threads that watch handler processes call this
+        method.
 
         :returns: Seconds.
         """
@@ -743,8 +747,8 @@ class RunLeases:
         failed = [(i, error) for i, error in report.failed if grant.take(i)]
         lost = [i for i in report.lost if grant.take(i)]
         if lost:
-            # Do not renew the lease of lost runs. When the lease has expired
-            # in the store, a scheduler takes it over.
+            # Do not renew the lease of lost runs. A scheduler takes over the
+            # lease when it has expired in the store.
             grant.until = NEVER
         report.lost = [grant.indexes[i] for i in lost]
         report.done, report.failed = [], []
@@ -780,7 +784,7 @@ class RunLeases:
                 self._proceed(grant.batch, request, counted)
             self._report(report, to_entry)
         self._store.submit(call, recorded, failed_to_record)
-        # Start waiting batches only now, so that the store records the results
+        # Start waiting batches only now. The store then records the results
         # before it grants these batches.
         self._ended(grant.batch.job, freed)
 

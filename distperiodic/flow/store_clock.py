@@ -2,9 +2,10 @@
 """Estimate of the store's clock in one process.
 
 Members that share a store use the store's clock. A member queries this clock
-once a minute, or a second after an unreliable answer. Between two queries, the
-member measures the time since the last query with its own monotonic clock. So
-the wall clock of a member has no effect.
+once a minute. It repeats the query after a second if the answer is unreliable,
+or if its own wall clock was set during the last minute. Between two queries,
+the member measures the time since the last query with its own monotonic clock.
+So the member's wall clock does not affect the estimate.
 
 The estimate never goes back. If the store's clock turns out to be behind the
 estimate, the estimate advances at half speed until both are equal.
@@ -24,9 +25,9 @@ LOG = logging.getLogger(__name__)
 # 0.01 s.
 _INTERVAL = 60.0
 # Seconds until the next query after an unreliable answer. A slow answer is
-# unreliable, because it may be wrong by half of its response time. An
-# unexpected time is unreliable, because an operator may be correcting the
-# store's clock at that moment.
+# unreliable, because it may be wrong by half of its response time. An answer
+# with an unexpected time is unreliable, because an operator may be correcting
+# the store's clock at that moment.
 _RETRY_AFTER = 1.0
 # A query sends up to _QUERIES requests, because the first request may be slow:
 # it may have to open a connection. After a response that took less than _FAST
@@ -41,7 +42,7 @@ _TOLERATED = 1.0
 class StoreClock:
     """Estimate of the store's time; see :class:`distperiodic.ports.Clock`.
 
-    :param known: Called when the store's time becomes known. Until then
+    :param known: Called when the store's time becomes known. Until then,
         :meth:`now` returns the time of the local wall clock.
     """
 
@@ -56,13 +57,12 @@ class StoreClock:
         #: The estimate at the last answer, and the monotonic clock at that
         #: moment, both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
-        #: The store's time at which an estimate that was ahead is correct
-        #: again.
+        #: The store's time at which an estimate that was ahead is right again.
         self._meet: Instant = 0
         self._next = clock.monotonic()
         self._pending = False
-        #: Monotonic time until which the store's clock is queried every second
-        #: instead of every minute, in seconds.
+        #: Monotonic time in seconds. Until then, the store's clock is queried
+        #: every second instead of every minute.
         self._frequent_until = self._next
         #: Difference between the local wall clock and the monotonic clock at
         #: the last query.
@@ -90,15 +90,15 @@ class StoreClock:
         """
         now = self._clock.monotonic()
         if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
-            # The local wall clock was set. The store's clock may follow after
-            # a delay, so query the store often for a while.
+            # The local wall clock was set. The same may happen to the store's
+            # clock later, so query it often for a while.
             self._frequent_until = now + _INTERVAL
             self.sync()
         elif now >= self._next:
             self.sync()
 
     def sync(self) -> None:
-        """Query the store's clock now.
+        """Query the store's clock now, unless a query is already pending.
 
         Call this when the estimate may be wrong.
         """

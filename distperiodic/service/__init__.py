@@ -4,9 +4,9 @@
     service.launch(conf, SchedulerService(conf, tasks), workers=3)
 
 Nothing connects before ``start()``, which runs in the process that does the
-work. Any number of workers may therefore be forked. Both services derive from
-the base class that all backends of oslo.service share, so importing this
-package does not select a backend.
+work. So any number of processes may be forked before that. Both services
+derive from the base class that all backends of oslo.service share, so an
+import of this package does not select a backend.
 
 This package runs :mod:`distperiodic.flow`, in one main thread per service.
 Apart from the test kit, only this package imports both ``flow`` and

@@ -44,7 +44,7 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
 def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
     """Check whether a scheduler of *tasks* can start.
 
-    Call this before the fork: an error that appears only in a forked process
+    Call this before the fork. If an error appears only in a forked process, it
     ends that process, and each replacement fails in the same way. A database
     or broker that is merely unavailable is not an error.
 
@@ -84,8 +84,8 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
                       kind: str) -> None:
     """Log errors in the file of the workflows.
 
-    The jobs of a service and the submitted tasks do not need this file. So an
-    error in the file does not prevent the start of the service.
+    The jobs of a service do not need this file, and neither do submitted
+    tasks. So an error in the file does not prevent the start of the service.
 
     :param kind: 'scheduler' or 'worker'.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of one service by operators: apply commands, answer and report.
+"""Control of one service by operators: commands, answers and reports.
 
 All methods run in the main thread of the service, unless their docstrings say
-otherwise. The store is only used through its thread.
+otherwise. The store is used only through its thread.
 """
 
 import functools
@@ -38,7 +38,7 @@ class Controlled(Protocol):
     """A service that an operator can control."""
 
     def set_drained(self, drained: bool) -> None:
-        """Acquire no new work while *drained*; finish the acquired work."""
+        """Acquire no new work while *drained*, but finish acquired work."""
 
     def set_pool_size(self, size: int | None) -> Outcome:
         """Set the number of threads for handlers.
@@ -55,23 +55,24 @@ class Controlled(Protocol):
 
     def confirm_job(self, request: Request,
                     then: Callable[[Outcome], None]) -> None:
-        """Apply a command on a job, which is in the store.
+        """Apply a command, which is in the store, to a job.
 
-        :param then: Called with the answer when the command applies here.
+        :param then: Called with the answer when this service has applied the
+            command.
         """
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
                    why: str) -> Outcome:
-        """Execute a command on jobs, which came over the bus."""
+        """Execute a command, which came over the bus, on jobs."""
 
     def report(self) -> dict[str, Any]:
-        """Return the current activity of this member, for its row in the
-        store.
+        """Return the current activity of this member, for the member's row in
+        the store.
         """
 
 
 class Controls:
-    """Desired state of one service, and the service's answers to commands.
+    """The desired state of one service, and answers to commands.
 
     :param member: Name of the member, for the log.
     """
@@ -79,14 +80,14 @@ class Controls:
     def __init__(self, service: Controlled, member: str):
         self._service = service
         self._member = member
-        #: The state that was applied last.
+        #: The desired state that was applied most recently.
         self.desired = Desired()
         #: Result of the last change of the pool. None means that the pool
         #: was not changed.
         self._resized: Outcome | None = None
 
     def apply(self, desired: Desired) -> None:
-        """Apply *desired* where it differs from the state applied last."""
+        """Apply *desired* where it differs from the state applied before."""
         before, self.desired = self.desired, desired
         if before.drained != desired.drained:
             self._service.set_drained(desired.drained)
@@ -103,7 +104,7 @@ class Controls:
                      self._resized.text)
 
     def answer(self, verb: str) -> Outcome:
-        """Return the answer to a command that was applied."""
+        """Return the answer to a command that has been applied."""
         open_runs = self._service.open_runs()
         match verb:
             case Verb.DRAIN if self.desired.drained:
@@ -114,7 +115,7 @@ class Controls:
                 return Outcome(False, 'a later command has replaced this one')
             case Verb.SET | Verb.UNSET:
                 if self._resized is None:
-                    # The size has not changed: return the current size.
+                    # The size has not changed, so return the current size.
                     self._resized = self._service.set_pool_size(
                         self.desired.pool_size)
                 return self._resized
@@ -128,7 +129,7 @@ class BusControl:
 
     Without a store, operators can control a member only through messages, and
     a drain or a pause ends with the process. With a store, this component only
-    reports the state of the member.
+    answers requests for the state of the member.
 
     :param process: Name of this process.
     :param reply: Sends a reply to the queue whose name ends with the given
@@ -156,7 +157,7 @@ class BusControl:
             outcome = Outcome(True, '')
             report = self._service.report() | self._drained | {
                 'pool_size': self._controls.desired.pool_size}
-            # The names of all jobs may be too long for a message.
+            # The names of all jobs may be too long for one message.
             report.pop('topics', None)
             state = json.dumps(report)
         else:
@@ -303,7 +304,7 @@ class StoreControl:
 
     def _report(self) -> None:
         with self._lock:
-            # A report after stopped() would show the process as alive.
+            # A report after stopped() would show this process as alive.
             if not (self._reporting or self._stopped):
                 self._reporting = True
                 self._reported = self._clock.monotonic()

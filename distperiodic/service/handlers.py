@@ -2,7 +2,7 @@
 """The threads and processes that run the handlers of one service.
 
 Each partition has its own pool of threads. With ``executor = process``, each
-of these threads passes its handlers to a process.
+thread of the pool passes its handlers to a process.
 """
 
 import math
@@ -37,9 +37,9 @@ class Handlers:
     :param tasks: Object that defines the handlers, by topic.
     :param report: See :class:`.runs.Executor`.
     :param may_start: See :class:`.runs.Executor`.
-    :param grants: Returns the runs that the store has granted. None means
-        that there is no store.
-    :raises ConfigError: The processes could not build the tasks.
+    :param grants: Returns the component that holds the granted runs. None
+        means that there is no store.
+    :raises ConfigError: The processes cannot build the tasks.
     """
 
     def __init__(self, jobs: Mapping[str, tuple[Job, Callable[..., Any]]],
@@ -63,7 +63,7 @@ class Handlers:
             Callable[[message.Batch, str, Any, str | None], None] | None):
         """Return a function that ends a run in the handler's own transaction.
 
-        :return: None if there is no store.
+        :return: The function, or None if there is no store.
         """
         if not self._settings.connection:
             return None
@@ -88,7 +88,7 @@ class Handlers:
 
         The result contains only topics with ``executor = process``.
 
-        :raises ConfigError: The processes could not build the tasks.
+        :raises ConfigError: The processes cannot build the tasks.
         """
         settings = self._settings
         found: dict[str, runs.Isolated] = {}

@@ -4,12 +4,13 @@
 A full collection visits every object of the process while no other thread
 runs. This takes tens of milliseconds, possibly in the middle of a tick. The
 objects that exist when a service begins to work live as long as the service,
-so it is useless to visit them. :func:`gc.freeze` exempts these objects.
+so a collection visits them for nothing. :func:`gc.freeze` exempts these
+objects.
 
-While a service works, collections of young objects are also less frequent. A
-burst of a thousand ticks keeps some 15,000 new objects alive until its reports
-have arrived. With its default threshold, the collector would visit these
-objects twenty times meanwhile and find no garbage.
+While a service works, young objects are also collected less often. A burst of
+a thousand ticks keeps some 15,000 new objects alive until its reports have
+arrived. With its default threshold, the collector would visit these objects
+twenty times meanwhile and find no garbage.
 """
 
 import gc
@@ -30,10 +31,10 @@ def freeze() -> None:
 
     This function first runs a full collection, and then calls
     :func:`gc.freeze`. It also raises the threshold for a collection of young
-    objects to :data:`YOUNG` new objects.
+    objects to :data:`YOUNG` new objects. A higher threshold that the program
+    has set is kept.
 
-    If the collector is disabled, nothing changes. A higher threshold that the
-    program has set is kept.
+    If the collector is disabled, nothing changes.
     """
     global _before, _users
     with _lock:
@@ -48,7 +49,8 @@ def freeze() -> None:
 
 
 def unfreeze() -> None:
-    """Undo :func:`freeze` when all its callers have called this function."""
+    """Undo :func:`freeze` when each of its callers has called this function.
+    """
     global _before, _users
     with _lock:
         _users -= 1

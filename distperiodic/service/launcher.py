@@ -4,8 +4,8 @@
 At SIGHUP, oslo.service's own launcher stops each process, waits until the runs
 of the process have ended, and only then forks a new process. If a handler
 hangs, the group lacks a member for a minute. If the configuration file has an
-error, every process ends for good. With this launcher, a process reads its
-options again at SIGHUP and keeps running.
+error, every process ends for good. With the launcher in this module, a process
+reads its options again at SIGHUP and keeps running.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class _Process(cotyledon.Service):
                 self._failed(service, exc)
             if isinstance(service, lifecycle.Lifecycle):
                 # cotyledon's own title contains only the name of the class,
-                # which is the same for all processes.
+                # which all processes share.
                 setproctitle.setproctitle(service.title)
         # An error of one service ends the process, so wait for all services at
         # the same time.
@@ -78,7 +78,7 @@ class _Process(cotyledon.Service):
             'one', type(service).__name__, type(error).__name__, error)
         LOG.debug('ended', exc_info=error)
         # The other services leave their groups, so that other members need not
-        # wait for the end of their sessions.
+        # wait until the sessions of these services have expired.
         for other in reversed(self._services):
             if other is not service:
                 with contextlib.suppress(Exception):
@@ -105,11 +105,11 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
 
     SIGTERM and Ctrl-C make the processes finish their runs, for at most
     ``graceful_shutdown_timeout`` seconds. A second Ctrl-C ends them at once.
-    SIGHUP reads the mutable options again: each process calls ``reset()`` of
-    its services and keeps running.
+    SIGHUP makes each process read the mutable options again: the process calls
+    ``reset()`` of its services and keeps running.
 
-    Call this in the main thread. It makes this process the leader of its own
-    process group.
+    Call this function in the main thread. It makes this process the leader of
+    its own process group.
 
     :param conf: Configuration of the service. The options of oslo.service are
         registered on it.
@@ -117,8 +117,8 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
         services of distperiodic. Services of distperiodic are checked before
         the fork, as by :func:`distperiodic.service.check`.
     :param workers: Number of processes.
-    :raises SystemExit: An option, a URL, a job or the tables of a service of
-        distperiodic cannot be used; the text is one line.
+    :raises SystemExit: An option, a URL, a job or the tables of one of
+        distperiodic's services cannot be used. The text is one line.
     :raises TypeError: *services* is empty, or contains an object that is not a
         service.
     """
@@ -138,11 +138,11 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     heap.freeze()
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=conf.graceful_shutdown_timeout)
-    # Processes that are forked later start with the options that were read
-    # last.
+    # Processes that are forked later start with the options that were last
+    # read.
     manager.register_hooks(on_reload=lambda: lifecycle.read_again(conf))
-    # Name the class of the processes after the service, because ps shows this
-    # name.
+    # Name the class of the processes after the service, because ps shows the
+    # name of the class.
     name = type(services[0]).__name__
     manager.add(type(name, (_Process,), {'name': name}), workers,
                 args=services)
@@ -153,9 +153,9 @@ def _handle_ctrl_c() -> None:
     """Treat SIGINT as SIGTERM, and a second SIGINT as SIGKILL.
 
     A terminal sends SIGINT to all processes at the same time, and the manager
-    would end each of them in the middle of its work. SIGINT is blocked here,
-    and therefore in all processes that are forked later. Only the thread that
-    this function starts receives SIGINT.
+    would end each of them in the middle of its work. So this function blocks
+    SIGINT, and thereby also in all processes that are forked later. Only the
+    thread that this function starts receives SIGINT.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

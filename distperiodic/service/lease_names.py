@@ -7,16 +7,16 @@ import os
 # in each name.
 _NAMES = 256
 _BYTES = 10
-# Lease names generated in advance. Each read of the system's random source
-# releases the interpreter lock. A burst of a thousand ticks would otherwise
-# need two thousand of these reads.
+# Lease names that were generated in advance. Each read of the system's random
+# source releases the interpreter lock. Without this list, a burst of a
+# thousand ticks would need two thousand such reads.
 _names: list[str] = []
 # A forked child must not use the names of its parent.
 os.register_at_fork(after_in_child=_names.clear)
 
 
 def new_lease() -> str:
-    """Return a unique name for a lease that cannot be guessed."""
+    """Return a new lease name, which is unique and cannot be guessed."""
     try:
         return _names.pop()
     except IndexError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start and stop of a service, common to schedulers and workers.
 
-The file is long because both services share every step of their life cycle:
-options, start, connection, signals, health and stop.
+The file is long because schedulers and workers share every step of their life
+cycle: options, start, connection, signals, health and stop.
 """
 
 import abc
@@ -55,7 +55,7 @@ from distperiodic.store import check_store
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds of graceful_shutdown_timeout that are reserved for closing
+#: Seconds of graceful_shutdown_timeout that are reserved for the closing of
 #: connections.
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
@@ -78,8 +78,8 @@ def worker_group(group: str, partition: str) -> str:
 def read_again(conf: cfg.ConfigOpts) -> None:
     """Read the mutable options of *conf* again.
 
-    If a file has an error, all options keep their values and one log line
-    names the error.
+    If a file has an error, all options keep their values, and one log line
+    states the error.
     """
     # oslo.config has no public way to restore the previous values.
     before = conf._mutable_ns
@@ -98,7 +98,7 @@ def read_again(conf: cfg.ConfigOpts) -> None:
 
 
 class Bus(Protocol):
-    """The message bus, which a service connects before the store."""
+    """The message bus, to which a service connects before the store."""
 
     def start(self, timeout: float) -> None: ...
 
@@ -106,13 +106,13 @@ class Bus(Protocol):
 
 
 class Lifecycle(ServiceBase):
-    """Base class of both services.
+    """Base class of the scheduler and the worker.
 
-    A service has one main thread, and a stop of limited duration.
+    A service has one main thread, and its stop takes a limited time.
     """
 
     _kind = ''
-    #: The subclass assigns it before each start.
+    #: Handlers of this service. The subclass sets them before each start.
     _handlers: Handlers
 
     def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks):
@@ -133,7 +133,7 @@ class Lifecycle(ServiceBase):
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
-        #: True if :func:`heap.freeze` was called and was not undone yet.
+        #: True if :func:`heap.freeze` was called but not undone yet.
         self._frozen = False
         self._slot: ProcessSlot | None = None
         self._member_id = ''
@@ -153,13 +153,13 @@ class Lifecycle(ServiceBase):
     def start(self) -> None:
         """Start the threads of the service and return at once.
 
-        The service connects in its main thread. A service that was stopped may
+        The service connects in its main thread. A service that was stopped can
         be started again.
 
         :raises ConfigError: An option cannot be used, or the service is
             already started.
-        :raises InvalidMemberId: The option ``member_id`` has characters or a
-            length that a coordination service cannot store.
+        :raises InvalidMemberId: The option ``member_id`` is too long for a
+            coordination service, or has characters that it cannot store.
         """
         check_backend()
         if self._started.is_set():
@@ -221,7 +221,7 @@ class Lifecycle(ServiceBase):
         return jobs
 
     def _commands(self) -> set[str]:
-        """Return the commands of tasks that this service claims or runs."""
+        """Return the commands that this service claims or runs."""
         topic = self._settings.topic_of(self._part) if self._part else None
         tasks = self._tasks if topic is None else self._tasks_of(topic)
         return {job.name.removeprefix(COMMAND_PREFIX)
@@ -291,7 +291,7 @@ class Lifecycle(ServiceBase):
         finally:
             if self._problem is not None:
                 # Leave the group. Otherwise this member would own objects that
-                # it does not serve.
+                # it does not run.
                 self._leave()
             if self._frozen:
                 heap.unfreeze()
@@ -299,7 +299,7 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def _leave(self, timeout: float = CLOSING) -> None:
-        """Leave all groups, within *timeout* seconds."""
+        """Leave all groups within *timeout* seconds."""
 
     @property
     def member_id(self) -> str:
@@ -314,13 +314,14 @@ class Lifecycle(ServiceBase):
     def status(self) -> dict[str, Any]:
         """Return the state of this process for a health check.
 
-        The result can be written as JSON. ``healthy`` is false while the
-        process is not certain of its membership, cannot reach its store, is
-        stalled, or does not run. ``problem`` then gives the reason in one
-        line. ``pools`` gives the number of threads of each partition: the
-        maximum (``size``), the threads that run a handler (``busy``), and the
-        threads that were replaced because their handler did not return in time
-        (``hanging``). ``queued`` is the number of objects that wait for a
+        The result can be written as JSON. ``member`` is the name of this
+        process. ``healthy`` is false while the process is not certain of its
+        membership, cannot reach its store, is stalled, or does not run.
+        ``problem`` then gives the reason in one line. ``pools`` describes the
+        pool of each partition: ``size`` is the maximum number of threads,
+        ``busy`` the number of threads that run a handler, ``hanging`` the
+        number of threads that were replaced because their handlers did not
+        return in time, and ``queued`` the number of objects that wait for a
         thread. ``tasks`` gives, by status, the number of tasks that this
         process has recorded as ended or stuck since it started. This key is
         missing if the service has no commands or no store.
@@ -360,7 +361,7 @@ class Lifecycle(ServiceBase):
 
         :param processes: Number of processes that will run the service.
         :raises SystemExit: An option, a URL, a job or the tables cannot be
-            used; the text is one line.
+            used. The text is one line.
         """
         try:
             settings = check_service(self._conf, self._tasks, self._kind)
@@ -380,23 +381,23 @@ class Lifecycle(ServiceBase):
     def run(self) -> None:
         """Start, work until SIGTERM or Ctrl-C, and stop gracefully.
 
-        A program that runs only this service, without a launcher, needs no
-        more than this call. Call it in the main thread. SIGHUP reads the
+        A program that runs only this service needs no launcher, but only this
+        call. Call it in the main thread. SIGHUP makes the service read the
         mutable options again. A second Ctrl-C ends the process at once.
 
         :raises SystemExit: An option cannot be used; the text is one line.
         :raises Exception: The error that stopped the service, unless a stop
             was requested.
         """
-        # Choose threads first. Otherwise oslo.messaging would choose eventlet
+        # Select threads first. Otherwise oslo.messaging would select eventlet
         # for the whole process.
         backend.register_backend_default_hook(
             lambda: backend.BackendType.THREADING)
         arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         before: dict[int, Any] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A shell makes its background jobs ignore SIGINT; keep this
-            # setting.
+            # A shell makes its background jobs ignore SIGINT. Do not change
+            # that.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(
                     number, lambda number, frame: arrived.put(number))
@@ -413,7 +414,7 @@ class Lifecycle(ServiceBase):
                 self.stop()
             self.wait()
         except exceptions.ConfigError as exc:
-            # The message helps the user of a command line more than a
+            # To the user of a command line, the message is more helpful than a
             # traceback.
             raise SystemExit(f'{self._kind}: {exc}') from None
         finally:
@@ -438,7 +439,7 @@ class Lifecycle(ServiceBase):
         """Read the configuration files again and apply the mutable options.
 
         If an option cannot be used, all options keep their values, and the log
-        names the error. The launchers call this at SIGHUP.
+        states the error. The launchers call this method at SIGHUP.
         """
         read_again(self._conf)
 
@@ -488,7 +489,7 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def set_drained(self, drained: bool) -> None:
-        """Stop or resume the acquisition of new work.
+        """Stop or resume the acquisition of work.
 
         :param drained: True stops the acquisition. Work that is already
             acquired is finished in both cases.
@@ -508,24 +509,25 @@ class Lifecycle(ServiceBase):
 
     def confirm_job(self, request: Request,
                     then: Callable[[Outcome], None]) -> None:
-        """Apply a command on a job, which is in the store.
+        """Apply a command, which is in the store, to a job.
 
-        Only schedulers schedule jobs.
+        Only schedulers do this.
 
         :param request: The command.
-        :param then: Called with the answer when the command applies here.
+        :param then: Called with the answer when this service has applied the
+            command.
         """
         then(_NO_SCHEDULER)
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
                    why: str) -> Outcome:
-        """Execute a command on jobs, which came over the bus.
+        """Execute a command, which came over the bus, on jobs.
 
-        Only schedulers schedule jobs.
+        Only schedulers do this.
 
         :param verb: The command.
         :param arguments: The jobs, and for a trigger the object.
-        :param why: Reason of the operator.
+        :param why: The operator's reason.
         """
         return _NO_SCHEDULER
 
@@ -566,7 +568,7 @@ class Lifecycle(ServiceBase):
             except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
-            # Log outside the except block: inside the block, oslo.log would
+            # Log outside the except block. Inside the block, oslo.log would
             # append the error to the line.
             if throttle.allow(reason):
                 LOG.error(

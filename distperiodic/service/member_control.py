@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways by which commands of operators reach one member.
+"""The ways in which commands of operators reach one member.
 
-:mod:`distperiodic.service.control` carries the commands out. This module
-connects it to the bus and to the store.
+:mod:`distperiodic.service.control` executes the commands. This module connects
+it to the bus and to the store.
 """
 
 import contextlib
@@ -49,14 +49,14 @@ class MemberControl:
             service, self._controls, me, process, reply=reply,
             stored=bool(settings.connection))
         #: Control through the store. None means that there is no store, or
-        #: that it did not answer yet.
+        #: that the store has not answered yet.
         self._store: StoreControl | None = None
         #: Set if a command over the bus has changed the store.
         self._hinted = threading.Event()
 
     @property
     def drained(self) -> bool:
-        """True if operators want this member to acquire no new work."""
+        """True if operators want this member not to acquire new work."""
         return self._controls.desired.drained
 
     def put(self, request: ControlRequest) -> str | None:
@@ -78,7 +78,7 @@ class MemberControl:
         return None
 
     def connect_store(self, store: ports.StoreQueue) -> None:
-        """Read the desired state before this member acquires work.
+        """Read the desired state. Call this before the member acquires work.
 
         :raises StoreUnavailable: The store does not answer.
         """
@@ -96,8 +96,9 @@ class MemberControl:
     def sweep(self) -> None:
         """Read the store if a read is due, or after a command.
 
-        Call this several times a second. So even a flood of forged commands
-        causes only a few reads per second.
+        Call this several times a second. Only this method reads the store
+        after a command, so even a flood of forged commands causes only a few
+        reads per second.
         """
         if self._hinted.is_set():
             self._hinted.clear()

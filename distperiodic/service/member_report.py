@@ -19,8 +19,8 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.flow.worker import runs
 
-# Maximum numbers of runs and of running tasks in a report to operators, and
-# maximum numbers of characters of the progress of one run, and of all commands
+# Maximum number of runs and of running tasks in a report to operators, and
+# maximum number of characters of the progress of one run, and of all commands
 # as JSON. A report is one row or one message, so its size must be limited.
 _REPORTED_RUNS, _REPORTED_TASKS = 20, 100
 _REPORTED_PROGRESS, _REPORTED_COMMANDS = 200, 10_000
@@ -37,8 +37,8 @@ class MemberReports:
     :param kind: Kind of the member: scheduler or worker.
     :param executor: Executor of the member's handlers.
     :param commands: Names of the commands that the member claims or runs.
-    :param stored: True if there is a store. It has most of the runs, so the
-        reports omit these.
+    :param stored: True if there is a store. The reports omit the runs that are
+        in the store.
     """
 
     def __init__(self, kind: str, executor: runs.Executor,
@@ -50,7 +50,7 @@ class MemberReports:
 
     def current(self, status: Mapping[str, Any], *, open_runs: int,
                 drained: bool) -> dict[str, Any]:
-        """Return the report of this moment.
+        """Return a report of the current activity.
 
         :param status: State of the process for a health check.
         :param open_runs: Number of objects that were acquired and have not
@@ -87,8 +87,8 @@ class MemberReports:
 def reported_commands(names: Iterable[str]) -> dict[str, Any]:
     """Return the part of a report with the commands of the member.
 
-    ``commands`` has the first names in alphabetical order, and
-    ``more_commands`` is the number of the other names, if there are any.
+    ``commands`` has the first names in alphabetical order. ``more_commands``
+    is the number of the other names, if there are any.
     """
     commands = sorted(names)
     sizes = itertools.accumulate(len(json.dumps(one)) + 2 for one in commands)

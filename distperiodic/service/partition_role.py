@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The right of a worker to run the jobs of its partition.
 
-With ``mode = standby``, the workers of a partition elect the one that runs its
-jobs. Otherwise they share the partition, as long as none of them is active.
-Without a store, a worker always has this right.
+With ``mode = standby``, the workers of a partition elect the worker that runs
+the jobs of the partition. Otherwise all of its workers run these jobs, unless
+one of them is active. Without a store, a worker always has this right.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class PartitionRole:
     :param topic: Topic of the jobs that the worker runs.
     :param member: Membership of the worker.
     :param group: Group that the workers of the partition join.
-    :param busy: Returns whether runs have not ended.
+    :param busy: Returns whether some runs have not ended.
     :param changed: Called when this worker has lost or regained the right to
         start runs.
     :param lost: Called when its runs in progress must be cancelled.
@@ -49,7 +49,8 @@ class PartitionRole:
         self._lost = lost
         #: None means that the workers share the partition.
         self.standby: Standby | None = None
-        #: None means that there is no store, or that it did not answer yet.
+        #: None means that there is no store, or that the store has not
+        #: answered yet.
         self._sharing: Sharing | None = None
         partition = settings.partitions.get(topic)
         if store is not None and partition is not None and partition.standby:
@@ -74,7 +75,7 @@ class PartitionRole:
         return {one.process: one.identity for one in view.members}
 
     def start_sharing(self, partition: str) -> None:
-        """Acquire the right to share the partition, unless it has an election.
+        """Acquire the right to share the partition if there is no election.
 
         :param partition: Name of the partition, for the error message.
         :raises ConfigError: Another worker of the partition is active.
@@ -92,7 +93,7 @@ class PartitionRole:
                 self._topic, me.process, seconds=settings.session_timeout,
                 starting=True)
         if others:
-            # This worker would run jobs at the same time as the active worker.
+            # Otherwise this worker and the active worker would both run jobs.
             raise exceptions.ConfigError(
                 f'partition {self._topic!r} has mode = standby for '
                 f'{", ".join(sorted(map(identity_of, others)))}, but not for '
@@ -124,7 +125,7 @@ class PartitionRole:
         return self._sharing is None or self._sharing.trusted()
 
     def hurry(self) -> None:
-        """Read the standing of the election at once."""
+        """Check the state of the election at once."""
         if self.standby is not None:
             self.standby.hurry()
 
@@ -146,12 +147,12 @@ class PartitionRole:
                 self.standby.rejoin()
 
     def close(self) -> None:
-        """Give up the partition for good, since the process stops."""
+        """Give up the partition for good, because the process stops."""
         if self.standby is not None:
             self.standby.close()
 
     def depart(self) -> None:
-        """Record that this worker is gone. Call it after the last run."""
+        """Record that this worker has ended. Call this after the last run."""
         for one in (self.standby, self._sharing):
             if one is not None:
                 one.depart()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of old rows by a running service.
 
-Once a minute the service begins a turn, in which it deletes all rows that are
+Once a minute, the service begins a turn, in which it deletes all rows that are
 too old. It deletes them in small steps. Each step is one call in the queue of
 the store, so the store answers other calls between the steps. After a short
-time the turn pauses until the next sweep.
+time, the turn pauses until the next sweep.
 """
 
 import collections
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between the beginnings of two turns.
 INTERVAL = 60.0
-# Seconds after a sweep during which a turn takes further steps.
+# Seconds after a sweep during which the turn takes further steps.
 _STEPPING = 0.1
 
 
@@ -29,8 +29,8 @@ class ServicePruner:
     """Deletion of old rows of one group.
 
     :param group: The group.
-    :param history: Value of ``history_retention``.
-    :param tasks: Value of ``task_retention``.
+    :param history: Value of the option ``history_retention``.
+    :param tasks: Value of the option ``task_retention``.
     """
 
     def __init__(self, store: ports.StoreQueue, clock: ports.Clock, *,
@@ -64,9 +64,10 @@ class ServicePruner:
         self._store.submit(self._step, self._stepped, self._end)
 
     def _step(self, store: ports.ClaimStore) -> 'Step | None':
-        """Take a step, in a thread of the store.
+        """Take a step in a thread of the store.
 
-        If a step fails, the iterator of the steps ends, and so does the turn.
+        If a step fails, the iterator of the steps ends. Then the turn ends,
+        too.
         """
         if self._steps is None:
             from distperiodic.adapters.sql.store import SqlClaimStore

@@ -2,7 +2,7 @@
 """The scheduler service, which claims due objects and dispatches them.
 
 One thread runs :mod:`distperiodic.flow`. All input from other threads (views,
-reports, catalogues) reaches that thread through one queue.
+reports, catalogues) reaches this thread through one queue.
 
 The file is long because it builds a scheduler from all of its components and
 runs their only thread.
@@ -55,23 +55,23 @@ from distperiodic.service.pruner import ServicePruner
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait in a burst before the results of this process's own pool are
-# handled, so that several results are handled together. If objects wait to be
-# dispatched, there is no delay.
+# Seconds to wait during a burst before the results of this process's own pool
+# are handled, so that several results are handled together. There is no delay
+# while objects wait to be dispatched.
 _LINGER = 0.02
-# Number of runs in progress up to which results are handled without a delay.
+# Number of runs in progress up to which results are handled at once.
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
-# Limit on the objects in this process's own pool. It is high, because objects
-# that wait in the pool stay in this process anyway, and the pool determines
-# their order.
+# Limit on the number of objects in this process's own pool. It is high,
+# because objects that wait elsewhere would stay in this process, too, and the
+# pool determines their order.
 _LOCAL_WINDOW = 10000
 
 # Maximum number of paused jobs in a report, which is one message.
 _REPORTED_JOBS = 100
 
-# Partition of the jobs that run in the scheduler's own process while workers
+# Partition of the jobs that run in the scheduler's own process, while workers
 # run all other jobs.
 _LOCAL = '-'
 
@@ -109,7 +109,7 @@ class SchedulerService(lifecycle.Lifecycle):
         sends = settings.dispatcher == 'messaging'
         shared = bool(settings.connection)
         # A job of scope "member" runs separately in each process. It always
-        # runs in the scheduler's process, even if workers run the other jobs.
+        # runs in the scheduler's process, even if workers run all other jobs.
         self._jobs = {
             name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
@@ -131,12 +131,12 @@ class SchedulerService(lifecycle.Lifecycle):
         self._draining = False
         self._idle = threading.Event()
         self._admitted_tenure = 1
-        #: Identities of members on the ring whose jobs differ from this
-        #: process's jobs.
+        #: Identities of members on the ring that schedule other jobs than this
+        #: process.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         #: Key under which this process receives notices. None means that it
-        #: receives no notices.
+        #: receives none.
         self._board: notices.Key | None = None
         membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
@@ -213,7 +213,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 on_unsent=lambda batch, reason: self._inbox.put(
                     events.Unsent(batch, reason)),
                 on_notice=self._put_notice,
-                # Each broker gets a copy of a command, so only one bus
+                # Each broker transports a copy of a command, so only one bus
                 # handles commands.
                 on_control=(
                     lambda request: self._control.put(request)
@@ -265,9 +265,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def _announce_pool(self, topics: Iterable[str]) -> None:
         """Announce this process's pool as a worker of *topics*.
 
-        The announcement is for the dispatcher of this process. With a store
-        the pool has the identity and tenure of this process, so that other
-        schedulers take over its runs as soon as this process is gone.
+        The announcement is for the dispatcher of this process. With a store,
+        the pool has the identity and tenure of this process. So other
+        schedulers take over the runs of the pool as soon as this process is
+        gone.
         """
         solo = self._solo_member
         me = None if self._store is None else parse_entry(self._entry())
@@ -280,8 +281,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def counts(self) -> dict[tuple[str, str], int]:
         """Number of objects by (job, outcome) since the start.
 
-        The service must have been started. :doc:`/reference/log-lines` lists
-        the outcomes.
+        Read this property only after a start of the service.
+        :doc:`/reference/log-lines` lists the outcomes.
         """
         return dict(self._flow.dispatcher.counts)
 
@@ -299,10 +300,11 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def confirm_job(self, request: Request,
                     then: Callable[[Outcome], None]) -> None:
-        """Apply a command on a job, which is in the store.
+        """Apply a command, which is in the store, to a job.
 
         :param request: The command.
-        :param then: Called with the answer when the command applies here.
+        :param then: Called with the answer when this service has applied the
+            command.
         """
         tick = request.arguments.get('tick')
         self._flow.confirm_job(request.verb, request.target,
@@ -310,11 +312,11 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
                    why: str) -> Outcome:
-        """Execute a command on jobs, which came over the bus.
+        """Execute a command, which came over the bus, on jobs.
 
         :param verb: The command.
         :param arguments: The jobs, and for a trigger the object.
-        :param why: Reason of the operator.
+        :param why: The operator's reason.
         """
         return self._flow.order_jobs(verb, arguments, why)
 
@@ -322,7 +324,7 @@ class SchedulerService(lifecycle.Lifecycle):
         """Return the current activity of this member, for operators."""
         report = super().report()
         if self._store is not None:
-            # Operators select the jobs of a partition by this report.
+            # Operators find the jobs of a partition in this report.
             return report | {'topics': self._topics_of_jobs}
         paused = self._flow.paused_jobs[:_REPORTED_JOBS]
         return report | {'paused_jobs': paused} if paused else report
@@ -333,7 +335,7 @@ class SchedulerService(lifecycle.Lifecycle):
         return dispatcher.waiting + dispatcher.outstanding
 
     def set_drained(self, drained: bool) -> None:
-        """Leave the ring, but stay in the group, or join the ring again.
+        """Leave the ring but stay in the group, or join the ring again.
 
         :param drained: True leaves the ring.
         """
@@ -343,12 +345,12 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._conf, 'hash_ring_replicas_count'))
 
     def _put_notice(self, tasks: Sequence[str]) -> None:
-        """Queue a notice of the tasks that this member must check.
+        """Queue a notice of those *tasks* that this member must check.
 
         All members receive the notice. The ring divides the tasks among the
-        members, so that they do not compete, and assigns the tasks of an
-        ordered queue to one member. If a member misses a task, the sweep of
-        another member finds it.
+        members, so that the members do not compete. It assigns all tasks of an
+        ordered queue to one member. If a member misses a task, another member
+        finds the task in a sweep.
         """
         if not self._tasks.commands:
             return
@@ -432,8 +434,8 @@ class SchedulerService(lifecycle.Lifecycle):
             notices.listen(self._board, self._put_notice)
             if self._stopping.is_set():
                 notices.unlisten(self._board, self._put_notice)
-        # Join the ring only now: a member must be able to dispatch the objects
-        # that it owns.
+        # Join the ring only now, because a member must be able to dispatch the
+        # objects that it owns.
         if self._group_member is not None:
             self._group_member.start()
         next_sweep = next_heartbeat = self._clock.monotonic()
@@ -469,9 +471,9 @@ class SchedulerService(lifecycle.Lifecycle):
         if not dispatcher.stranded:
             self._last_worker = now
             return False
-        # Other schedulers take over claims that are in the store. For claims
-        # that exist only in memory, wait until new workers replace the lost
-        # ones, but not longer than the session timeout.
+        # Other schedulers take over the claims that are in a shared store. For
+        # claims that exist only in memory, wait until new workers replace the
+        # lost ones, but not longer than the session timeout.
         if (now - self._last_worker < self._settings.session_timeout
                 and dispatcher.waits_for(Authority.RING)):
             return False
@@ -509,8 +511,7 @@ class SchedulerService(lifecycle.Lifecycle):
         """Handle the reports of the pool."""
         self._collect_at = float('inf')
         self._results_announced = False
-        # Stop after a limited number of reports, so that due ticks do not
-        # wait.
+        # Handle a limited number of reports, so that due ticks do not wait.
         for _ in range(_AT_A_TIME):
             if not self._results:
                 break
@@ -563,9 +564,9 @@ class SchedulerService(lifecycle.Lifecycle):
         dispatcher.schedulers_changed(view.members)
         self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
-            # Other members owned this member's objects in the meantime, so
-            # they run the objects that wait here. Set _admitted_tenure last:
-            # the pool then starts runs again.
+            # Other members may have owned this member's objects meanwhile.
+            # They then run the objects that wait here. Set _admitted_tenure
+            # last, because the pool starts runs as soon as it is set.
             if self._store is None:
                 self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
@@ -574,7 +575,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.view_changed()
 
     def _warn_of_other_jobs(self, view: View) -> None:
-        """Warn of members on the ring that schedule other jobs."""
+        """Log a warning about members on the ring that schedule other jobs."""
         if view.me is None:
             return
         others = frozenset(m.identity for m in view.members
@@ -596,15 +597,15 @@ class SchedulerService(lifecycle.Lifecycle):
         The result can be written as JSON. ``member`` is the name of this
         process. ``healthy`` is false while the process is not certain of its
         membership, cannot reach its store, is stalled, or does not run.
-        ``problem`` then gives the reason in one line. ``pools`` gives the
-        number of threads of each partition: the maximum (``size``), the
-        threads that run a handler (``busy``), and the threads that were
-        replaced because their handler did not return in time (``hanging``).
-        ``queued`` is the number of objects that wait for a thread. ``tasks``
-        gives, by status, the number of tasks that this process has recorded as
-        ended or stuck. This key is missing if there are no commands or no
-        store. ``members`` lists the identities in the group, and ``counts``
-        gives the number of objects by job and outcome.
+        ``problem`` then gives the reason in one line. ``pools`` describes the
+        pool of each partition: ``size`` is the maximum number of threads,
+        ``busy`` the number of threads that run a handler, ``hanging`` the
+        number of threads that were replaced because their handlers did not
+        return in time, and ``queued`` the number of objects that wait for a
+        thread. ``tasks`` gives, by status, the number of tasks that this
+        process has recorded as ended or stuck. This key is missing if there
+        are no commands or no store. ``members`` lists the identities in the
+        group, and ``counts`` gives the number of objects by job and outcome.
         """
         status = super().status()
         member = self._group_member
@@ -626,12 +627,12 @@ class SchedulerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish the claimed work, and close the connections.
 
-        The call takes at most ``graceful_shutdown_timeout`` minus 2 seconds,
-        so that connections can be closed before the launcher kills the
-        process. It does nothing if the service was not started or is already
+        The call takes at most ``graceful_shutdown_timeout`` minus 2 seconds.
+        Connections can then be closed before the launcher kills the process.
+        The call does nothing if the service was not started or is already
         stopping.
 
-        :param graceful: Ignored. Accepted because oslo.service passes it.
+        :param graceful: Ignored; accepted because oslo.service passes it.
         """
         if not self._started.is_set() or self._stopping.is_set():
             return
@@ -640,22 +641,22 @@ class SchedulerService(lifecycle.Lifecycle):
         self._last_worker = self._clock.monotonic()
         self._draining = True
         if self._group_member is not None:
-            # Leave the ring, but stay in the group: other members take over
-            # the runs of a process that has left the group and cannot renew
-            # their leases.
+            # Leave the ring but stay in the group. If this process left the
+            # group and then could not renew its leases, other members would
+            # take over its runs.
             self._group_member.publish(points=0)
         if self._board is not None:
             notices.unlisten(self._board, self._put_notice)
         self._flow.drain()
-        # Finish the objects that were claimed, because without a store no
-        # other process runs them.
+        # Finish the claimed work, because no other process does this work if
+        # there is no store.
         self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(
                     max(0.0, end - self._clock.monotonic()))):
             self._warn_unfinished('the time for stopping has expired')
         if self._group_member is not None:
-            # Leave only the group of schedulers, since the reports of workers
+            # Leave only the group of the schedulers, since reports of workers
             # may still arrive.
             self._group_member.leave(self._settings.group, timeout=max(
                 0.0, min(lifecycle.CLOSING,

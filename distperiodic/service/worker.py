@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service that runs the batches that schedulers send.
 
-With a store, a run starts only under a lease that the store granted to this
-worker. Without a store, this worker must be certain of its membership when a
-run starts. The bus, the store and the pool have threads of their own. With a
-store, the events of these threads reach the service's main thread through one
-queue.
+With a store, a run starts only under a lease that the store has granted to
+this worker. Without a store, a run starts only while this worker is certain of
+its membership. The bus, the store and the pool have threads of their own. With
+a store, the events of these threads reach the service's main thread through
+one queue.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ LOG = logging.getLogger(__name__)
 
 
 class WorkerService(lifecycle.Lifecycle):
-    """The service that runs the handlers for the batches that schedulers send.
+    """The service that runs handlers for the batches that schedulers send.
 
     The constructor opens no connections, so it may run before a fork.
 
     :param conf: Configuration of the service. Its options are read when the
         service starts.
     :param tasks: Instance of the :class:`.PeriodicTasks` class that the
-        schedulers use.
+        schedulers use, too.
     :param partition: Topic of the jobs that this worker runs.
     :raises ConfigError: oslo.service runs on eventlet, and threads are not
         patched.
@@ -138,10 +138,10 @@ class WorkerService(lifecycle.Lifecycle):
         self._inbox.put(events.Viewed(view))
 
     def _is_busy(self) -> bool:
-        """Return whether handlers run here or may begin to run.
+        """Return whether handlers run here, or may begin to run.
 
-        This includes handlers that have timed out, and runs that the store may
-        still grant.
+        This includes handlers whose runs have timed out, and runs that the
+        store may still grant.
         """
         assert self._run_leases is not None
         return bool(self._executor.busy or self._executor.hanging
@@ -200,13 +200,13 @@ class WorkerService(lifecycle.Lifecycle):
         try:
             view = self._member.view(self._group)
         except exceptions.ViewUnknown:
-            # Other members can see this process's entry before this process
-            # does.
+            # Other members can see the entry of this process before this
+            # process itself can.
             return Refusal.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
             return None
-        # The schedulers may have given the run to another worker.
+        # The schedulers may already have sent the run to another worker.
         return Refusal.NOT_A_MEMBER
 
     def _entry(self) -> str:
@@ -255,8 +255,8 @@ class WorkerService(lifecycle.Lifecycle):
             slots=0 if closed else self._handlers.pools()[self._topic]['size'])
 
     def _work(self) -> None:
-        # Listen before joining: schedulers may send as soon as they see this
-        # worker.
+        # Listen before joining, because schedulers may send as soon as they
+        # see this worker.
         if not self._connect(self._bus, 'the way from the schedulers'):
             return
         self._member.start()
@@ -295,10 +295,10 @@ class WorkerService(lifecycle.Lifecycle):
         The result can be written as JSON. The keys ``member``, ``healthy``,
         ``problem``, ``pools`` and ``tasks`` have the same meaning as for a
         scheduler. ``partition`` is the name of the partition that this worker
-        serves. ``runs`` is the number of objects whose runs have not ended
-        here. ``role`` is the role of this worker in a partition with one
-        active worker: ``starting``, ``standby``, ``active`` or ``stopping``.
-        In other partitions it is None.
+        serves. ``runs`` is the number of objects whose runs here have not
+        ended. ``role`` is the role of this worker, if workers of its partition
+        elect the active worker: ``starting``, ``standby``, ``active`` or
+        ``stopping``. In other partitions it is None.
         """
         standby = self._role.standby if self._started.is_set() else None
         return super().status() | {
@@ -310,13 +310,13 @@ class WorkerService(lifecycle.Lifecycle):
     def start(self) -> None:
         """Start the threads of the service and return at once.
 
-        The service connects in its main thread. A service that was stopped may
+        The service connects in its main thread. A service that was stopped can
         be started again.
 
         :raises ConfigError: An option cannot be used, or the service is
             already started.
-        :raises InvalidMemberId: The option ``member_id`` has characters or a
-            length that a coordination service cannot store.
+        :raises InvalidMemberId: The option ``member_id`` is too long for a
+            coordination service, or has characters that it cannot store.
         """
         self._drained = threading.Event()
         self._pause = threading.Event()
@@ -326,16 +326,17 @@ class WorkerService(lifecycle.Lifecycle):
         """Reject new work, finish the runs in progress, and leave the group.
 
         Runs that have not started are returned to the schedulers. The call
-        takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so that
-        connections can be closed before the launcher kills the process. It
-        does nothing if the service was not started or is already stopping.
+        takes at most ``graceful_shutdown_timeout`` minus 2 seconds.
+        Connections can then be closed before the launcher kills the process.
+        The call does nothing if the service was not started or is already
+        stopping.
 
-        :param graceful: Ignored. Accepted because oslo.service passes it.
+        :param graceful: Ignored; accepted because oslo.service passes it.
         """
         if not self._started.is_set() or self._stopping.is_set():
             return
         self._stopping.set()
-        # Publish zero slots, but stay visible: schedulers then send nothing
+        # Publish zero slots, but stay visible. Schedulers then send nothing
         # more, and do not repeat the runs that are still in progress here.
         self._member.publish(slots=0)
         self._inbox.put(events.Called(self._role.close))
@@ -352,13 +353,13 @@ class WorkerService(lifecycle.Lifecycle):
             self._executor.cancel()
         self._handlers.stop_threads()
         if self._store is not None and not self._is_busy():
-            # Other workers then need not wait for the end of the lease.
+            # Other workers then need not wait until the lease has expired.
             self._inbox.put(events.Called(self._role.depart))
         if self._store is not None and self._serving.is_set():
             self._control.stopped()
             self._flush(end)
-        # Send the reports before leaving the group: schedulers treat a worker
-        # that has left as lost. Reserve a part of the time for leaving.
+        # Send the reports before leaving the group, because schedulers regard
+        # a worker that has left as lost. Reserve some of the time for leaving.
         leave_by = end + lifecycle.CLOSING
         self._bus.close(timeout=self._share(0.4, leave_by))
         self._leave(self._share(1.0, leave_by))
@@ -371,7 +372,7 @@ class WorkerService(lifecycle.Lifecycle):
         LOG.info('worker stopped: member=%s', self._member_id)
 
     def _share(self, share: float, leave_by: float) -> float:
-        """Return the seconds for one step of closing.
+        """Return the number of seconds for one step of closing.
 
         The result is a share of the time that is left until *leave_by*.
         """
@@ -379,12 +380,12 @@ class WorkerService(lifecycle.Lifecycle):
             0.3, share * (leave_by - self._clock.monotonic())))
 
     def _flush(self, end: float) -> None:
-        """Record and report all results, until *end* at the latest."""
+        """Record and report all results; stop at *end*."""
         assert self._store is not None
         handled = threading.Event()
         for _ in range(2):
-            # Do this twice: the reports in the inbox send requests to the
-            # store, and the answers come back through the inbox.
+            # Do this twice, because the reports in the inbox send requests to
+            # the store, and the answers come back through the inbox.
             handled.clear()
             self._inbox.put(events.Called(handled.set))
             handled.wait(max(0.1, end - self._clock.monotonic()))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tooz's drivers, with distperiodic's namespace and helpful error messages.
 
-kazoo retries a connection until its timeout, and then reports the timeout but
-not the cause. So this module records the error of each attempt to connect, and
-reports the error of the last attempt.
+While kazoo cannot connect, it retries until its timeout. Then it reports only
+the timeout and not the cause. So this module records the error of each attempt
+to connect, and reports the error of the last attempt.
 """
 
 import logging
@@ -16,10 +16,10 @@ from typing import Any
 
 # Import tooz here, in the main thread. tooz imports futurist, and futurist
 # imports eventlet if eventlet is installed. The import of eventlet replaces
-# the object by which other threads join the importing thread, so that no
-# thread can join it afterwards. So no thread of distperiodic may be the first
-# to import tooz. eventlet also warns that it is deprecated. The users of
-# distperiodic cannot act on that warning, so suppress it.
+# the object through which other threads join the importing thread. After that,
+# no thread can join the importing thread. So no thread of distperiodic may be
+# the first to import tooz. eventlet also warns that it is deprecated. Suppress
+# this warning, because the users of distperiodic cannot act on it.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
@@ -32,8 +32,8 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
 from distperiodic.core import redaction
 
-# Maximum seconds of one attempt to connect. The membership thread logs the
-# error of a failed attempt, and tries again.
+# Maximum seconds of one attempt to connect. If an attempt fails, the
+# membership thread logs the error and tries again.
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
@@ -64,7 +64,7 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
             f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
             f"install it: pip install 'tooz[{extra}]'") from exc
     if scheme.startswith('etcd3'):
-        # This driver has no option for its namespace.
+        # This driver has no option for the namespace.
         coordinator.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
     elif scheme in PUSHING:
         coordinator.timeout = min(coordinator.timeout, _CONNECT)
@@ -77,8 +77,8 @@ class _Masking(logging.Filter):
     """A filter that removes credentials from log lines.
 
     kazoo logs its requests with all credentials: the user and the password,
-    their digest (in the access rights of the nodes that this process creates),
-    and the password of the session.
+    the digests of both (in the access rights of the nodes that this process
+    creates), and the password of the session.
     """
 
     _SECRETS = tuple(re.compile(pattern) for pattern in (
@@ -102,7 +102,7 @@ _LOG.addFilter(_Masking())
 
 
 class Explainer:
-    """A component that converts a coordinator's errors to helpful messages.
+    """A component that turns a coordinator's errors into helpful messages.
 
     :param coordinator: tooz's coordinator, not started yet.
     :param url: The ``backend_url``.
@@ -160,7 +160,7 @@ class Explainer:
         return None
 
     def _closed(self, causes: list[BaseException]) -> str | None:
-        """Explain a server that closes connections without an answer."""
+        """Explain why a server closes connections without an answer."""
         if not self._place or not any(
                 isinstance(cause, kazoo.ConnectionDropped) and (
                     'broken' in str(cause) or isinstance(

@@ -9,15 +9,16 @@
 A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
 term may end for many reasons: the session expired, an operator deleted the
 entry, the client is stuck with a server that lost its data, or the points
-changed. The remedy is always the same: the process opens its next term. While
-a process has two terms, all members use the entry of the later term. So a
-change of points does not interrupt the membership.
+changed. In each case the process opens its next term. While a process has two
+terms, all members use the entry of the later term. So a change of points does
+not interrupt the membership.
 
 With ``file://``, the entries of dead processes stay on the disk. The driver
-ignores entries that are too old, and each entry is only one small file.
+ignores entries that are too old. Each entry is one small file, so the files
+need little space.
 
-The file is long because one thread owns the whole state: the terms, the groups
-and their views.
+The file is long because one thread owns all of the state: the terms, the
+groups and their views.
 """
 
 import dataclasses
@@ -48,9 +49,9 @@ from distperiodic.core.ring import Ring
 LOG = logging.getLogger(__name__)
 
 # Minimum seconds between two reads of one group. If two hundred processes join
-# at the same time, this limit makes a member compute about twenty views
-# instead of two hundred. The first read after a pause is never delayed, so a
-# member sees a single join at once.
+# at the same time, a member then computes about twenty views instead of two
+# hundred. The first read after a pause is never delayed, so a member sees a
+# single join at once.
 _COALESCE = 0.025
 
 
@@ -61,7 +62,7 @@ class _Group:
     name: str
     #: True if this process is a member, False if it only watches.
     member: bool
-    #: True if this process's entry is, or may be, in the group.
+    #: True if the group contains, or may contain, this process's entry.
     standing: bool = False
     view: View | None = None
     entries: frozenset[str] = frozenset()
@@ -110,8 +111,8 @@ class Membership:
         self._points = points
         self._slots = slots
         self._lock = threading.Lock()
-        # To add a group, replace the whole dictionary: other threads may be
-        # iterating over it.
+        # To add a group, replace the whole dictionary, because other threads
+        # may be iterating over the current one.
         self._groups: dict[str, _Group] = {}
         self._wake = threading.Event()
         self._changed_condition = threading.Condition()
@@ -119,11 +120,10 @@ class Membership:
         self._republish = False
         self._connected = False
         self._thread: threading.Thread | None = None
-        #: Error that prevents this process from joining its groups. None means
-        #: that there is no such error.
+        #: Error that prevents this process from joining its groups, or None.
         self.problem: exceptions.DistperiodicError | None = None
-        #: Session timeout that the server granted, in seconds. None means that
-        #: this process has not connected yet.
+        #: Session timeout that the server granted, in seconds. None until this
+        #: process connects for the first time.
         self.session_timeout: float | None = None
 
     @property
@@ -132,12 +132,12 @@ class Membership:
 
     @property
     def me(self) -> Member:
-        """The current or next entry of this process in its groups."""
+        """The entry under which this process is, or will be, in its groups."""
         return self._me
 
     def join(self, group: str,
              listener: Callable[[View], None] | None = None) -> None:
-        """Join *group*; read its members with :meth:`view`."""
+        """Join *group*. :meth:`view` then returns its members."""
         self._add(group, True, listener)
 
     def watch(self, group: str,
@@ -146,7 +146,7 @@ class Membership:
         self._add(group, False, listener)
 
     def knows(self, group: str) -> bool:
-        """Return whether *group* was joined or is watched."""
+        """Return whether this process has joined *group* or watches it."""
         return group in self._groups
 
     def _add(self, name: str, member: bool,
@@ -161,8 +161,8 @@ class Membership:
                 group.listeners.append(listener)
             if member and not group.member:
                 group.member = True
-                # A term joins groups only when it begins. So the next term
-                # joins this group.
+                # A term joins groups only when it begins, so begin a new term
+                # to join this group.
                 self._republish = True
         self._wake.set()
 
@@ -176,6 +176,7 @@ class Membership:
         """Wait until :meth:`joined` returns True.
 
         :raises DuplicateMember: another live process has this identity.
+        :raises ConfigError: the driver is not installed or rejects the URL.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
         """
         with self._changed_condition:
@@ -193,8 +194,8 @@ class Membership:
     def joined(self) -> bool:
         """Return whether this process is connected and knows its groups.
 
-        The process must have a view of each group, and must be able to trust
-        its views of the groups that it has joined.
+        The process must have a view of each group. It must also be able to
+        trust its views of the groups that it has joined.
         """
         now = self._clock.monotonic()
         return self._connected and all(
@@ -238,8 +239,8 @@ class Membership:
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups, and stop the thread.
 
-        While ZooKeeper is down, the entries of this process stay until its
-        session expires.
+        While the service is unreachable, the entries of this process stay
+        until its session expires.
 
         :param timeout: Maximum seconds to wait.
         """
@@ -254,7 +255,7 @@ class Membership:
                     self._shown, timeout)
         self._notify()
 
-    # -- everything below runs in the thread
+    # -- the membership thread runs everything below
 
     def _run(self) -> None:
         delay = 0.1
@@ -288,8 +289,8 @@ class Membership:
                              None)
             else:
                 if self._republish and not self._stopping.is_set():
-                    # Let the next term join before this term ends, so that
-                    # other members always see an entry of this process.
+                    # Let the next term join before this term ends. Then other
+                    # members always see an entry of this process.
                     old = term
                     broken = False
                     continue
@@ -346,8 +347,8 @@ class Membership:
             # A new client has no watches yet.
             group.changed = True
         while True:
-            # Clear the event before the checks: any change during the checks
-            # then ends the wait below.
+            # Clear the event before the checks, so that any change during the
+            # checks ends the wait below.
             self._wake.clear()
             if self._stopping.is_set() or self._republish:
                 return
@@ -384,8 +385,8 @@ class Membership:
         for group in groups:
             if group.standing and not group.member:
                 if group.view is not None:
-                    # Stop owning objects before the entry disappears and
-                    # another member owns them.
+                    # Stop owning objects before the entry disappears, because
+                    # other members then own them.
                     group.view = dataclasses.replace(
                         group.view, me=None, trusted_until=0.0)
                 term.leave(group.name)
@@ -401,8 +402,8 @@ class Membership:
             if not rivals:
                 term.join(group.name)
                 # If two processes with this identity join at the same time,
-                # the process that writes second sees the entry of the first
-                # process. So at least one of the two detects the conflict.
+                # the second one to write sees the entry of the first. So at
+                # least one of them detects the conflict.
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True
@@ -417,7 +418,7 @@ class Membership:
                 term.leave(group.name)
             waited = self._clock.monotonic() - waited_from
             if waited > term.timeout + 1.0:
-                # The entry of a dead process would have expired by now.
+                # The entry of a dead process would have expired by this time.
                 self._report(exceptions.DuplicateMember(
                     f'member id {self.identity!r} is in use in group '
                     f'{group.name!r} by another live process '
@@ -458,7 +459,7 @@ class Membership:
                 self._notify_listeners(group)
         else:
             self._changed(group, entries, me, until)
-        # This answer proves that the session is alive. So the views of all
+        # This answer proves that the session is alive, so the views of all
         # groups can be trusted for longer.
         for other in self._groups.values():
             if other is not group and other.view is not None:

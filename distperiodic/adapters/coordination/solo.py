@@ -13,8 +13,8 @@ class SoloMembership:
     """A membership with one member, which owns every object."""
 
     def __init__(self, identity: str, points: int, *, clock: ports.Clock):
-        #: The random nonce distinguishes this process from earlier ones with
-        #: the same identity.
+        #: The random nonce distinguishes this process from any earlier process
+        #: with the same identity.
         self.me = Member(identity, secrets.token_hex(8), 1, points)
         self._view = View(
             'alone', (self.me,), Ring({identity: points}), version=1,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One term of membership: a tooz coordinator under one entry.
 
-This file adds features that tooz lacks. It detects the loss of the session,
-knows the session timeout that the server granted, and receives notifications
-of group changes instead of polling ten times a second. It also closes within a
-limited time while the service is unreachable. The first three features use the
-kazoo client inside tooz's driver; with any other driver this file polls at an
-interval.
+This file adds features that tooz lacks. A term detects the loss of the
+session, and knows the session timeout that the server granted. It is notified
+of changes of a group, whereas tooz polls ten times a second. It also closes
+within a limited time while the service is unreachable. The first three
+features need the kazoo client inside tooz's driver. With any other driver, a
+term reads the group at an interval.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from distperiodic.core import redaction
 
 LOG = logging.getLogger(__name__)
 
-#: Fraction of the session timeout for which an answer is trusted. This time
-#: begins when the request is sent. kazoo disconnects from a server that has
-#: been silent for the same fraction of the timeout. The remaining third is a
-#: safety margin: after the full timeout, other members take over.
+#: Fraction of the session timeout for which an answer is trusted, counted from
+#: the sending of the request. After the same fraction, kazoo disconnects from
+#: a server that does not answer. The remaining third is a safety margin: after
+#: the full timeout, other members take over.
 TRUST = 2.0 / 3.0
 
 # Maximum seconds between two attempts to reach a server.
@@ -56,8 +56,8 @@ class Term:
         self._requested_timeout = requested_timeout
         self._interval = interval
         self.next_probe = 0.0
-        #: Monotonic time at which this process sent the last request whose
-        #: answer proved that the session is alive.
+        #: Monotonic time at which this process sent its last request that was
+        #: answered. The answer proved that the session was alive.
         self.heard = clock.monotonic()
         self._closed = False
         #: Attributes of the entry that other processes may read.
@@ -70,7 +70,7 @@ class Term:
 
     @property
     def timeout(self) -> float:
-        """Session timeout: seconds of silence before other members take over.
+        """Session timeout: seconds of silence after which others take over.
         """
         for name in ('_timeout', 'membership_timeout', 'timeout'):
             value = getattr(self._coordinator, name, None)
@@ -82,9 +82,9 @@ class Term:
         try:
             self._coordinator.start(start_heart=False)
         except Exception as exc:
-            # Catch all exceptions: tooz's start() does not wrap the exceptions
-            # of its drivers' libraries. The exceptions of etcd3gw, for
-            # example, have no text.
+            # Catch all exceptions, because tooz's start() does not wrap the
+            # exceptions of the libraries that its drivers use. Those of
+            # etcd3gw, for example, have no text.
             raise self._explainer.explain(exc) from exc
         self.heard = self._clock.monotonic()
 
@@ -102,7 +102,7 @@ class Term:
         return False
 
     def confirm(self) -> None:
-        """Get the server's confirmation that the session is alive.
+        """Obtain the server's confirmation that the session is alive.
 
         If the service pushes changes, the notifications of all earlier changes
         have arrived when this method returns.
@@ -164,7 +164,8 @@ class Term:
         finally:
             if self._coordinator.is_started:
                 # The threads of the driver must still be stopped. tooz's
-                # stop() waits a second for them, so call it in another thread.
+                # stop() waits for them for a second, so call it in another
+                # thread.
                 threading.Thread(target=self._coordinator.stop,
                                  daemon=True).start()
 
@@ -186,21 +187,22 @@ class Term:
 class KazooTerm(Term):
     """A term on ZooKeeper, notified of group changes and session loss.
 
-    A server answers reads from its own copy, even while it is cut off from the
-    other servers and their leader expires the sessions of its clients. So
-    trust is based on a write, to which a quorum has to agree::
+    A server answers reads from its own copy of the data. It may do so even
+    while it is cut off from the other servers, and their leader expires the
+    sessions of its clients. So trust is based on a write, to which a quorum
+    has to agree::
 
         set its own entry ──► answer: a quorum knows the session
         └── sent: trust     └── watches have reported all
             counts from here    changes before this
 
-    All requests and answers go over one connection, in order. If no watch has
-    reported a change when the answer arrives, the members have not changed
-    since they were last read.
+    All requests and answers use one connection and keep their order. If no
+    watch has reported a change when the answer arrives, the members have not
+    changed since they were last read.
 
     A process without an entry has nothing to write. Instead it asks its server
-    to catch up with the leader. The answer proves less: the server and its
-    leader may both be cut off from the other servers.
+    to catch up with the leader. The answer proves less, because the server and
+    its leader may both be cut off from the other servers.
     """
 
     pushes = True
@@ -216,8 +218,8 @@ class KazooTerm(Term):
         self._fired: set[str] = set()
         self._watches: dict[str, Callable[[Any], None]] = {}
         self._lost = False
-        # By default, kazoo doubles the pause between two attempts to connect,
-        # up to a minute. Then it could take a minute to reconnect to a server
+        # By default, kazoo doubles the pause after each attempt to connect, up
+        # to a minute. It could then take a minute to reconnect to a server
         # that is available again.
         self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
         self._client.add_listener(self._on_state)
@@ -240,8 +242,8 @@ class KazooTerm(Term):
 
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
             # kazoo calls this for the handshake only. A server that has just
-            # begun to listen may not answer the handshake. kazoo would then
-            # wait for the answer until the end of the session timeout.
+            # begun to listen may not answer the handshake. Without this limit,
+            # kazoo would wait for the answer for the whole session timeout.
             return invoke(min(timeout, max(1.0, self._requested_timeout / 3)),
                           *args, **kwargs)
 
@@ -252,8 +254,8 @@ class KazooTerm(Term):
         return self._granted or self._requested_timeout
 
     def _on_state(self, state: str) -> None:
-        # This runs in kazoo's thread: record the state only, and let the
-        # membership thread act on it.
+        # kazoo calls this in its own thread. Only record the state, and let
+        # the membership thread act on it.
         if state == 'LOST':
             self._lost = True
         self._wake.set()
@@ -270,14 +272,13 @@ class KazooTerm(Term):
         if self._stopping.is_set():
             raise TermLost('stopping')
         # A server may start a new session without reporting the loss of the
-        # old session (ClickHouse Keeper did), so compare the session's id as
-        # well.
+        # old one, as ClickHouse Keeper did. So compare the session's id, too.
         if self._lost or self._client_id() not in (None, self._session):
             raise TermLost('the session has expired')
         silent = self._clock.monotonic() - self.heard
         if silent > self.timeout * 1.5:
-            # Either the session has expired by now, or the server has
-            # restarted with older data and rejects this client forever.
+            # Either the session has expired by now, or the server restarted
+            # with older data and will always reject this client.
             raise TermLost(f'no answer for {silent:.1f} s')
 
     def changed(self, group: str) -> bool:
@@ -289,7 +290,8 @@ class KazooTerm(Term):
             def watch(event: Any) -> None:
                 self._fired.add(group)
                 self._wake.set()
-            # Pass the same function each time: kazoo keeps watchers in a set.
+            # Pass the same function each time, because kazoo keeps watchers in
+            # a set.
             self._watches[group] = watch
         path = self._path_of(group.encode())
         # Clear the mark before the request: a later change sets it again.
@@ -319,9 +321,9 @@ class KazooTerm(Term):
         except kazoo.NoNodeError:
             raise TermLost('the entry of this process is no longer in its '
                            'group') from None
-        # kazoo has received the notifications of all earlier changes before
-        # this answer. Their callbacks may still be queued, so wait until
-        # the queue has reached the callback that is added here.
+        # Before this answer, kazoo has received the notifications of all
+        # earlier changes. Their callbacks may still be queued, so append a
+        # callback to the queue and wait for it.
         delivered = threading.Event()
         self._client.handler.dispatch_callback(
             states.Callback('watch', delivered.set, ()))
@@ -356,8 +358,8 @@ class KazooTerm(Term):
                 raise self._explainer.explain(exc) from exc
 
     def _end(self) -> None:
-        # ZooKeeper removes the entries when the session ends, so there is no
-        # need to leave each group. tooz's stop() would wait for an answer
+        # ZooKeeper removes the entries at the end of the session, so it is not
+        # necessary to leave each group. tooz's stop() would wait for an answer
         # forever.
         self._client.stop()
         self._client.close()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation and completion of coordination service URLs.
+"""Validation and completion of the URLs of coordination services.
 
 tooz and its drivers ignore any part of a URL that they do not know: a path, a
 misspelt option, a certificate without ``use_ssl``. As a result, two services
-that should be separate could share one group, or traffic would not be
-encrypted. So this module rejects a URL with such a part.
+that should be separate could share one group, or traffic could be unencrypted.
+So this module rejects a URL that has such a part.
 """
 
 import difflib
@@ -18,8 +18,8 @@ from oslo_utils import strutils
 from distperiodic import exceptions
 from distperiodic.core import redaction
 
-#: The namespace of distperiodic's groups. It separates them from groups that
-#: a service may keep in the same place.
+#: The namespace of distperiodic's groups. It separates them from the groups of
+#: other services in the same coordination service.
 NAMESPACE = 'distperiodic'
 
 #: URL schemes of the drivers that have group membership, each with the option
@@ -165,7 +165,7 @@ _OPTIONS: dict[str, dict[str, _Check]] = {
     'file': {'timeout': _seconds}, 'redis': _REDIS,
     'etcd3+http': _ETCD, 'etcd3+https': _ETCD,
 }
-#: Options that have no effect alone, each with the option that it needs.
+#: Options that have no effect alone, each with the option that it requires.
 _NEEDS = {
     'zookeeper': (('ca', 'use_ssl'), ('certfile', 'use_ssl'),
                   ('keyfile', 'use_ssl'), ('verify_certs', 'use_ssl'),
@@ -236,8 +236,8 @@ def complete_url(url: str, seconds: float) -> str:
     elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
         added.append(f'namespace={NAMESPACE}')
     if _DRIVERS[scheme] not in given:
-        # tooz accepts whole seconds only. Round the timeout: truncation could
-        # shorten it by almost a second, and other members would take over too
-        # early.
+        # tooz accepts whole seconds only. Round the timeout, because
+        # truncation could shorten it by almost a second. Other members would
+        # then take over too early.
         added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
     return f'{before}?{"&".join(added)}' if added else before

@@ -12,8 +12,9 @@ LOG = logging.getLogger(__name__)
 
 
 class LocalBus:
-    """A bus that calls the worker of its own process directly. See
-    :class:`distperiodic.ports.WorkBus`.
+    """A bus that passes batches directly to the worker of its own process.
+
+    See :class:`distperiodic.ports.WorkBus`.
 
     :param accept: Passes a batch to the worker of this process.
     :param here: Names of the jobs that run in this process.

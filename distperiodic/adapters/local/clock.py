@@ -11,7 +11,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
     if hasattr(time, 'CLOCK_BOOTTIME'):
-        # CLOCK_BOOTTIME advances while the machine is suspended, and
+        # CLOCK_BOOTTIME advances while the machine is suspended, but
         # CLOCK_MONOTONIC does not. After a suspension, a member must notice
         # that its session may have expired.
         def monotonic(self) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue that calls a store directly, in the thread of the caller."""
+"""Queue that calls a store directly in the caller's thread."""
 
 from collections.abc import Callable
 from typing import TypeVar

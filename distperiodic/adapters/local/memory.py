@@ -2,10 +2,10 @@
 """Claims in this process's memory.
 
 The store records the decisions of one member. It prevents that member from
-starting a tick twice, and from starting a second run of an object while a run
-of this object is in progress. The store contains nothing about other members,
-so only the ring decides which member runs an object. The contents are lost
-when the process ends.
+starting a tick twice, and from starting a run of an object while another run
+of the object is in progress. The store knows nothing about other members, so
+only the ring decides which member runs an object. The contents are lost when
+the process ends.
 
 The file is long because it has one method for each operation of the port.
 """
@@ -58,9 +58,9 @@ class MemoryClaimStore:
     only the thread of its flow may use it.
 
     Only one member uses the store. So a claim for a tick before the last
-    claimed tick means that the clock was set back. The claim is granted,
-    because otherwise the object would not run until the clock has caught up.
-    The expiry of leases depends on a clock that does not jump.
+    claimed tick means that the clock was set back. The claim is granted.
+    Otherwise the object would not run until the clock had caught up. The
+    expiry of leases depends on a clock that does not jump.
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:
@@ -183,8 +183,8 @@ class MemoryClaimStore:
         rows = self._rows_of(job)
         lease_row = self._leases.get(lease)
         if not self._in_force(job, schedule):
-            # Return the claims that an earlier call acquired: the answer to
-            # that call may have been lost.
+            # Return the claims that an earlier call acquired, because its
+            # answer may have been lost.
             return Claimed([_claim_of(key, row) for key, row in (
                 lease_row.rows.items() if lease_row else ())], [], 0, [], [],
                 outdated=True)
@@ -237,12 +237,12 @@ class MemoryClaimStore:
                     behind.append(key)
                     continue
                 # The row does not contain the fence of its last claim. So use
-                # a fence above all fences of the tick of that claim.
+                # a fence above all possible fences of the tick of that claim.
                 fence = max(newest, first_fence(row.tick) + FENCES)
             elif row.tick == tick or settled == tick:
                 if row.lease is lease_row and row.state is State.CLAIMED:
-                    # An earlier call acquired this claim, but the answer
-                    # to that call was lost.
+                    # An earlier call acquired this claim, but its answer was
+                    # lost.
                     won.append(_claim_of(key, row))
                     known += 1
                 continue
@@ -279,7 +279,7 @@ class MemoryClaimStore:
     def _in_force(self, job: str, schedule: str) -> bool:
         """Return whether *schedule* is the job's schedule in force.
 
-        Return True as well if *schedule* is empty, or if the job has no
+        The result is also True if *schedule* is empty, or if the job has no
         schedule in force.
         """
         return not schedule or self._schedules.get(
@@ -289,7 +289,7 @@ class MemoryClaimStore:
         return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
 
     def _leave(self, key: str, row: ClaimRow) -> None:
-        """Remove *row* from its lease, and an empty lease from the store."""
+        """Remove *row* from its lease. Remove the lease if it is empty."""
         lease_row = row.lease
         lease_row.rows.pop(key, None)
         if not lease_row.rows:
@@ -303,7 +303,10 @@ class MemoryClaimStore:
 
     def _standing(self, lease: str, objects: Iterable[str],
                   move: Move) -> Iterator[tuple[str, ClaimRow]]:
-        """Yield the claims of *objects* in *lease* that can make *move*."""
+        """Yield those claims of *objects* that are in *lease*.
+
+        Leave out claims that cannot make *move*.
+        """
         lease_row = self._leases.get(lease)
         if lease_row is not None:
             before = MOVES[move][0]
@@ -321,8 +324,8 @@ class MemoryClaimStore:
             return []
         target = self._leases.get(into)
         if target is not None:
-            # The lease exists: either another holder has created it, or an
-            # earlier call of this holder, whose answer was lost.
+            # The lease exists. Either another holder created it, or an earlier
+            # call of this holder did, and its answer was lost.
             return [_claim_of(key, target.rows[key]) for key in objects
                     if key in target.rows and target.holder == holder]
         lease_row = self._leases.get(lease)
@@ -378,9 +381,9 @@ class MemoryClaimStore:
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:
         after = MOVES[move][1]
-        # A caller repeats a call whose answer was lost before it makes another
-        # call. So it is enough to remember the last call. The repeated call
-        # also returns the claims that the first attempt ended.
+        # If the answer to a call is lost, the caller repeats the call before
+        # it makes another one. So it is enough to remember the last call. A
+        # repeated call also returns the claims that the first attempt ended.
         last, ending, ended = self._ended
         if last != lease or ending is not after:
             self._ended = lease, after, (ended := set())
@@ -412,8 +415,7 @@ class MemoryClaimStore:
             return self._end(keys, lease, Move.BURY)
         target = self._leases.get(into)
         if target is not None:
-            # An earlier call moved these claims, and the answer to that call
-            # was lost.
+            # An earlier call moved these claims, but its answer was lost.
             return {key for key in keys if key in target.rows}
         target = LeaseRow(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
@@ -445,8 +447,8 @@ class MemoryClaimStore:
             if not isinstance(row, ClaimRow):
                 continue
             if row.lease is target:
-                # An earlier call reclaimed this object, and the answer to that
-                # call was lost.
+                # An earlier call reclaimed this object, but its answer was
+                # lost.
                 reclaimed.append(_claim_of(key, row))
             elif row.lease.id in leases and row.state in _RECLAIMED_FROM:
                 reclaimed.append(
@@ -493,7 +495,7 @@ class MemoryClaimStore:
                    lease_row.until <= now or (
                        lease_row.holder in lost
                        and lease_row.until <= unheard))]
-        # True if an earlier call created leases and its answer was lost.
+        # True if an earlier call created leases, and its answer was lost.
         ours = any([name.startswith(into) for name in self._leases])
         if not due and not ours:
             return []

@@ -16,9 +16,9 @@ from distperiodic.core.claim import first_fence
 from distperiodic.core.ring import positions_of
 
 new_tuple = tuple.__new__
-# Number of delisted objects that a job may have before any of them is
-# forgotten. A delisted object needs little memory, and forgetting requires a
-# pass over all rows.
+# Number of delisted objects of a job above which some are forgotten. A
+# delisted object needs little memory, and forgetting requires a pass over all
+# rows.
 KEPT = 10_000
 # Maximum number of ticks of a job for which the number of settled objects is
 # kept.
@@ -26,7 +26,7 @@ TICKS = 1000
 
 
 class LeaseRow:
-    """A lease: its holder, its claims and when it expires."""
+    """A lease, with its holder, its claims and its expiry time."""
 
     __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
 
@@ -47,8 +47,8 @@ class EndedClaim(NamedTuple):
     instance.
     """
 
-    #: Last tick for which the object was claimed, or its first watermark if it
-    #: was never claimed.
+    #: Last tick for which the object was claimed. If the object was never
+    #: claimed, this is its first watermark.
     tick: int
     settled: int
     #: None means not listed.
@@ -78,10 +78,11 @@ class ClaimRow:
 class JobRows(dict[str, 'ClaimRow | EndedClaim']):
     """The objects of one job.
 
-    An object with an open claim has a ClaimRow; other objects have an
-    EndedClaim. When a claim ends, its ClaimRow is kept in two cases: if its
-    fence cannot be derived from the tick (the clock was set back), or if the
-    claim had more than one attempt and did not end as done.
+    An object with an open claim has a ClaimRow, and any other object has an
+    EndedClaim. There are two exceptions, in which the ClaimRow is kept when
+    the claim ends. In the first, the fence cannot be derived from the tick,
+    because the clock was set back. In the second, the claim had more than one
+    attempt and did not end as done.
     """
 
     __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
@@ -92,10 +93,10 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         #: Delisted objects, each with the instant of the catalogue reading
         #: that no longer contained the object.
         self.delisted: dict[str, int] = {}
-        #: Number of delisted objects above which the next delist() forgets
-        #: some.
+        #: Number of delisted objects above which delist() forgets some.
         self.forget_at = KEPT
-        #: A lower bound for new fences, above all fences of forgotten objects.
+        #: A lower bound for new fences, above the fences of all forgotten
+        #: objects.
         self.floor = 0
         #: Number of objects that were claimed or skipped, by tick.
         self.settled: collections.Counter[int] = collections.Counter()

@@ -34,7 +34,7 @@ _LONGEST_PATH = 100
 
 
 class Place(NamedTuple):
-    """The location of the sockets of one group, beside its SQLite file."""
+    """The location of the sockets of one group, beside the SQLite file."""
 
     directory: pathlib.Path
     #: First part of the names of the sockets.
@@ -42,9 +42,9 @@ class Place(NamedTuple):
 
 
 def place_of(connection: str, group: str) -> Place | None:
-    """Return the place of the sockets.
+    """Return the place of the group's sockets.
 
-    None means that the store is not a SQLite file, so there are no sockets.
+    None means that the store is not a SQLite file, and has no sockets.
 
     :param connection: URL of the store.
     """
@@ -58,7 +58,7 @@ def place_of(connection: str, group: str) -> Place | None:
 
 
 class Listener:
-    """A socket at *place* that receives the ids of tasks.
+    """A socket at *place* on which the ids of tasks arrive.
 
     :param notified: Receives the ids of tasks, in a thread of this object. It
         must not block.

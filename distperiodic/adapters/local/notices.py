@@ -25,7 +25,7 @@ _listeners: dict[Key, list[tuple[
 
 
 def listen(key: Key, listener: Listener) -> None:
-    """Call *listener* with the ids of tasks that are submitted or changed.
+    """Call *listener* with the ids of submitted or changed tasks.
 
     The tasks may be submitted or changed by this process, or by another
     process that uses the same SQLite file. *listener* must not block.

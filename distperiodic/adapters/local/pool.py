@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thread pools that run handlers, by priority and then round-robin.
 
-The threads are daemons: a handler that never returns must not keep the
-process from exiting. The thread of a handler that hangs can be written off.
-Then another thread replaces it, and the written-off thread ends if its handler
+The threads are daemons, because a handler that never returns must not keep the
+process from exiting. If a handler hangs, its thread can be written off.
+Another thread then replaces the written-off thread, which ends if its handler
 returns.
 
 Threads are woken one at a time: a thread that takes a chunk and leaves work in
@@ -27,15 +27,15 @@ LOG = logging.getLogger(__name__)
 class Source(Protocol):
     """Work in chunks, which several threads may run.
 
-    The pool takes one chunk at a time from each source of a priority, in turn.
-    So a large source does not delay other sources.
+    The pool takes one chunk at a time from each source of the same priority,
+    in turn. So a large source does not delay the others.
     """
 
     def take(self) -> tuple[Any, bool]:
         """Return a chunk to run, and True if more chunks are left.
 
         The chunk is None if no chunk is left. The pool holds its lock during
-        the call, so the method must be quick.
+        the call, so this method must return quickly.
         """
 
     def run(self, chunk: Any) -> object:
@@ -66,7 +66,7 @@ class Pool:
         self._threads: set[int] = set()
         #: Threads that were written off but still run.
         self._hanging: set[int] = set()
-        #: Number of idle threads that were not woken yet.
+        #: Number of idle threads that have not been woken.
         self._waiting = 0
         #: Number of threads that were woken or started, but have not reached
         #: the queue yet.
@@ -128,9 +128,9 @@ class Pool:
     def status(self) -> dict[str, int]:
         """Return the numbers of threads.
 
-        ``size`` is the maximum number, ``busy`` the number of threads that run
-        a chunk, and ``hanging`` the number of written-off threads that still
-        run.
+        ``size`` is the maximum number of threads, ``busy`` the number of
+        threads that run a chunk, and ``hanging`` the number of written-off
+        threads whose handlers have not returned.
         """
         with self._lock:
             return {
@@ -145,7 +145,7 @@ class Pool:
             self._ready.notify_all()
 
     def _wake_one(self) -> None:
-        """Wake an idle thread, or start one if the pool is not full."""
+        """Wake an idle thread. If none is idle, start one if there is room."""
         if self._waiting:
             self._waiting -= 1
             self._coming += 1
@@ -194,15 +194,15 @@ class Pool:
     def _next(self, me: int) -> tuple[Source | None, Any]:
         """Return the next source and chunk.
 
-        The source is None if this thread has to end.
+        The source is None if this thread must end.
         """
         while True:
             if len(self._threads) > self.size:
                 self._threads.discard(me)
             if me not in self._threads:
-                # This thread is surplus, or was written off and its handler
-                # has returned. If the thread was woken for work, another
-                # thread must take that work.
+                # This thread is surplus, or it was written off and its handler
+                # has returned. If this thread was woken for work, another
+                # thread must do that work.
                 self._hanging.discard(me)
                 if self._queue and not self._coming:
                     self._wake_one()
@@ -230,7 +230,7 @@ class Pool:
 class Pools:
     """One pool per partition, with the interface of :class:`Pool`.
 
-    Hanging handlers of one partition take no threads from other partitions.
+    Handlers that hang in one partition take no threads from the others.
 
     :param sizes: Maximum number of threads of each pool, by partition.
     """

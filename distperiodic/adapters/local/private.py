@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private state directory of a service, not writable by other users.
+"""State directory of a service, to which other users cannot write.
 
-By default, it is below the directory for temporary files. There, any user
-could create the directory first, or put a symbolic link in its place.
+By default, the directory is below the directory for temporary files. There,
+any user could create it first, or put a symbolic link in its place.
 """
 
 import os
@@ -22,8 +22,8 @@ def make_directory(path: str) -> None:
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # Use lstat(), which does not follow a symbolic link, to detect and
-        # reject a link. The owner of a link could change its target later.
+        # lstat() does not follow a symbolic link, so it detects a link, which
+        # is then rejected. The owner of a link could change its target later.
         found = os.lstat(path)
         above = os.stat(os.path.dirname(os.path.abspath(path)))
     except OSError as exc:

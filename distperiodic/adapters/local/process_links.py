@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between a service and the processes in which its handlers run.
+"""Links between a service and its processes, which run the handlers.
 
 ::
 
@@ -7,17 +7,17 @@
       Hub ◄── begin, progress ─────────────── Link
       Hub ─── state and time limit of a run ► Link
 
-Each process connects once, to a socket that only this service's processes can
+Each process connects once, to a socket that only processes of this service can
 use. Both ends are idle while the process runs no handler.
 
 Each run has a time limit. The service sends the limit with each message, and
-extends it when it renews the lease of the run. At the limit, the process ends
+extends it when the lease of the run is renewed. At the limit, the process ends
 itself. So even if the service is suspended or the link breaks, a handler does
 not continue while the next attempt runs. A broken link affects only the runs
-of its own process. The results of these runs still arrive, because they are
+of its own process. The results of these runs still arrive, because results are
 not sent over the link.
 
-Each end has a thread for each connection.
+Each end starts a thread for each connection.
 """
 
 import contextlib
@@ -42,8 +42,7 @@ LOG = logging.getLogger(__name__)
 # Seconds between two messages from the service during a run.
 _EVERY = 0.5
 # Seconds without a message from the service after which a handler must assume
-# that the lease of its run has expired. The service may be suspended, and then
-# it does not renew the lease.
+# that the lease of its run has expired. A suspended service renews no lease.
 _SILENT = 3.0
 
 #: Exit code of a process that ended because the lease of its run had ended.
@@ -53,11 +52,11 @@ LEASE_ENDED = 111
 class Hub:
     """The service's end of all links of one pool of processes.
 
-    :raises ConfigError: Its socket cannot be created.
+    :raises ConfigError: The socket of the hub cannot be created.
     """
 
     def __init__(self) -> None:
-        #: Secret without which no process can connect.
+        #: Secret that a process needs to connect.
         self.key = os.urandom(32)
         try:
             # No other user can enter this directory.
@@ -97,8 +96,8 @@ class Hub:
         try:
             yield number
         finally:
-            # The result contains the latest progress. Progress that arrives
-            # after the result is older, so ignore it.
+            # The result contains the latest progress. Ignore progress that
+            # arrives after the result, because it is older.
             with self._lock:
                 del self._contexts[number]
 
@@ -107,8 +106,8 @@ class Hub:
             try:
                 connection = self._listener.accept()
             except (OSError, EOFError, multiprocessing.AuthenticationError):
-                # A process was killed while it was connecting, or the service
-                # has no file descriptor left, or the listener is closed.
+                # A process was killed while it was connecting, the service has
+                # no file descriptor left, or the listener is closed.
                 self._closing.wait(_EVERY)
                 continue
             threading.Thread(

@@ -24,9 +24,9 @@ class ProcessSlot:
     """This process's number among the processes of one kind on this host.
 
     The number is the lowest free number. So a restarted process gets the
-    number of the process that it replaces, and therefore the same place on the
+    number of the process that it replaces, and hence the same points on the
     ring. A lock on a file reserves the number. The kernel releases the lock
-    when the process ends for any reason.
+    when the process ends, for whatever reason.
 
     :param path: Directory for the lock files.
     :raises ConfigError: the directory cannot hold lock files, or is not
@@ -38,7 +38,7 @@ class ProcessSlot:
         private.make_directory(path)
         try:
             for number in range(10000):
-                # Use POSIX locks and not flock: a forked child does not
+                # Use POSIX locks instead of flock. A forked child does not
                 # inherit them, so it cannot keep the slot of a dead parent.
                 handle = private.open_file(
                     os.path.join(path, f'{kind}.{number}.lock'))
@@ -49,9 +49,9 @@ class ProcessSlot:
                     continue
                 if (path, kind, number) in _SLOTS:
                     # Another slot of this process has this number. The lock
-                    # did not fail, because a process does not conflict with
-                    # its own POSIX locks. Leave the handle open: closing it
-                    # would release the lock of the other slot.
+                    # did not fail, because POSIX locks of one process do not
+                    # conflict. Do not close the handle, because that would
+                    # release the lock of the other slot.
                     continue
                 self._key = (path, kind, number)
                 _SLOTS.add(self._key)

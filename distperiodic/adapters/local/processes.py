@@ -2,13 +2,13 @@
 """Processes in which the handlers of a partition run.
 
 A handler that takes too long is killed with its process, and another process
-replaces the killed one. The processes are started by ``spawn``, so they share
-nothing with the service: each process builds its own instance of the tasks, as
+replaces it. The processes are started by ``spawn``, so they share nothing with
+the service. Each process builds its own instance of the tasks, as
 ``CLASS(conf)``. Progress and cancellation are sent over a separate link.
 
 A single thread starts all pools and their processes, and lives as long as the
-service. This is necessary because the processes set PR_SET_PDEATHSIG: the
-kernel kills such a process when the thread that started it ends.
+service. This is necessary because each process sets PR_SET_PDEATHSIG: the
+kernel kills it when the thread that started it ends.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ LOG = logging.getLogger(__name__)
 
 # Maximum number of pools that are tried for one run.
 _TRIES = 3
-# prctl(2): the signal that this process gets when its parent dies.
+# prctl(2): set the signal that this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -84,8 +84,7 @@ class Call(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """An exception of a handler, as text: the exception may not be picklable.
-    """
+    """An exception of a handler, as text, since it may not be picklable."""
 
     kind: str
     text: str
@@ -95,7 +94,7 @@ class _Failed(NamedTuple):
 
 
 class _HandlerTraceback(Exception):
-    """Traceback of a handler in its process, as the cause of its error."""
+    """The traceback of a handler in its process; the cause of its error."""
 
     def __str__(self) -> str:
         return f'\n{self.args[0]}'
@@ -135,8 +134,8 @@ class Processes:
         self._lock = threading.Lock()
         self._closed = False
         self._pool: Any = None
-        #: Pools to start, each with an event that is set once the pool is
-        #: started. None ends the thread.
+        #: Pools to start, each with an event that is set after the start. None
+        #: ends the thread.
         self._starts: queue.SimpleQueue[
             tuple[Any, threading.Event] | None] = queue.SimpleQueue()
         threading.Thread(target=self._start_pools, daemon=True,
@@ -174,8 +173,8 @@ class Processes:
     def _run_in_pool(self, *args: Any, timeout: float | None) -> Any:
         """Run a call in a process, and return the result.
 
-        :raises ChildProcessError: Each process ends as soon as it starts, or
-            the service stops.
+        :raises ChildProcessError: Each process ended as soon as it had
+            started, or the service stops.
         """
         pool = None
         for _ in range(_TRIES):
@@ -183,8 +182,8 @@ class Processes:
             if pool is None:
                 break
             # If a process dies while no process has a run, the whole pool
-            # breaks. A run that was scheduled at that time has not begun, so
-            # it is scheduled again in another pool.
+            # breaks. A run that is being scheduled at that time has not begun,
+            # so schedule it in another pool.
             try:
                 future = pool.schedule(_run, args=args, timeout=timeout)
             except RuntimeError:
@@ -262,8 +261,8 @@ _link: process_links.Link | None = None
 def _begin(recipe: Recipe) -> None:
     """Prepare a new process."""
     global _tasks, _namespace, _link
-    # Ctrl-C sends SIGINT to all processes of a terminal. Ignore it: the
-    # service ends this process.
+    # Ctrl-C sends SIGINT to all processes of a terminal. Ignore it, because
+    # the service ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == 'linux':
         # A handler that hangs must not outlive a service that was killed.

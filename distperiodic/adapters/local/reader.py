@@ -21,10 +21,10 @@ LOG = logging.getLogger(__name__)
 
 
 class CatalogueMethods:
-    """Runner of catalogue methods in the thread of the caller.
+    """Component that calls catalogue methods in the thread of its caller.
 
     Objects with an invalid id, or with an invalid schedule of their own, are
-    left out and logged; the other objects run.
+    left out and logged. The other objects run.
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param sort: True sorts the catalogue for the scheduler, which takes
@@ -37,7 +37,7 @@ class CatalogueMethods:
         self._sort = sort
         self._known: dict[str, catalogue.Catalogues] = {}
         self._seen: dict[str, catalogue.Catalogue] = {}
-        #: The last log text about the objects that a job leaves out.
+        #: The last logged text about the objects that were left out, by job.
         self._left_out: dict[str, str] = {}
         self._takes_arcs: dict[str, bool] = {}
 
@@ -46,9 +46,8 @@ class CatalogueMethods:
                         bool]:
         """Call the catalogue method of *job*.
 
-        :returns: the catalogue, the schedules of the objects that have a
-            schedule of their own, and True if the catalogue contains only the
-            objects on *arcs*.
+        :returns: the catalogue; the schedules of the objects that have their
+            own; and True if the catalogue contains only the objects on *arcs*.
         :raises InvalidObject: The method does not return objects.
         """
         method = self._method(job.name)
@@ -82,8 +81,8 @@ class CatalogueMethods:
                     'once per tick; give each object a unique id',
                     job.name, job.objects, duplicate)
         if self._sort:
-            # Sorting takes long, so sort here and not in the thread of the
-            # flow.
+            # Sorting takes long, so sort in this thread and not in the thread
+            # of the flow.
             found.index()
             if job.spread:
                 found.by_phase(job.schedule.period_us(tick))
@@ -116,13 +115,13 @@ class ThreadReader:
     :class:`distperiodic.ports.CatalogueReader`.
 
     A job has at most one read in progress, so there are at most as many
-    threads as jobs with objects. They are daemon threads: a method that never
-    returns blocks neither another job nor the end of the process.
+    threads as jobs with objects. The threads are daemons: a method that never
+    returns does not delay other jobs or the end of the process.
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param answer: Called in the thread that has read the catalogue, with the
-        job, the ticket, and either an exception or the result of
-        :meth:`CatalogueMethods.read`.
+        job, the ticket, and either the result of :meth:`CatalogueMethods.read`
+        or an exception.
     :param sort: True sorts the catalogue for the scheduler, which takes
         seconds for a million objects.
     """

@@ -4,9 +4,9 @@
 Calls run in order. While the store is unreachable, a call is retried until the
 store answers, and later calls wait in a queue. To keep the queue short, the
 flow requests no further ticks of a job while the queue contains a call for
-this job. The queue can still grow long when a big job catches up on many
-ticks, or when a call waits for locked rows. Renewals of leases do not wait in
-this queue: they have their own thread and connection::
+this job. The queue may nevertheless become long while a big job catches up on
+many ticks, or while a call waits for locked rows. Renewals of leases do not
+wait in this queue. They have a thread and a connection of their own::
 
                     +-- urgent ---> thread --> connection --+
     flow -- submit -+                                       +--> database
@@ -42,8 +42,8 @@ class _Call(NamedTuple):
 class StoreThread:
     """Queues of calls to a store; see :class:`distperiodic.ports.StoreQueue`.
 
-    :param connect: Creates a store. Each thread calls it, and retries until
-        it succeeds.
+    :param connect: Creates a store. Each thread calls this function until it
+        succeeds.
     :param deliver: Runs a function in the thread of the flow.
     """
 
@@ -63,7 +63,7 @@ class StoreThread:
 
     @property
     def problem(self) -> Exception | None:
-        """The error of an unreachable store; None means that it works."""
+        """The error of an unreachable store, or None if it is reachable."""
         return self._ordered.problem or self._urgent.problem
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class StoreThread:
 
 
 class _CallQueue:
-    """One thread with one store, which runs calls one after the other."""
+    """One thread with one store, which makes the calls one after the other."""
 
     def __init__(self, name: str, connect: Callable[[], ports.ClaimStore],
                  deliver: Callable[[Callable[[], None]], None],
@@ -186,7 +186,5 @@ class _CallQueue:
         return None
 
     def _other_is_away(self) -> bool:
-        """Return whether the other queue has logged that the store is
-        unreachable.
-        """
+        """Return whether the other queue has already logged the outage."""
         return self.other is not None and self.other.problem is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of workflow files in YAML or JSON, which locates each error.
+"""Reader of workflow files in YAML or JSON, which reports where errors are.
 
 A file whose name ends with ``.json`` is read as JSON, and any other file as
 YAML 1.1. A YAML parser would read some values of JSON differently, such as
@@ -68,8 +68,7 @@ def _place(text: str, offset: int) -> str:
 # -- JSON
 
 def _read_json(text: str) -> tuple[Any, definitions.Locate]:
-    """Return the value of a JSON text, and the function that locates its
-    parts.
+    """Return the value of a JSON text, and a function that locates its parts.
 
     :raises _Unreadable: The text is not JSON, or has a key twice.
     """
@@ -145,7 +144,7 @@ _DECODER = json.JSONDecoder(parse_int=_integer)
 # -- YAML
 
 class _Loader(yaml.SafeLoader):
-    """Loader that locates values which Python cannot represent.
+    """Loader that locates the values that Python cannot represent.
 
     It also limits the depth of the values.
     """
@@ -174,8 +173,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _read_yaml(text: str) -> tuple[Any, definitions.Locate]:
-    """Return the value of a YAML text, and the function that locates its
-    parts.
+    """Return the value of a YAML text, and a function that locates its parts.
 
     :raises _Unreadable: The text is not YAML, has a key twice, or has a key
         that is not text.
@@ -210,16 +208,16 @@ def _mark(mark: Any) -> str:
 
 
 def _check_keys(node: Any, depth: int, checked: dict[int, int]) -> None:
-    """Check that each key of a dictionary is text, and occurs once.
+    """Check that each key of a dictionary is text and occurs only once.
 
     YAML itself would accept a repeated key, and use its last value.
 
     :param depth: Number of values around *node*. A value that contains itself
         is infinitely deep.
     :param checked: Greatest depth at which each node was checked, by the
-        identity of the node. An alias makes a node part of several others.
-    :raises _Unreadable: A key is not text, or occurs twice. Or the values are
-        nested too deeply.
+        identity of the node. A node with an alias is part of several others.
+    :raises _Unreadable: A key is not text, a key occurs twice, or the values
+        are nested too deeply.
     """
     if checked.get(id(node), -1) >= depth:
         return

@@ -2,9 +2,9 @@
 """Message bus for work and reports, over any broker that has a driver.
 
 This module encodes, signs and checks the messages. A driver sends and receives
-them; the scheme of ``transport_url`` selects the driver (module ``drivers``).
+them. The scheme of ``transport_url`` selects the driver (module ``drivers``).
 The modules ``outbox`` and ``report_outbox`` handle failures of the broker. No
-client of a broker is imported before ``start()``.
+client of a broker is imported before ``start()`` is called.
 """
 
 import abc
@@ -57,7 +57,7 @@ class _Bus(abc.ABC):
     """
 
     _connection: Carrier | None = None
-    # The last connection whose opening failed.
+    # The last connection that could not be opened.
     _failed_connection: Carrier | None = None
     _outbox: BatchOutbox | ReportOutbox | None = None
     _replies: ReplyOutbox | None = None
@@ -77,7 +77,7 @@ class _Bus(abc.ABC):
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        #: Membership entry of this process, from any of its terms.
+        #: Entry of this process in its group, from any term of the process.
         self.me = me
         self._keys = tuple(keys)
         self._quorum = quorum
@@ -103,8 +103,8 @@ class _Bus(abc.ABC):
         :param timeout: Maximum duration of the call, in seconds.
         :raises ConfigError: the transport URL is invalid, or the bus is
             started already.
-        :raises BusUnavailable: no broker accepted the connection; start() may
-            be called again.
+        :raises BusUnavailable: no broker accepted the connection. start() may
+            then be called again.
         """
         if self._connection is not None and self._pid == os.getpid():
             raise ConfigError('the bus is already started')
@@ -112,7 +112,8 @@ class _Bus(abc.ABC):
         failed = self._failed_connection
         if failed is not None and self._pid == os.getpid() and (
                 not failed.ended(timeout)):
-            # Otherwise each attempt would leave another connection hanging.
+            # Without this check, each attempt would leave another thread that
+            # hangs.
             raise BusUnavailable(
                 'the broker accepted the login but accepts no messages; it '
                 'may be out of memory or disk space; see its log')
@@ -123,12 +124,12 @@ class _Bus(abc.ABC):
                 self._topic, _server(self.me), self._receive,
                 self._drops.note, self._hears),
             replicated=self._quorum, monotonic=self._monotonic)
-        # In a forked child, do not touch the parent's connection: its threads
+        # In a forked child, do not touch the parent's connection. Its threads
         # do not run here, and the parent still uses its sockets.
         self._pid, self._connection = os.getpid(), None
         self._failed_connection = connection
-        # Round the timeout, so that the same failure has the same text in each
-        # attempt.
+        # Round the timeout, so that a failure that repeats has the same text
+        # in each attempt.
         connection.open(max(0.1, round(timeout, 1)))
         self._failed_connection = None
         self._begin(connection)
@@ -141,7 +142,8 @@ class _Bus(abc.ABC):
     def reply(self, reply: ControlReply, word: str) -> None:
         """Send the reply to a command; never block and never raise.
 
-        :param word: Last word of the name of the operator's queue.
+        :param word: Last word of the name of the queue to which the reply is
+            sent.
         """
         if self._unusable() is None and self._replies is not None:
             self._replies.put(reply, word)
@@ -212,7 +214,7 @@ class _Bus(abc.ABC):
 
 
 def _claimed_origin(payload: Any) -> str:
-    """Return the sender that a rejected message names, for the log.
+    """Return the sender that is named in a rejected message, for the log.
 
     The sender is not verified. Empty means that the message names no sender.
     """
@@ -224,7 +226,7 @@ def _claimed_origin(payload: Any) -> str:
 
 
 class MessagingWorkBus(_Bus):
-    """The scheduler's side: batches go out, reports come in.
+    """The scheduler's side of the bus: sends batches and receives reports.
 
     Threads of the bus call the callbacks; :meth:`send` may also call
     *on_unsent*. The callbacks must not block.
@@ -239,15 +241,15 @@ class MessagingWorkBus(_Bus):
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
-    :param on_control: Called with each command of an operator, except commands
-        that are dropped because of their age, id or group. The callback
-        returns the reason to drop the command, or None. If *on_control* itself
-        is None, no commands are received.
+    :param on_control: Called with each command of an operator, unless the
+        command is dropped because of its age, id or group. Returns the reason
+        to drop the command, or None. If *on_control* itself is None, the bus
+        receives no commands.
     :param keys: Secrets that sign messages. The first key signs; messages
         signed with any of the keys are accepted. If empty, messages are
         neither signed nor checked.
-    :param quorum: Use quorum queues instead of durable queues, where the
-        broker has both.
+    :param quorum: Use quorum queues instead of durable queues, if the broker
+        has both.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up.
     :param capacity: Maximum number of batches that wait to be sent.
@@ -302,9 +304,10 @@ class MessagingWorkBus(_Bus):
             self._drops.note(received.sender, 'a batch, sent to a scheduler')
         elif member.process_of(
                 received.to) != member.process_of(self.me):
-            # Only the process must match. A report to an earlier term of this
-            # process is accepted: the scheduler may still wait for the outcome
-            # of the batch, and the fence decides whether the report counts.
+            # Only the process must match. Accept a report to an earlier term
+            # of this process, because the scheduler may still wait for the
+            # outcome of the batch. The fence decides whether the report
+            # counts.
             self._drops.note(received.reports[0].worker,
                              'reports for another process', logging.INFO)
         else:
@@ -312,9 +315,9 @@ class MessagingWorkBus(_Bus):
 
 
 class MessagingReportBus(_Bus):
-    """The worker's side: batches come in, reports go out.
+    """The worker's side of the bus: receives batches and sends reports.
 
-    The listening thread calls *on_batch*, which must not block.
+    The thread that receives messages calls *on_batch*, which must not block.
 
     :param conf: Configuration of the service; not changed.
     :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
@@ -350,7 +353,8 @@ class MessagingReportBus(_Bus):
         """
         if (self._connection is None and self._outbox is not None
                 and self._pid == os.getpid()):
-            # A handler may return after its worker has stopped waiting for it.
+            # A handler may return after its worker has stopped waiting for the
+            # handler.
             self._lost(report, to_entry, 'the bus is closed')
             return
         reason = self._unusable()
@@ -387,9 +391,10 @@ class MessagingReportBus(_Bus):
                              'reports, sent to a worker')
         elif member.process_of(
                 received.worker) != member.process_of(self.me):
-            # Only the process must match. A batch for an earlier tenure of
-            # this process is passed on: the code that starts it compares the
-            # tenures, and rejects the batch with a report to its sender.
+            # Only the process must match. Pass on a batch for an earlier
+            # tenure of this process. The code that starts the batch compares
+            # the tenures. If they differ, it rejects the batch and reports
+            # this to the sender of the batch.
             self._drops.note(received.sender, 'a batch for another process',
                              logging.INFO)
         else:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that an operator's process sends as messages, and their replies.
+"""Commands that an operator's process sends as messages, and the replies.
 
 A command is sent to all members of a group, over all brokers at the same time.
 An unreachable broker delays the operator's process until the timeout, but does
-not delay the messages over other brokers. If the operator's process expects
-replies, it has a queue for them.
+not delay messages over the other brokers. If the operator's process expects
+replies, it has a queue that receives them.
 """
 
 import queue
@@ -56,7 +56,8 @@ class CommandBus:
         self._urls = urls
         self._group = group
         self._keys = tuple(keys)
-        #: Last word of the name of the queue for replies. Empty means none.
+        #: Last word of the name of the queue for replies. Empty means that no
+        #: replies are received.
         self.word = uuid.uuid4().hex if hears else ''
         self._clock = SystemClock()
         self._carriers: dict[str, Carrier] = {}
@@ -68,7 +69,7 @@ class CommandBus:
         """Connect to the brokers that answer.
 
         :param timeout: Maximum duration of the call, in seconds.
-        :returns: Reasons of failed connections, by URL without its password.
+        :returns: Reasons for failed connections, by URL without its password.
         """
         inbox = Inbox(replies_topic(self._group), self.word, self._receive,
                       self._drops.note) if self.word else None
@@ -86,7 +87,7 @@ class CommandBus:
         """Send a command over all connected brokers.
 
         :param timeout: Maximum duration of the call, in seconds.
-        :returns: Reasons of failures, by URL without its password.
+        :returns: Reasons for failures, by URL without its password.
         :raises InvalidMessage: Every member would reject the command.
         """
         payload = encode_request(request, self._keys)
@@ -132,7 +133,7 @@ class CommandBus:
 
     def _at_once(self, urls: Sequence[str], act: Callable[[str], None],
                  timeout: float) -> dict[str, str]:
-        """Call *act* with each URL at the same time.
+        """Call *act* with all URLs at the same time, each in its own thread.
 
         :returns: The failures, by URL without its password.
         """

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of one process to a broker, through oslo.messaging.
 
-Only this module, its transport (module ``transport``) and its server (module
+Only this module, the transport (module ``transport``) and the server (module
 ``consumer``) send and receive through oslo.messaging. They work around two
 problems of oslo.messaging:
 
 * By default, a cast to a missing queue succeeds, and the message is lost. Here
-  each cast is mandatory, so the broker reports that the queue is missing.
-* By default, a cast during an outage, or to a broker that is out of memory,
-  blocks forever. Here a cast fails immediately during an outage. If the broker
-  is out of memory, the cast still blocks, but in a thread for which no other
-  thread waits (module ``outbox``).
+  each cast is mandatory, so the broker reports a missing queue.
+* By default, a cast blocks forever during an outage, or if the broker is out
+  of memory. Here a cast fails at once during an outage. If the broker is out
+  of memory, the cast still blocks, but no other thread waits for the thread of
+  the cast (module ``outbox``).
 
 The import of oslo.messaging fixes the backend of oslo.service for the whole
 process. So oslo.messaging is imported only when a connection opens.
 
-Limits: a process that is killed leaves its queue behind. The broker deletes
-the queue after half an hour without a consumer. A process that stops normally
+Limits: a process that is killed does not delete its queue. The broker deletes
+that queue after half an hour without a consumer. A process that stops normally
 deletes its own queue.
 """
 
@@ -42,7 +42,7 @@ from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
 
-# The broker's error for a queue or an exchange that exists with other options.
+# The broker's error if a queue or an exchange exists with other options.
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
     r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<requested>.*?)"
@@ -64,7 +64,7 @@ class OsloMessaging:
 
 
 class BrokerConnection:
-    """The connections of one process to the broker: one receives, one sends.
+    """Two connections of a process to a broker: one sends, one receives.
 
     See :class:`distperiodic.ports.Carrier`.
 
@@ -113,8 +113,8 @@ class BrokerConnection:
         if failure is not None and not isinstance(failure, BusUnavailable):
             self._last_error = self._broker.redacted(failure)
         if 'Configuration Error' in self._last_error:
-            # The driver detects options that contradict each other only when
-            # it declares a queue.
+            # The driver detects contradictory options only when it declares a
+            # queue.
             raise ConfigError(
                 f'transport_url {self._broker.redacted_url} and '
                 '[oslo_messaging_rabbit] contradict each other: '
@@ -142,9 +142,9 @@ class BrokerConnection:
         return self._connecting is None or not self._connecting.is_alive()
 
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
-        """Send *payload* and return when the broker has confirmed it.
+        """Send *payload*, and return when the broker has confirmed it.
 
-        May block for as long as a running broker accepts no messages.
+        The call blocks while a running broker accepts no messages.
 
         :raises NoConsumer: there is no queue of that name.
         :raises BusUnavailable: the message could not be sent for another
@@ -166,7 +166,7 @@ class BrokerConnection:
                 f'there is no queue {topic}.{identity}') from None
         except Exception as exc:
             # The error may come from oslo.messaging or from kombu, and a
-            # broken driver may raise anything. All errors are handled alike.
+            # faulty driver may raise any error. Treat all errors alike.
             error = self._broker.redacted(exc)
             self._record_failure(error)
             raise BusUnavailable(error) from None
@@ -221,13 +221,14 @@ class BrokerConnection:
         """Probe the broker until it answers.
 
         Without this probe, the start of the server could block forever, and
-        nothing could stop it.
+        could not be interrupted.
         """
         if self._broker.is_fake:
             return
         while not self._closed.is_set():
             try:
-                # No queue has this name, so NoConsumer proves an answer.
+                # No queue has this name, so NoConsumer proves that the broker
+                # has answered.
                 self.cast(f'{inbox.topic}.probe', 'no-queue', {})
             except NoConsumer:
                 return
@@ -260,7 +261,7 @@ class BrokerConnection:
         if client is None:
             if len(self._clients) > 1000:
                 # The names of workers change over time, so limit the number of
-                # clients. It is cheap to create a client again.
+                # clients. Creating a client again is cheap.
                 self._clients.clear()
             client = self._clients[topic, identity] = sender(
                 self._transport, topic, identity)
@@ -282,7 +283,10 @@ class BrokerConnection:
     # Closing.
 
     def _wake(self, inbox: Inbox) -> None:
-        """Wake the listener with a message; it polls only every 5 s."""
+        """Wake the listener with a message.
+
+        Otherwise the listener would poll only every 5 s.
+        """
         try:
             self.cast(inbox.topic, inbox.identity, {})
         except BusUnavailable:
@@ -295,8 +299,8 @@ class BrokerConnection:
             server.forget_queue(self._inbox.queue)
             server.wait()
         with self._casting:
-            # The queues of the fake driver are shared by all buses of the
-            # process, so keep them.
+            # All buses of this process share the queues of the fake driver, so
+            # keep these queues.
             self._releasing = not self._broker.is_fake
         self._release()
 
@@ -304,7 +308,7 @@ class BrokerConnection:
         """Close the connections after close(), unless a cast is in progress.
 
         If the connections were closed during a cast, the connection of the
-        cast would return to its pool later, and stay open forever. So the last
+        cast would return to the pool later and stay open forever. So the last
         cast closes the connections.
         """
         with self._casting:
@@ -316,7 +320,7 @@ class BrokerConnection:
 
 def _run_in_thread(timeout: float, name: str, function: Callable[[], None]
                    ) -> tuple[threading.Thread, Exception | None]:
-    """Run *function* in a thread of its own and wait up to *timeout* s for it.
+    """Run *function* in a new thread, and wait up to *timeout* s for its end.
 
     :returns: The thread and its exception. None means no exception so far.
     """

@@ -4,14 +4,14 @@
 It differs from oslo.messaging's own server:
 
 * oslo.messaging acknowledges a message before it delivers the message, and
-  accepts any number of messages. Here the flow control of the schedulers
-  limits the number of messages.
+  accepts an unlimited number of messages. Here the flow control of the
+  schedulers limits the number of messages.
 * oslo.messaging would reply to a forged call, and wait for a minute if the
   caller does not exist. Our server never replies, and accepts only one method
   name.
-* oslo.messaging declares three queues, and the broker would keep them forever
-  after the process is killed. Our server declares only the queue that it
-  needs, and the broker deletes that queue after a time without a consumer.
+* oslo.messaging declares three queues. If the process is killed, the broker
+  keeps them forever. Our server declares only the queue that it needs, and the
+  broker deletes this queue after a time without a consumer.
 * oslo.messaging logs a traceback for each invalid message, and some invalid
   messages close the channel. Our server counts them and continues.
 * oslo.messaging decompresses every message, so a small compressed message can
@@ -30,22 +30,25 @@ from distperiodic.ports import LONGEST_MESSAGE
 LOG = logging.getLogger(__name__)
 
 # Milliseconds without a consumer after which the broker deletes a queue. By
-# then the senders have reclaimed the work in the queue.
+# then, the senders have reclaimed the work in the queue.
 _EXPIRES = 30 * 60 * 1000
 
 
 @functools.cache
 def server_class() -> type:
-    """Return the class of the server; import its base only when called."""
+    """Return the class of the server.
+
+    Only this call imports the base class.
+    """
     from oslo_messaging.rpc import server
 
     class _Server(server.RPCServer):
         """A server that passes messages to ``on_message`` in its own thread.
 
-        It does not use the thread pool: the callback only puts a message into
-        a queue, and messages keep their order. It never replies: if the reply
-        queue of a forged call does not exist, oslo.messaging would retry for
-        a minute.
+        It does not use the thread pool, because the callback only puts a
+        message into a queue, and the messages must keep their order. It never
+        replies: if the reply queue of a forged call did not exist,
+        oslo.messaging would retry for a minute.
         """
 
         on_message: Callable[[Any], None]
@@ -58,9 +61,9 @@ def server_class() -> type:
                     self.transport._driver, self._target, self.on_garbage,
                     self.hears)
             except (AttributeError, TypeError):
-                # The driver is another one, or that of another release of
+                # This is another driver, or the driver of another release of
                 # oslo.messaging. Let oslo.messaging declare its three queues
-                # and log a traceback for each invalid message: the server
+                # and log a traceback for each invalid message. The server
                 # works in this way, too.
                 LOG.debug('the queues are left to oslo.messaging',
                           exc_info=True)
@@ -91,8 +94,8 @@ def server_class() -> type:
                             consumer.queue.delete()
             except Exception as exc:
                 # The broker is unreachable, or another driver is in use. The
-                # queue stays, and its next consumer rejects the messages in
-                # it.
+                # queue remains. The next consumer of the queue rejects the
+                # messages in it.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server
@@ -103,9 +106,9 @@ def _listen_to_own_queue(driver: Any, target: Any,
                          hears: Sequence[str]) -> Any:
     """Listen to the queue of *target*'s server, and declare no other queue.
 
-    The driver itself would also declare queues that all servers of a topic
-    share, but no message is ever sent to these. The broker deletes the queue
-    of the server after a time without a consumer.
+    By itself, the driver would also declare queues that all servers of a
+    topic share, but no message is ever sent to those queues. The broker
+    deletes the server's queue after a time without a consumer.
 
     :param hears: Further routing keys to which the queue is bound.
     """
@@ -132,7 +135,7 @@ def _listen_to_own_queue(driver: Any, target: Any,
 
 
 def _bind_to_all(consumer: Any, routing_keys: Sequence[str]) -> None:
-    """Bind the queue of *consumer* to *routing_keys* as well.
+    """Also bind the queue of *consumer* to *routing_keys*.
 
     The queue is bound again each time that the driver declares it.
     """
@@ -154,9 +157,9 @@ def _quiet_callback(consumer: Any,
                     ) -> Callable[[Any], None]:
     """Return a callback that reports invalid messages without a traceback.
 
-    The driver's callback logs a traceback for each invalid message, and for
-    each repeated message id. It also rejects messages that may be acknowledged
-    already, which closes the channel.
+    The driver's own callback logs a traceback for each invalid message, and
+    for each repeated message id. It also rejects messages that may already be
+    acknowledged. Such a rejection closes the channel.
     """
     from oslo_messaging._drivers import impl_rabbit
     # Ids of recent messages, to detect duplicates. A message whose

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed kinds of message buses, chosen by the scheme of a URL.
+"""The installed kinds of message buses, selected by the scheme of a URL.
 
-Each kind is a plug-in: an entry point in the namespace ``distperiodic.bus``,
-whose name is the scheme and whose object is a class that implements
-:class:`distperiodic.ports.BusDriver`. This module loads the plug-in of a URL
-when a bus starts. It imports no client of any broker itself.
+Each kind is a plug-in: an entry point in the namespace ``distperiodic.bus``.
+The name of the entry point is the scheme, and its object is a class that
+implements :class:`distperiodic.ports.BusDriver`. When a bus starts, this
+module loads the plug-in for the URL. The module itself imports no client of
+any broker.
 """
 
 from importlib import metadata
@@ -43,7 +44,7 @@ def driver_of(url: str) -> ports.BusDriver:
         raise ConfigError(
             f'transport_url {masked(url)} does not begin with a driver; it '
             f'should look like {EXAMPLE}')
-    # The rest of the scheme, as in kombu+memory, is for the driver.
+    # The driver interprets the rest of the scheme, as in kombu+memory.
     name = scheme.partition('+')[0].lower()
     failures: list[tuple[Any, BaseException]] = []
     found: Any = stevedore.NamedExtensionManager(
@@ -67,7 +68,7 @@ def driver_of(url: str) -> ports.BusDriver:
 
 def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
     reason = ' '.join(str(error).split()) or type(error).__name__
-    # The entry points that stevedore returns do not name their package.
+    # The entry points that stevedore returns do not name their packages.
     package = next((found.dist.name for found in metadata.entry_points(
         group=NAMESPACE, name=entry.name) if found.dist), entry.module)
     extras = f'[{",".join(entry.extras)}]' if entry.extras else ''
@@ -78,7 +79,7 @@ def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
 
 
 def is_within_process(url: str) -> bool:
-    """Return whether *url* names the bus that works in one process only."""
+    """Return whether *url* names the bus that works only within a process."""
     return url.partition(':')[0].lower() == 'fake'
 
 
@@ -99,7 +100,7 @@ def check_standby(conf: Any, partition: Partition) -> None:
 
 def names() -> list[str]:
     """Return the names of the installed kinds of buses."""
-    # A manager with an empty selection loads no plug-in.
+    # A manager with an empty selection loads no plug-ins.
     found: Any = stevedore.NamedExtensionManager(NAMESPACE, [])
     return sorted({entry.name for entry in found.list_entry_points()})
 

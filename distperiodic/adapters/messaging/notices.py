@@ -3,7 +3,7 @@
 
 A notice makes a scheduler check tasks at once. Without the notice, the
 scheduler finds these tasks at its next sweep. So a notice that cannot be sent
-is dropped, and no caller waits for the broker.
+is dropped, and a process that submits a task never waits for the broker.
 """
 
 import logging
@@ -22,8 +22,8 @@ from distperiodic.core.wire import Key
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of ids in one message, and the number of waiting ids above
-# which further notices are dropped.
+# Maximum number of ids in one message, and number of waiting ids above which
+# further notices are dropped.
 _IN_A_MESSAGE = 1000
 _MOST_WAITING = 20_000
 # Maximum seconds to connect, and to disconnect.
@@ -31,7 +31,7 @@ _CONNECTING = 5.0
 
 
 class TaskNotices:
-    """Sends notices of tasks in a separate thread.
+    """Sender of notices of tasks, in a separate thread.
 
     The thread connects at the first notice. A forked child opens its own
     connection.
@@ -91,7 +91,7 @@ class TaskNotices:
         except exceptions.DistperiodicError as exc:
             with self._changed:
                 self._drop(exc)
-                # The next notice tries to connect again.
+                # The next notice starts a new attempt to connect.
                 self._thread = None
             return
         while True:

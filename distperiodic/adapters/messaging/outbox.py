@@ -4,7 +4,7 @@
 Publishing a message can block forever: a broker that is out of memory keeps
 the connection open and answers heartbeats, but confirms nothing until memory
 is freed. So a separate thread publishes. A batch must be reported as sent or
-unsent within a limited time, so for batches a second thread enforces the time
+unsent within a limited time. So for batches, a second thread enforces this
 limit::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
@@ -16,9 +16,9 @@ The time limit, *patience*, counts from the broker's last answer, not from
 put(). While the broker keeps confirming messages, however slowly, no waiting
 batch is given up.
 
-A batch that was reported as unsent may still arrive once the broker recovers.
-This does no harm: a message is only a hint, and the claim decides whether the
-work runs.
+A batch that was reported as unsent may still arrive when the broker recovers.
+This does no harm, because a message is only a hint. The claim decides whether
+the work runs.
 
 This file uses no third-party library; the publish function is passed in.
 """
@@ -52,16 +52,16 @@ class BatchOutbox:
 
     Exactly one of *on_sent* and *on_unsent* is called, once, for each batch.
 
-    :param publish: Sends one batch and returns once the broker has confirmed
-        it. It raises NoConsumer or InvalidMessage if a retry would fail too;
-        after any other exception the batch is retried.
+    :param publish: Sends one batch, and returns when the broker has confirmed
+        it. Raises NoConsumer or InvalidMessage if a retry would fail, too.
+        After any other exception, the batch is sent again.
     :param on_sent: Called with each batch that was confirmed in time.
     :param on_unsent: Called with every other batch, and the reason. Threads of
         the outbox call both callbacks; put() may also call on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
-        batch is given up. A batch is never given up before this time has
-        passed since its put().
+        batch is given up. A batch is never given up earlier than this time
+        after its put().
     """
 
     def __init__(self, publish: Callable[[Batch], None],
@@ -136,8 +136,8 @@ class BatchOutbox:
         while True:
             with self._changed:
                 self._sending = None
-                # Wake the watcher: the batch whose time limit it watches
-                # may be settled.
+                # Wake the watcher, because the batch whose time limit it
+                # enforces may be settled.
                 self._changed.notify_all()
                 while not self._waiting and not self._closing:
                     self._changed.wait()
@@ -196,7 +196,10 @@ class BatchOutbox:
                 self._call_back(self._on_unsent, item.batch, reason)
 
     def _late(self) -> list[_QueuedBatch]:
-        """Remove and return the batches to be given up now, oldest first."""
+        """Remove and return the batches whose time limit has passed.
+
+        The oldest batch comes first.
+        """
         now = self._monotonic()
         late = []
         while (first := self._first()) and self._ends_at(first) <= now:
@@ -212,7 +215,8 @@ class BatchOutbox:
         return max(item.put_at, self._answered_at) + self._patience
 
     def _first(self) -> _QueuedBatch | None:
-        """Return the batch that is given up first if no answer arrives."""
+        """Return the batch whose time limit ends first if no answer arrives.
+        """
         if self._sending is not None and not self._sending.settled:
             return self._sending
         return self._waiting[0] if self._waiting else None

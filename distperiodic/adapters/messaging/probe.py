@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """RabbitMQ probes for operators: reachability, queues and consumers.
 
-This module uses AMQP directly, because oslo.messaging does not report why a
-broker rejected a login, retries forever, and creates a missing queue when it
-reads the state of the queue. In this module every request has a timeout, and a
-query creates nothing.
+This module uses AMQP directly, for three reasons: oslo.messaging does not
+report why a broker rejected a login, it retries forever, and it creates a
+missing queue when it reads the state of the queue. In this module, every
+request has a timeout, and a query creates nothing.
 """
 
 import contextlib
@@ -78,8 +78,7 @@ class RabbitProbe:
         return f'{self.driver}://{hosts}/{self._vhost.lstrip("/")}'
 
     def open_to_all(self, host: BrokerHost) -> Weakness | None:
-        """Return a weakness if the user is guest: its password is well known.
-        """
+        """Return a weakness if the user is guest, whose password is known."""
         if host.user != 'guest':
             return None
         return Weakness(
@@ -125,8 +124,8 @@ class RabbitProbe:
         found: dict[str, QueueState | None] = {}
         with self._connection(host) as connection:
             for name in names:
-                # The broker closes a channel when a queue is not found, so
-                # use one channel per queue.
+                # The broker closes a channel if a queue is not found, so use
+                # one channel for each queue.
                 channel = connection.channel()
                 try:
                     answer = channel.queue_declare(name, passive=True)

@@ -2,9 +2,9 @@
 """Names of the queues of the message bus.
 
 Each worker process and each scheduler process has a queue of its own. A
-message is addressed to one process, so a scheduler knows exactly which batches
-each worker still holds, and no worker can take more batches than schedulers
-send to it::
+message is addressed to one process. So a scheduler knows exactly which batches
+each worker holds, and a worker receives no more batches than schedulers send
+to it::
 
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
@@ -14,20 +14,20 @@ Schedulers also receive messages to ``distperiodic.GROUP.notices.all``: the
 notices of tasks. All members receive messages to
 ``distperiodic.GROUP.control.all``: the commands of operators.
 
-The nonce identifies the process, as in its membership entry. Two processes
-with the same member id therefore never receive each other's messages. This
-separation is needed when the group rejects a second process, or when a new
-process replaces a process that hangs.
+The nonce identifies the process, as in the process's membership entry. So two
+processes with the same member id never receive each other's messages. This
+matters if the group rejects the second process, or if a new process replaces a
+process that hangs.
 """
 
 import urllib.parse
 
-#: Maximum number of characters in the name of a queue, which is ASCII. This is
-#: the limit of AMQP. It applies to all drivers, so that a group can change its
+#: Maximum number of characters in the name of a queue, which is ASCII. AMQP
+#: sets this limit. It applies to all drivers, so that a group can change its
 #: driver.
 NAME_LIMIT = 255
-#: Last word of the name to which messages for all processes of one kind are
-#: sent.
+#: Last word of the name under which all processes of one kind receive a
+#: message.
 ALL = 'all'
 
 
@@ -52,21 +52,21 @@ def control_topic(group: str) -> str:
 
 
 def replies_topic(group: str) -> str:
-    """Return the topic prefix of the queues of operators' commands."""
+    """Return the topic prefix of the queues for replies to operators."""
     return f'distperiodic.{_quoted(group)}.replies'
 
 
 def _quoted(name: str) -> str:
-    """Quote *name* so that it is one word of a topic.
+    """Quote *name*, so that it is one word of a topic.
 
-    With an unquoted dot, two partitions could share a queue. A binding with an
-    unquoted '#' or '*' would receive the work of all workers.
+    With an unquoted dot, two partitions could share a queue. With an unquoted
+    '#' or '*', a queue would receive the work of all workers.
     """
     return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
 
 
 def queue_of(process: str) -> str:
-    """Return the last word of the name of a process's queue.
+    """Return the last word of the name of the queue of *process*.
 
     :param process: see :attr:`distperiodic.core.member.Member.process`.
     """

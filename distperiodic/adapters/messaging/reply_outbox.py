@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outgoing queue of replies to operators.
 
-An operator's command waits for replies for a few seconds only. So the outbox
-tries only once to send a reply. If the broker is unreachable, the command
+An operator's command waits only a few seconds for replies. So the outbox makes
+only one attempt to send a reply. If the broker is unreachable, the command
 reports that the member did not answer.
 """
 
@@ -23,10 +23,10 @@ _MOST_WAITING = 100
 
 
 class ReplyOutbox:
-    """Sends replies, in a thread that starts with the first reply.
+    """Sender of replies, in a thread that starts with the first reply.
 
-    :param send: Function that sends a reply. Its second argument is the last
-        word of the name of the operator's queue. It may block.
+    :param send: Sends a reply, and may block. Its second argument is the last
+        word of the name of the queue to which the reply is sent.
     """
 
     def __init__(self, send: Callable[[ControlReply, str], None]):
@@ -38,7 +38,7 @@ class ReplyOutbox:
     def put(self, reply: ControlReply, word: str) -> None:
         """Enqueue a reply; never block and never raise.
 
-        Only one thread may call this.
+        Only one thread may call this method.
         """
         try:
             self._waiting.put_nowait((reply, word))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outgoing queue of reports, which are sent in groups."""
+"""Outgoing queue of reports, several of which share a message."""
 
 import collections
 import dataclasses
@@ -27,18 +27,18 @@ class _Box:
 
 
 class ReportOutbox:
-    """Queue of reports, grouped into messages to one scheduler each.
+    """Queue of reports, which are grouped into messages by scheduler.
 
     The first report is sent at once. Reports that follow within *linger*
-    seconds are collected into one message, so a worker with many short runs
-    sends at most 1 / linger messages per second to a scheduler. A message is
-    sent early if it is full.
+    seconds are collected into one message. So a worker with many short runs
+    sends at most 1 / linger messages per second to a scheduler. A full message
+    is sent earlier.
 
-    :param publish: Sends reports to one scheduler. The function returns once
-        the broker has confirmed the reports, and raises an error otherwise.
-    :param on_lost: Called with each report that is given up, its scheduler and
-        the reason. The report is not sent again; the scheduler recovers the
-        run after the lease of the run has expired.
+    :param publish: Sends reports to one scheduler. Returns when the broker has
+        confirmed the reports, and raises an error otherwise.
+    :param on_lost: Called with each report that is given up, the scheduler of
+        the report, and the reason. The report is not sent again. The scheduler
+        recovers the run after the lease of the run has expired.
     :param linger: Seconds between two messages to one scheduler.
     :param most: Maximum number of objects in one message; a single report may
         have more.
@@ -139,8 +139,8 @@ class ReportOutbox:
         try:
             self._publish(box.to, [report for report, _ in parcel])
         except InvalidMessage as exc:
-            # Do not retry: each attempt would fail, and the parcel would block
-            # all later reports to this scheduler.
+            # Do not retry, because each attempt would fail, and the reports
+            # would block all later reports to this scheduler.
             for report, _ in parcel:
                 self._give_up(report, box.to, str(exc))
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buses to the workers of partitions that have brokers of their own.
 
-An unreachable broker delays only its own partitions: the buses of all other
+An unreachable broker delays only its own partitions. The buses of all other
 partitions start and send without this broker.
 """
 
@@ -49,11 +49,11 @@ class _Start:
 
 
 class PartitionBuses:
-    """Sends each batch through the bus of its partition.
+    """Buses of all partitions, which send each batch over the right broker.
 
     :param main: Bus of all partitions that have no bus of their own.
-    :param own: Buses of the other partitions, by partition. Partitions on one
-        broker share a bus.
+    :param own: Buses of the other partitions, by partition. Partitions with
+        the same broker share a bus.
     """
 
     def __init__(self, main: Bus, own: Mapping[str, Bus],
@@ -65,8 +65,7 @@ class PartitionBuses:
         self._starts: dict[Bus, _Start] = {}
 
     def start(self, timeout: float = 30.0) -> None:
-        """Connect to the main broker, and begin to connect to the other
-        brokers.
+        """Connect to the main broker, and begin to connect to the others.
 
         The other brokers are retried in the background until they answer.
         After an error, start() may be called again.

@@ -2,7 +2,7 @@
 """The oslo.messaging transport of one URL, with the options of its queues.
 
 The URL contains a password, and so do some errors of oslo.messaging. This
-module removes the password from the texts of errors.
+module removes the password from the texts of these errors.
 """
 
 import logging
@@ -57,7 +57,7 @@ class BrokerTransport:
         except ConfigError:
             raise
         except Exception as exc:
-            # oslo.messaging raises errors of its own for some faults of a URL,
+            # oslo.messaging raises its own errors for some faults of a URL,
             # ValueError for an invalid port, and an error of oslo.config for
             # an unknown option.
             raise ConfigError(
@@ -76,14 +76,14 @@ class BrokerTransport:
     def _set_defaults(self, url: Any) -> None:
         """Set the options of the queues for this transport only.
 
-        The options are added to the query of the URL, which overrides the
-        driver's options in the configuration. The configuration itself must
-        not change, since it belongs to the service.
+        The options are added to the query of the URL, because the query
+        overrides the driver's options in the configuration. The configuration
+        itself belongs to the service, so it must not change.
         """
         if url.transport not in ('rabbit', 'kombu'):
             return
         if not url.hosts:
-            # oslo.messaging would try guest:guest on this host.
+            # Otherwise oslo.messaging would try guest:guest on this host.
             raise ConfigError(
                 'transport_url names no broker; set it, for example '
                 f'transport_url = {EXAMPLE}')
@@ -91,10 +91,11 @@ class BrokerTransport:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
-        # The listener rejects compressed messages.
+        # Do not compress messages, because the listener rejects compressed
+        # messages.
         url.query['kombu_compression'] = ''
-        # All processes that declare the shared exchange must agree on this
-        # option.
+        # All processes that declare the shared exchange must use the same
+        # value of this option.
         url.query.setdefault('amqp_auto_delete', 'false')
 
     def redacted(self, exc: BaseException) -> str:
@@ -124,8 +125,8 @@ def sender(transport: Any, topic: str, server: str) -> Any:
 def _register_missing_groups(conf: Any) -> None:
     """Register option groups that oslo.messaging does not register on *conf*.
 
-    oslo.messaging registers them on the global conf only, but reads them from
-    the conf that it was given.
+    oslo.messaging reads these groups from *conf*, but registers them only on
+    the global conf.
     """
     for module, name in (('_tracing', 'oslo_messaging_tracing'),
                          ('_metrics', 'oslo_messaging_metrics')):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages over Redis: a stream for each queue.
+"""Messages over Redis, with one stream for each queue.
 
 The keys have the names of the queues::
 
@@ -7,18 +7,18 @@ The keys have the names of the queues::
     distperiodic.GROUP.notices.all.hearers   set of streams that hear a name
 
 A sender appends to a stream only if the stream exists, so the sender learns at
-once if the receiving process is gone. If several processes listen to a name, a
-message to this name is appended to the streams of all these processes.
+once that the receiving process is gone. If several processes listen to a name,
+a message to this name is appended to the streams of all of them.
 
 A process reads its stream through a consumer group. An entry is pending until
-the process has passed on the message of the entry; then the entry is deleted.
+the process has passed on the message in the entry. Then the entry is deleted.
 After a reconnect, the process first handles the pending entries. So no message
 is lost or passed on twice because of a lost connection.
 
 Limits: a stream keeps its newest 10,000 messages. A process that is killed
 leaves its stream behind, and Redis deletes the stream half an hour later.
-Redis Cluster is not supported: the streams of processes that listen to the
-same name may be on different nodes.
+Redis Cluster is not supported, because the streams of processes that listen to
+the same name may be on different nodes.
 """
 
 import collections
@@ -44,22 +44,23 @@ LOG = logging.getLogger(__name__)
 _GROUP = 'distperiodic'
 #: Field of an entry that holds the message, as JSON.
 _FIELD = b'message'
-#: Number of messages that a stream keeps.
+#: Maximum number of messages in a stream.
 _MOST = 10_000
 #: Maximum number of messages that are read with one command.
 _AT_ONCE = 100
 # Milliseconds after which Redis deletes a stream, unless its process renews
-# this time. By then the senders have reclaimed the work in the stream.
+# the expiry. By then, the senders have reclaimed the work in the stream.
 _EXPIRES = 30 * 60 * 1000
-# Seconds between two renewals of the expiry time of a stream.
+# Seconds between two renewals of the expiry of a stream.
 _RENEWAL = 60.0
-# Milliseconds for which a read waits. close() waits for the end of a read.
+# Milliseconds for which a read waits. close() waits until a read has ended.
 _WAIT = 500
-# Maximum seconds of a command.
+# Maximum seconds for one command.
 _TIMEOUT = 3.0
 # Seconds between two attempts to connect.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# First words of the errors that a read of a missing stream returns.
+# First words of the errors with which the server answers a read of a missing
+# stream.
 _GONE = ('NOGROUP', 'UNBLOCKED')
 
 
@@ -74,7 +75,8 @@ class RedisCarrier:
         self._client = clients.client_of(place, _TIMEOUT)
         self._reader: threading.Thread | None = None
         self._closed = threading.Event()
-        #: Set once the queue is declared, or the server has refused the login.
+        #: Set when the queue is declared, or when the server has refused the
+        #: login.
         self._decided = threading.Event()
         self._refused: BusUnavailable | None = None
         self._last_error = 'it does not answer'
@@ -121,7 +123,7 @@ class RedisCarrier:
                     or self._add_to_all(queue, body))
         except clients.FAILURES as exc:
             # The server may have become a replica. Close the idle connections,
-            # so that the next command connects again.
+            # so that the next command opens a new connection.
             self._client.connection_pool.disconnect(inuse_connections=False)
             raise BusUnavailable(self._send_failed(exc)) from None
         self._send_worked()
@@ -154,15 +156,16 @@ class RedisCarrier:
         with self._client.pipeline(transaction=False) as pipeline:
             for hearer in hearers:
                 self._add(pipeline, hearer, body)
-            # If the pipeline itself raised an error, the text of the error
-            # would contain the command, and so the message.
+            # An error that the pipeline itself raised would contain the text
+            # of the command, and so the message.
             added = pipeline.execute(raise_on_error=False)
         gone = [hearer for hearer, found in zip(hearers, added, strict=True)
                 if found is None]
         if gone:
             self._client.srem(_hearers(name), *gone)
-            # The process may have created its stream again in the meantime.
-            # It would add the stream to the set only after a minute.
+            # The process may have created its stream again meanwhile. The
+            # process itself would add the stream to the set only after a
+            # minute.
             back = [hearer for hearer in gone if self._client.exists(hearer)]
             if back:
                 self._client.sadd(_hearers(name), *back)
@@ -200,8 +203,9 @@ class RedisCarrier:
         try:
             self._create(inbox)
         except redis.exceptions.OutOfMemoryError:
-            # A full server rejects these commands even if they have no effect.
-            # Read the stream nevertheless, because this frees memory.
+            # A server without free memory rejects these commands even if they
+            # have no effect. Read the stream nevertheless, because this frees
+            # memory.
             if not self._declared(inbox):
                 raise
         self._client.pexpire(inbox.queue, _EXPIRES)
@@ -221,8 +225,7 @@ class RedisCarrier:
             self._client.sadd(_hearers(name), inbox.queue)
 
     def _declared(self, inbox: Inbox) -> bool:
-        """Return whether the stream exists, and is in the sets of its names.
-        """
+        """Return whether the stream exists and is in the sets of its names."""
         return bool(self._client.exists(inbox.queue)) and all(
             self._client.sismember(_hearers(name), inbox.queue)
             for name in inbox.hears)
@@ -335,9 +338,9 @@ def _hearers(name: str) -> str:
 
 
 def _pass_on(inbox: Inbox, fields: dict[bytes, bytes]) -> None:
-    """Pass on the message of an entry.
+    """Pass on the message of an entry, unless the entry is invalid.
 
-    Check it first: any client of the server may have written the entry.
+    Any client of the server may have written the entry, so check it first.
     """
     origin = f'queue {inbox.queue}'
     body = fields.get(_FIELD)

@@ -24,12 +24,12 @@ DISCONNECTED = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 def client_of(place: Place, timeout: float,
               host: BrokerHost | None = None) -> Any:
-    """Return a client, which connects with its first command.
+    """Return a client that connects at its first command.
 
-    The client does not retry commands: a message that is sent again could
-    arrive twice.
+    The client does not retry commands, because a repeated message could arrive
+    twice.
 
-    :param timeout: Maximum seconds of a connection and of a command.
+    :param timeout: Maximum seconds for a connection and for a command.
     :param host: One of the servers. None means the server that the URL
         selects.
     """
@@ -62,11 +62,12 @@ def check_version(client: Any, place: Place) -> None:
     try:
         text = client.info('server')['redis_version']
     except errors.NoPermissionError:
-        # The user may not read the version. If the server is too old, it
-        # rejects a later command.
+        # This user may not read the version. A server that is too old rejects
+        # a later command.
         return
     except KeyError:
-        # A server that is compatible with Redis may not report this version.
+        # A server that is only compatible with Redis may not report a Redis
+        # version.
         return
     found = re.match(r'(\d+)\.(\d+)', text)
     if found and tuple(map(int, found.groups())) < OLDEST:

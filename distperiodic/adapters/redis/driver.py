@@ -18,7 +18,8 @@ class RedisStreams:
                 monotonic: Callable[[], float]) -> RedisCarrier:
         """Return a carrier.
 
-        *replicated* has no effect: the server decides whether it replicates.
+        *replicated* has no effect, because the server decides whether it
+        replicates.
         """
         return RedisCarrier(urls.parse(url), inbox, monotonic)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """URLs of Redis servers.
 
-``redis://USER:PASSWORD@HOST:PORT/DATABASE``, or ``rediss://`` for TLS. With
-``?sentinel=NAME`` the hosts are sentinels, which know the master of that name.
-User and password are percent-encoded.
+The form is ``redis://USER:PASSWORD@HOST:PORT/DATABASE``, or ``rediss://`` for
+TLS. With ``?sentinel=NAME``, the hosts are sentinels that know the master of
+this name. User and password are percent-encoded.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ def parse(url: str) -> Place:
     :raises ConfigError: The URL is invalid.
     """
     scheme, _, rest = url.partition('://')
-    # A password may contain any character, even unquoted.
+    # A password may contain any character, even without percent-encoding.
     login, _, address = rest.rpartition('@')
     user, _, password = login.partition(':')
     address, _, query = address.partition('?')

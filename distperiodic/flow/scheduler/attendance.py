@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status of each job in the store, and the record that schedulers serve it.
+"""The status of each job, and the record that schedulers serve the job.
 
-Every scheduler regularly reads the status of its jobs, and so records that it
-serves them. The status states:
+Every scheduler regularly reads the status of its jobs from the store. Each
+read also records that the scheduler serves these jobs. The status states:
 
-- the reason of an operator for pausing the job,
+- the operator's reason, if the job is paused,
 - the schedule in force,
 - the instant since which schedulers have served the job without a gap,
 - the instant up to which scans found all due ticks claimed or given up.
@@ -27,14 +27,14 @@ from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
 
-# Minimum and maximum length of a gap in seconds. Between these limits, the
-# length is one period of the job.
+# Minimum and maximum of the seconds without a scheduler above which there is a
+# gap. Between these limits, the number is one period of the job.
 _GAPS = 2.0, 30.0
 
 
 class _Reopened(NamedTuple):
-    """A job that must be scanned again, because objects were listed since its
-    last scan.
+    """A job that must be scanned again, because objects were listed since the
+    last scan of the job.
     """
 
     #: Instant at which this process noticed these objects.
@@ -64,16 +64,16 @@ class Attendance:
         self._outdated: set[str] = set()
         #: Results of scans to record at the next read, by job.
         self._checked: dict[str, ports.Checked] = {}
-        #: Jobs that must be scanned again, until the store has recorded the
-        #: next scan.
+        #: Jobs that must be scanned again. A job remains here until the store
+        #: has recorded its next scan.
         self._reopened: dict[str, _Reopened] = {}
         self._pending = False
         #: True if the schedules of this process were put in force.
         self._adopted = False
-        #: Time of the last request, as monotonic seconds and as an instant.
+        #: Time of the last request, in monotonic seconds and as an instant.
         self._requested = clock.monotonic(), clock.now()
         self._callbacks = Callbacks()
-        #: Reasons of the pauses that end with this process, by job.
+        #: Reasons for the pauses that only this process knows, by job.
         self._volatile: dict[str, str] = {}
 
     def sweep(self) -> None:
@@ -134,7 +134,8 @@ class Attendance:
         """Read the status of the jobs with a request that begins now.
 
         A pending request may have read the status before an operator changed
-        it. If the store is unreachable, a later request succeeds this one.
+        it. While the store is unreachable, a later request may replace this
+        one.
 
         :param then: Called when the status is known.
         """
@@ -205,7 +206,7 @@ class Attendance:
 
     @property
     def known(self) -> bool:
-        """True if the status of the jobs was read at least once."""
+        """True if the status of the jobs has been read at least once."""
         return bool(self._statuses)
 
     def fresh(self) -> bool:
@@ -276,7 +277,7 @@ class Attendance:
         return status.attended if status else None
 
     def gap_us(self, job: str) -> int:
-        """Return the maximum time without a scheduler that is not a gap.
+        """Return the time without a scheduler above which there is a gap.
 
         :returns: Microseconds.
         """

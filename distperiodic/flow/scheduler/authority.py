@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that determine which objects a member may start.
+"""Rules that determine for which objects a member may start ticks.
 
 If members share a store, the store decides which claim succeeds. The ring only
-prevents members from competing for the same objects, so a member may use its
-last known view, even if the view is not trusted. Without a shared store the
-ring decides. A member that cannot trust its view then starts nothing. No
-member starts ticks that were due before its tenure began, because other
-members were responsible for these ticks.
+prevents members from competing for the same objects. So a member may use its
+last known view, even if the view is not trusted.
+
+Without a shared store, the ring decides. A member that cannot trust its view
+then starts nothing. A member also starts no ticks that were due before its
+tenure began, because other members were responsible for these ticks.
 """
 
 from typing import NamedTuple
@@ -27,14 +28,14 @@ class Change(NamedTuple):
     """A change of the ring or of this member's tenure."""
 
     #: The previous ring. None means that other members may have owned the
-    #: objects of this member meanwhile. All knowledge about these objects must
-    #: then be discarded.
+    #: objects of this member meanwhile. All that this member knows about these
+    #: objects must then be discarded.
     before: Ring | None
     #: Instant from which ticks of the objects of this member can be due. None
-    #: means that the rows of the store record it.
+    #: means that the rows of the store record this instant.
     since: Instant | None
-    #: True if other members owned the objects in between, so that waiting
-    #: claims must be abandoned and the rows discarded.
+    #: True if other members owned the objects in between. Waiting claims must
+    #: then be abandoned, and the rows discarded.
     abandon: bool
 
 
@@ -51,10 +52,7 @@ class Authority(Protocol):
         """
 
     def change(self, view: View) -> Change | None:
-        """Return the change since the last call.
-
-        None means that nothing has changed.
-        """
+        """Return the change since the last call, or None if there is none."""
 
     def must_read_again(self, reading: Reading | None) -> bool:
         """Return whether gained arcs need a new reading of the catalogue.
@@ -72,8 +70,8 @@ class _Authority:
         self._group = group
         self._identity = identity
         self._ring: Ring | None = None
-        #: This member's tenure in the last view. None means that it was not a
-        #: member.
+        #: This member's tenure in the last view. None means that this process
+        #: was not a member.
         self._tenure: int | None = None
 
     def _known(self) -> View | None:
@@ -97,11 +95,11 @@ class StoreAuthority(_Authority):
 
     def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        # Before this process has joined its group, the ring may contain a
-        # previous process with the same name. This process then acts for the
-        # previous process. Until this process has joined, other members may
-        # own the objects of that process, and may list objects that this
-        # process has not read. So a new tenure discards the previous ring.
+        # Before this process has joined its group, the ring may contain an
+        # earlier process with the same name, for which this process then acts.
+        # Until this process has joined, other members may own the objects of
+        # the earlier process, and may list objects that this process has not
+        # read. So a new tenure discards the previous ring.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:
@@ -109,9 +107,9 @@ class StoreAuthority(_Authority):
         return Change(before if tenure == self._tenure else None, None, False)
 
     def must_read_again(self, reading: Reading | None) -> bool:
-        # This member's last read of the catalogue may be too old: the previous
-        # owner of the arcs may have read the catalogue more recently, and
-        # found objects that this member does not know.
+        # This member's last reading of the catalogue may be too old. The
+        # previous owner of the arcs may have read the catalogue later, and may
+        # have found objects that this member does not know.
         return True
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creation of batches from waiting claims, and choice of their workers."""
+"""Creation of batches from waiting claims, and selection of their workers."""
 
 import heapq
 import itertools
@@ -20,11 +20,11 @@ _RESERVED = 10.0
 
 
 class Batcher:
-    """Sender of batches of waiting claims to the workers that have room.
+    """Component that sends waiting claims, in batches, to workers with room.
 
-    The credit window of a worker limits the number of claims that it receives.
-    Jobs of equal priority alternate, batch by batch. If only a few claims of a
-    job wait, they are divided among all workers that have room.
+    The credit window of a worker limits the number of claims that the worker
+    receives. Jobs of equal priority alternate, batch by batch. If only a few
+    claims of a job wait, they are divided among all workers that have room.
 
     *Suspects* are claims whose runs were lost more than once. The run of a
     suspect may have killed its workers. Suspects are sent separately from
@@ -35,8 +35,9 @@ class Batcher:
         batch with     other claims    16 suspects  the claim alone
 
     If a partition has several workers, one of them is reserved for suspects
-    while suspects run. The reservation ends after a while, even if their runs
-    have not ended: a run that kills its worker is expected to do so earlier.
+    while suspects run. The reservation ends after _RESERVED seconds, even if
+    their runs have not ended. A run that kills its worker is expected to do so
+    within this time.
 
     :param batch_size: Maximum number of objects in one batch.
     :param shared: Jobs whose claims are in a store that members share.
@@ -58,8 +59,8 @@ class Batcher:
         """Send the waiting claims of *partition*.
 
         :param me: This scheduler's membership entry.
-        :param sure: True if this member may start jobs that the ring divides
-            among members.
+        :param sure: True if this member may now start jobs that the ring
+            divides among members.
         """
         inflight = self._in_flight
         turns = inflight.turns[partition]
@@ -87,7 +88,7 @@ class Batcher:
         while turns and free:
             queue = turns[0][2]
             if not queue.size:
-                # Other processes have acquired the claims of this queue.
+                # The claims of this queue were discarded since it was listed.
                 heapq.heappop(turns)
                 queue.listed = False
                 continue
@@ -127,7 +128,7 @@ class Batcher:
                 and worker.paused.get(job, 0.0) <= now)
 
     def _room(self, queue: in_flight.Queue, now: float) -> int:
-        """Return the number of runs that the next batch of the job may have.
+        """Return the maximum number of runs in the next batch of a job.
 
         The number may be too high, because this scheduler does not know the
         runs of other schedulers. The worker then refuses the excess runs.
@@ -144,8 +145,8 @@ class Batcher:
 
         :param shares: For each job, the maximum size of a batch: the number of
             claims in the oldest group of the job, divided by the number of
-            workers. Without this maximum, the first worker could receive all
-            claims.
+            workers that have room. Without this maximum, the first worker
+            could receive all claims.
         :returns: The worker. None means that no worker can receive a batch of
             the queue now.
         """
@@ -175,9 +176,9 @@ class Batcher:
         if number > limit:
             number = limit
         elif cost and number < limit and best.window.busy:
-            # Each batch has a fixed cost, so avoid small batches. The worker
-            # has enough work. The claims wait until it has room for more of
-            # them.
+            # Each batch has a fixed cost, so avoid small batches. This worker
+            # has enough work, so let the claims wait until it has room for
+            # more of them.
             return None
         groups = len(queue.groups)
         group = queue.take(number)
@@ -241,8 +242,8 @@ class Batcher:
                 return
             if len(workers) > 1:
                 return
-            # Do not reserve the only worker of a partition, because that would
-            # stop all other work. But send this worker only one batch of
+            # Do not reserve the only worker of a partition, because all other
+            # work would then stop. But send this worker only one batch of
             # suspects at a time.
             idle = [w for w in able
                     if not w.window.full and w.suspect_batch not in w.batches]

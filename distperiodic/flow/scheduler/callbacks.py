@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class Callbacks:
-    """Callbacks of requests of which only one is pending at a time."""
+    """Callbacks for requests that are sent one at a time."""
 
     def __init__(self) -> None:
         self._current: list[Callable[[], None]] = []
@@ -20,18 +20,20 @@ class Callbacks:
                  current: bool = False) -> None:
         """Register a callback.
 
-        :param current: True if the pending request may answer the callback.
-            False means that only a request that begins later may.
+        :param current: True if the answer to the pending request suffices.
+            False means that the callback waits for a request that begins
+            later.
         """
         (self._current if current else self._next).append(callback)
 
     def begin(self) -> None:
-        """Let the request that begins now answer all callbacks."""
+        """Record that a request begins, for whose answer all callbacks wait.
+        """
         self._current += self._next
         self._next.clear()
 
     def call(self) -> None:
-        """Call the callbacks that the answered request was to answer."""
+        """Call the callbacks that waited for the answer that has arrived."""
         answered = list(self._current)
         self._current.clear()
         for callback in answered:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines about ticks that do not run.
 
-One line reports the ticks of many objects or jobs.
+One line can report the ticks of many objects or jobs.
 """
 
 import logging
@@ -26,12 +26,12 @@ class ClaimLog:
 
     def __init__(self, clock: ports.Clock):
         self._throttle = log_throttle.LogThrottle(clock, _THROTTLE)
-        #: For each job name, the job, a tick, an object and the number of
-        #: skips since the last log line.
+        #: For each job: the job, a tick, an object, and the number of skips
+        #: since the last log line. The key is the name of the job.
         self._skipped: dict[
             str, tuple[Job, Instant, str, int]] = {}
-        #: Entries of a job name, the number of ticks that were given up, and
-        #: the reason.
+        #: Ticks that were given up since the last log line: the name of their
+        #: job, their number, and the reason.
         self._missed: list[tuple[str, int, str]] = []
 
     def skipped(self, job: Job, tick: Instant,

@@ -54,7 +54,7 @@ from distperiodic.flow.scheduler.dropped import DroppedTicks
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a claim is repeated after the store's clock was queried.
+# Seconds until a claim is repeated. Meanwhile the store's clock is queried.
 _CLOCK_PAUSE = 1.0
 # Seconds until a request is repeated if rows were locked or have changed.
 _LOCKED_PAUSE = 0.1
@@ -68,17 +68,17 @@ class _ClaimRequest(NamedTuple):
     rule: str
     tick: Instant
     objects: Sequence[str]
-    #: Objects whose watermark is earlier than this are reported as behind.
+    #: Objects with an earlier watermark are reported as behind.
     after: Instant
-    #: True if the tick was found by judging the rows of the objects. False
-    #: means that the objects are claimed at their tick.
+    #: True if the tick was found when the rows of the objects were judged.
+    #: False means that the objects are claimed at their tick.
     judged: bool
-    #: True if the store has rejected an earlier request as too early. This
-    #: process's time is then ahead of the store's clock, so it cannot show
-    #: whether it is too late for the tick.
+    #: True if the store has rejected an earlier request as too early. The time
+    #: of this process is then ahead of the store's clock, so this process
+    #: cannot determine whether the tick is too late.
     early: bool = False
-    #: True if the tick is the instant at which the objects were listed, so
-    #: that they have no phase.
+    #: True if the tick is the instant at which the objects were listed. Phases
+    #: do not apply to such a tick.
     listing: bool = False
 
 
@@ -115,8 +115,8 @@ class Claimer:
         can be claimed between two pieces.
     :param promise: Seconds within which schedulers that serve a job claim each
         tick, even if one of them dies.
-    :param sweep: Seconds between two checks of objects that wait for runs of
-        other schedulers.
+    :param sweep: Seconds between two checks of the objects that wait for runs
+        of other schedulers.
     """
 
     def __init__(self, jobs: Mapping[str, Job], *,
@@ -151,8 +151,8 @@ class Claimer:
         #: Objects that wait, by job. An entry may be empty until the next
         #: sweep.
         self._waits: dict[str, _Waits] = {}
-        #: Requests to repeat. The number is the monotonic time in seconds of
-        #: the next attempt.
+        #: Requests to repeat, each with the monotonic time of its next
+        #: attempt, in seconds.
         self._delayed: list[tuple[float, _ClaimRequest]] = []
         self._closed = False
 
@@ -181,7 +181,7 @@ class Claimer:
         """Return the jobs that are ready now, and for which :meth:`ready` has
         returned False before.
 
-        Call this after each event. Checks at fixed intervals might find a
+        Call this after each event. Calls at fixed intervals might find a
         pending request each time.
         """
         if not self._refused:
@@ -194,7 +194,7 @@ class Claimer:
 
     def start_tick(self, job: Job, tick: Instant,
                    objects: Sequence[str], rule: str = '') -> None:
-        """Claim objects of this member for a tick that is due.
+        """Claim this member's objects for a tick that is due.
 
         The first piece is claimed now. :meth:`claim_rest` claims the other
         pieces.
@@ -256,8 +256,8 @@ class Claimer:
         if found and not self.attendance.fresh():
             # This process may have been suspended. First read from the store
             # whether schedulers served the job meanwhile. Until the answer,
-            # the pending request prevents further calls for the job: they
-            # would send the same claims repeatedly to a slow store.
+            # the pending request prevents further calls for the job. Such
+            # calls would send the same claims repeatedly to a slow store.
             self._pending[job.name] += 1
 
             def known() -> None:
@@ -359,8 +359,8 @@ class Claimer:
                 rule: str, then: Callable[[Claimed], None]) -> None:
         """Claim *objects* for a tick that an operator has requested.
 
-        A pause of the job does not apply. Objects whose earlier tick has not
-        ended are left out.
+        The claim is made even if the job is paused. Objects whose earlier tick
+        has not ended are left out.
 
         :param rule: As for :meth:`start_tick`.
         :param then: Called with each answer of the store.
@@ -395,7 +395,7 @@ class Claimer:
             self.judge_objects(request.job, request.objects)
         else:
             # By this process's estimate of the store's clock, the tick is not
-            # too late. Correct the estimate before the rows are judged.
+            # too late. So correct the estimate before the rows are judged.
             self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
             self._put(events.ClockDiffers(request.job.name))
 
@@ -406,8 +406,8 @@ class Claimer:
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
-            # Another schedule is in force. Read the state of the job now, so
-            # that this process claims no more of its objects.
+            # Another schedule is in force. Read the status of the job now, so
+            # that this process claims no more objects of the job.
             self.attendance.refresh()
         if answer.behind:
             if request.judged:
@@ -421,7 +421,7 @@ class Claimer:
             self.wait_for(job.name, answer.waiting)
         if answer.busy:
             # With misfire=all, an object runs its missed ticks one after the
-            # other. The overlap policy must not skip these ticks.
+            # other, so the overlap policy must not skip these ticks.
             if job.overlap is Overlap.SKIP and not (
                     request.judged and job.misfire is Misfire.ALL):
                 self._dropped.busy(
@@ -467,10 +467,10 @@ class Claimer:
     def judge_released(self) -> bool:
         """Judge waiting objects whose runs have ended.
 
-        Jobs with a pending request to the store are left out. So objects whose
-        runs end during a request are later judged together, with few claims.
-        Each call judges at most one piece of each job, so that it does not
-        delay the claims for new ticks.
+        Jobs with a pending request to the store are left out. So the objects
+        whose runs end during a request are later judged together, with few
+        claims. Each call judges at most one piece of each job, so that it does
+        not delay the claims for new ticks.
 
         :returns: True if at least one object was judged.
         """
@@ -536,8 +536,8 @@ class Claimer:
     def sweep(self) -> None:
         """Log dropped ticks, and check objects that wait for runs.
 
-        The check is needed because this process receives no report when runs
-        of other schedulers end.
+        The check is needed because this process receives no report when a run
+        of another scheduler ends.
         """
         self._dropped.report()
         now = self._clock.monotonic()
@@ -548,8 +548,8 @@ class Claimer:
             name: waits for name, waits in self._waits.items() if any(waits)}
         for name, (waiting, released) in self._waits.items():
             # If many objects wait, most of them wait for runs of this
-            # scheduler, which are reported to this process. Reports can be
-            # lost, so read the rows of some of these objects at each sweep.
+            # scheduler, whose ends are reported to this process. A report can
+            # be lost, so read the rows of some of these objects, too.
             known = (self._dispatcher.objects(name)
                      if len(waiting) > self._piece else ())
             some = list(itertools.islice(
@@ -562,7 +562,7 @@ class Claimer:
         self.judge_released()
 
     def forget(self, job: str) -> None:
-        """Forget the remaining pieces of a tick, and the objects that wait.
+        """Forget the unclaimed pieces of a tick, and the objects that wait.
 
         Call this when other members may own the objects of *job*.
         """
@@ -588,8 +588,8 @@ def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
             plan, schedule=schedule.Remembered(plan.schedule))
         positions = [position_of(key) for key in request.objects]
         if not request.listing:
-            # The phases determine the order, and hashing the positions is
-            # cheaper than computing the window of each object.
+            # The phases determine the order. Hashing the positions is cheaper
+            # than computing the window of each object.
             hashed = schedule.scattered
             positions = [min(positions, key=hashed),
                          max(positions, key=hashed)]

@@ -12,7 +12,7 @@ batch. The store grants the runs to the worker and records their outcomes
 (:mod:`distperiodic.flow.run_leases`). The dispatcher only counts the outcomes.
 
 A scheduler takes over leases that have expired or whose holder is gone.
-Schedulers also receive retries in this way.
+Retries also reach a scheduler in this way.
 
 The dispatcher counts each claim that this scheduler has acquired: first as
 waiting or outstanding, and then as done, dead, retried, superseded or left to
@@ -58,7 +58,7 @@ _PAUSE = 1.0
 
 
 class _TakeOver(enum.Enum):
-    """Expired claims that this process may take over."""
+    """The expired claims that this process may take over."""
 
     ALL = enum.auto()
     #: Claims in a store that only this process uses.
@@ -112,7 +112,7 @@ class Dispatcher:
             for name in book.jobs}
         self._peers: set[str] | None = None
         #: Claims that became dead since the last sweep, each with the error of
-        #: its run, by job.
+        #: its last run, by job.
         self._dead: dict[str, list[tuple[Claim, str]]] = {}
         self._swept = clock.monotonic()
         self._closed = False
@@ -139,7 +139,7 @@ class Dispatcher:
         return queue.waiting
 
     def objects(self, job: str) -> set[str]:
-        """Return the objects of *job* with a claim here that has not ended."""
+        """Return the objects of *job* that have an open claim here."""
         return self._in_flight.objects(job)
 
     @property
@@ -154,7 +154,7 @@ class Dispatcher:
             for queue in self._queues.values() if queue.waiting)
 
     def waits_for(self, authority: Authority) -> bool:
-        """Return whether claims wait here over which *authority* decides."""
+        """Return whether claims under *authority* wait here."""
         return any(queue.waiting and self._recoveries[queue.job.name].authority
                    is authority for queue in self._queues.values())
 
@@ -183,8 +183,8 @@ class Dispatcher:
             supersede.
         """
         if any([claim.attempt > 1 for claim in claims]):
-            # In an earlier tick, workers were lost while they ran some of
-            # these objects.
+            # Workers were lost while they ran some of these objects for an
+            # earlier tick.
             claims = self._recoveries[job.name].quarantine(job, lease, claims)
         if claims or superseded:
             self._in_flight.put(job, lease, claims, superseded)
@@ -194,7 +194,7 @@ class Dispatcher:
         """Set the workers of *partition*.
 
         The batches of a worker that left are reclaimed, even if the worker
-        returned at once. Runs that the worker had started then run again. A
+        returned at once. Runs that the worker had started are then repeated. A
         worker without slots is draining: it keeps its batches and receives no
         more batches.
         """
@@ -299,11 +299,12 @@ class Dispatcher:
             queue.bounds[refusal].refused(
                 worker.last_heard, self._random.random())
         else:
-            # The worker drains, or is not certain of its membership. Until its
-            # entry in the group changes, the worker would refuse more batches.
+            # The worker drains, or is not certain of its membership. It would
+            # refuse more batches for a while.
             worker.paused[queue.job.name] = worker.last_heard + _PAUSE
-        # A worker that shares the store has itself returned granted runs to
-        # the store. This call then reclaims only claims that were not granted.
+        # If the worker shares the store, it has already returned the granted
+        # runs to the store. This call then reclaims only claims that were not
+        # granted.
         self._reclaim(
             sent, refused, f'it was refused: {refusal.sentence}',
             count_attempt=False)
@@ -349,9 +350,7 @@ class Dispatcher:
             found.worker.back_off.reached()
 
     def hurry(self) -> None:
-        """Search for expired leases at the next sweep, without waiting for the
-        usual interval.
-        """
+        """Make a search for expired leases due at the next sweep."""
         for one in self._all_recoveries:
             one.hurry()
 
@@ -383,7 +382,7 @@ class Dispatcher:
                 'scheduler reclaims them and sends them to another worker if '
                 'there is one', worker.member.identity, number, self._lease)
             if now - worker.last_heard > self._lease:
-                # The worker may be in its group although it receives no
+                # The worker may still be in its group although it receives no
                 # messages. So send the next batches to other workers.
                 worker.back_off.rest(now + self._lease)
         self._log_dead()
@@ -464,8 +463,8 @@ class Dispatcher:
     def abandon(self, jobs: Iterable[str]) -> None:
         """Give up the waiting claims of those *jobs* that the ring divides.
 
-        Call this when other members may have owned the objects of these jobs,
-        because this member was not in its group.
+        Call this when this member was not in its group, so that other members
+        may have owned the objects of these jobs.
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
@@ -484,7 +483,7 @@ class Dispatcher:
             self._take_over = _TakeOver.OWN if drained else _TakeOver.ALL
 
     def drain(self) -> None:
-        """Take over no more claims, but dispatch the waiting claims."""
+        """Take over no more claims, but still dispatch the waiting claims."""
         self._take_over = _TakeOver.NONE
 
     def close(self) -> None:

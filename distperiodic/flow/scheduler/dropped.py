@@ -2,7 +2,7 @@
 """Records of ticks that do not run, in the store and in the log.
 
 A record consists of the objects, their newest tick that does not run, and the
-reason.
+reason why it does not run.
 """
 
 import collections
@@ -41,9 +41,9 @@ class _Span(NamedTuple):
     """The interval in which some objects can have missed ticks."""
 
     plan: due.Plan
-    #: Instant after which ticks of the objects could be due: just before the
-    #: objects were listed or before the schedule came into force. If the
-    #: watermark of an object is later, the watermark applies instead.
+    #: Instant after which ticks of the objects could be due. It is just before
+    #: the objects were listed or the schedule came into force. If an object
+    #: has a later watermark, the watermark applies instead.
     low: Instant
     #: Instant at which the objects were listed, if they have a tick at this
     #: instant. :data:`~distperiodic.core.due.ALWAYS` means that they do not.
@@ -62,14 +62,14 @@ class _Span(NamedTuple):
         :param last: Watermark of an object.
         """
         number = self.plan.schedule.count(max(self.low, last), until)
-        # Add the tick at which the object was listed, which is not in the
-        # schedule.
+        # Count the tick at which the object was listed, too, because the
+        # schedule does not contain it.
         return max(1, number + (last < self.first <= until))
 
 
 def _first(plan: due.Plan, row: Row) -> Instant:
-    """Return the instant at which *row* was listed, if this is an undecided
-    tick.
+    """Return the instant at which *row* was listed, if that instant is an
+    undecided tick.
 
     Otherwise return :data:`~distperiodic.core.due.ALWAYS`.
     """
@@ -119,7 +119,8 @@ def _reasons(until: Instant, ran: bool, lost: _Lost | None
 def _idle_since(row: Row) -> Instant | None:
     """Return the instant since which the object of *row* has not run.
 
-    None means unknown, because the store does not record when a run failed.
+    None means that the instant is unknown, because the store does not record
+    when a run failed.
     """
     if row.served is not None:
         return row.served
@@ -138,7 +139,8 @@ class DroppedTicks:
         record.
     :param piece: Maximum number of objects in one record.
     :param promise: Seconds within which schedulers that serve a job claim each
-        tick, even if one of them dies. Later ticks count as lost.
+        tick, even if one of them dies. Only a tick that was not claimed within
+        this time can count as lost.
     :param counts: Number of ticks or objects, by (job, outcome).
     """
 
@@ -165,7 +167,7 @@ class DroppedTicks:
         """Record that *objects* do not run for *tick*.
 
         :param left_out: Called if the store has left out some objects, because
-            another process has decided their tick or has locked their rows.
+            another process has decided their tick or locked their rows.
         :param listing: True if *tick* is the instant at which the objects were
             listed.
         """
@@ -196,8 +198,8 @@ class DroppedTicks:
                      list[str]] = {}
         lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
-            # True if the object missed its ticks because its own run had not
-            # ended.
+            # True if the object missed its ticks because its earlier run had
+            # not ended.
             ran = not row.free or (
                 row.served is not None and row.served >= _due_at(
                     plan, verdict.until, _first(plan, row), row.position))
@@ -248,12 +250,12 @@ class DroppedTicks:
 
     def _lost_ticks(self, job: Job, plan: due.Plan, until: Instant
                     ) -> 'Callable[[Row], _Lost | None]':
-        """Return a function that returns the lost ticks of a row up to
-        *until*.
+        """Return a function that computes the lost ticks of a row.
 
-        A tick is lost if schedulers served the job when the tick was due, and
-        for long enough afterwards to claim it. With ``overlap='wait'``, the
-        object must also have been idle when the tick was due.
+        It considers the ticks up to *until*. A tick is lost if schedulers
+        served the job when the tick was due, and for long enough afterwards to
+        claim the tick. With ``overlap='wait'``, the object must also have been
+        idle when the tick was due.
         """
         attended = self._attendance.attended(job.name)
         if attended is None or job.misfire is Misfire.ALL:
@@ -263,8 +265,8 @@ class DroppedTicks:
         newest, unattended = plan.around(promised), plan.around(attended - 1)
 
         def lost(row: Row) -> _Lost | None:
-            # The newest tick may be that at which the object was listed, which
-            # is not in the schedule.
+            # The newest tick may be the instant at which the object was
+            # listed, which is not in the schedule.
             first, position = _first(plan, row), row.position
             cut = (until if _due_at(plan, until, first, position) <= promised
                    else newest.newest(position))

@@ -44,9 +44,8 @@ class BackOff:
 
     __slots__ = ('_failures', '_until')
 
-    # Seconds of the first pause, and of all later pauses. Longer pauses would
-    # delay ticks too much. A short pause each time would repeat failures too
-    # often.
+    # Seconds of the first pause, and of each later pause. Longer pauses would
+    # delay ticks too much, and shorter ones would repeat failures too often.
     _PAUSES = (1.0, 2.0)
 
     def __init__(self) -> None:
@@ -64,8 +63,8 @@ class BackOff:
     def failed(self, now: float) -> float:
         """Record that a batch could not be sent.
 
-        Failures during a pause are ignored, because they probably have the
-        same cause as the failure that began the pause.
+        A failure during a pause is ignored, because it probably has the same
+        cause as the failure that began the pause.
 
         :returns: Seconds of the pause.
         """
@@ -95,8 +94,8 @@ class Worker:
         self.batches: dict[str, None] = {}
         #: Jobs that the worker does not know.
         self.unknown_jobs: set[str] = set()
-        #: Jobs that the worker refused. The value is the monotonic time in
-        #: seconds until which the worker receives no batch of the job.
+        #: Jobs of which the worker refused a batch. The value is the monotonic
+        #: time in seconds until which the worker receives no batch of the job.
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()
         self.last_heard = now
@@ -220,9 +219,9 @@ class Queue:
     def discard_superseded(self) -> int:
         """Remove superseded claims, and return their number.
 
-        A later claim of an object supersedes its earlier claims. The
-        superseded claims would use more and more memory while no worker has
-        room for them.
+        A later claim of an object supersedes its earlier claims. If these were
+        kept, they would use more and more memory while no worker has room for
+        them.
         """
         newest: dict[str, int] = {}
         for group in (*self.groups, *self.suspects):
@@ -284,7 +283,7 @@ class InFlight:
         #: batch is made from the first queue of the heap.
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
-        #: Queues with suspects, by job. The suspects may have ended since.
+        #: Queues that received suspects, by job. Some may have none left.
         self._with_suspects: dict[str, Queue] = {}
         #: Workers by holder, for each partition.
         self.workers: dict[str, dict[str, Worker]] = {}
@@ -322,7 +321,7 @@ class InFlight:
             self.next_turn(queue)
 
     def objects(self, job: str) -> set[str]:
-        """Return the objects of *job* with a claim here that has not ended."""
+        """Return the objects of *job* that have an open claim here."""
         queue = self.queues[job]
         found = {claim.object for group in (*queue.groups, *queue.suspects)
                  for claim in group.claims}
@@ -360,7 +359,7 @@ class InFlight:
         self.lost(queue.job, number)
 
     def lost(self, job: Job, number: int) -> None:
-        """Count *number* claims that other claims of their objects replace."""
+        """Count *number* claims that were replaced by other claims."""
         if number:
             self.counts[job.name, 'superseded'] += number
 

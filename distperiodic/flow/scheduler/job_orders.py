@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of operators on jobs, as one scheduler carries them out.
 
-With a store, the command is in the store before a scheduler learns of it. The
-scheduler reads the store, and confirms what applies from then on. Without a
-store, the scheduler executes the command itself: a pause then exists only in
-the memory of its process, and a trigger runs only its own objects.
+With a store, a command is in the store before a scheduler learns of the
+command. The scheduler then reads the store, and confirms the new state.
+Without a store, the scheduler executes the command itself. A pause then exists
+only in the memory of the scheduler's process, and a trigger runs only the
+objects that the scheduler owns.
 """
 
 from collections.abc import Callable
@@ -50,8 +51,8 @@ class JobOrders:
         """Apply a command that is in the store.
 
         :param tick: For a trigger, the tick of the triggered runs.
-        :param then: Called with the answer when the store has been read. While
-            the store is unreachable, the answer waits.
+        :param then: Called with the answer when the store has been read. The
+            answer waits while the store is unreachable.
         """
         if verb == Verb.TRIGGER and job in self._jobs:
             self._dispatcher.search(
@@ -81,7 +82,7 @@ class JobOrders:
         """Execute a command that came over the bus.
 
         :param arguments: ``job``, the name of a job, or ``topic``, the topic
-            of several jobs. If both are missing, the command is about all
+            of several jobs. If both are missing, the command applies to all
             jobs. A trigger may have ``object``, the id of an object.
         """
         found = self._selected(arguments)

@@ -2,25 +2,25 @@
 """Late scans: members claim objects that their owners have not claimed.
 
 At a tick, each owner claims its objects. The tick is late when ``late_after``
-seconds have passed. Then two members read the rows of the objects of all
-owners, and claim the objects that are not claimed yet. The ring selects these
-two members. If they do not record in the store that all objects are claimed,
-the next two members scan, and so on::
+seconds have passed. Then two members, which the ring selects, read the rows of
+the objects of all owners, and claim the objects that are not claimed yet. If
+these two members do not record in the store that all objects are claimed, the
+next two members scan, and so on::
 
     tick        + late_after       + 2 late_after
-     |-- owners claim --|-- two scan --|-- two others scan, if the first have
-                             not recorded that all was found claimed
+     |-- owners claim --|-- two scan --|-- two others scan, if the first two
+                              have not recorded that all objects are claimed
 
-A member need not read the rows if the store has counted as many objects for
-the tick as the catalogue lists. After a scan of many rows, the pause until
-the next scan is longer: fifty times the time of reading, at most a minute. The
-time of the slowest page does not count. During that page, the store may have
-been unreachable, or the process may have been suspended, and this must not
-delay the next scan.
+A member need not read the rows if the store has settled the tick for as many
+objects as the catalogue lists. After a scan of many rows, the pause until the
+next scan is longer: fifty times the time spent on reading, but at most a
+minute. The time of the slowest page does not count. The store may have been
+unreachable during that page, or the process may have been suspended. This must
+not delay the next scan.
 
-If a catalogue method is slow, objects may be listed after a scan, for a tick
-that the scan included. The store then records that the job must be scanned
-again from that tick on.
+If a catalogue method is slow, the store may list objects only after the scan
+of a tick for which they are due. The store then records that the job must be
+scanned again from that tick on.
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ from distperiodic.flow.scheduler.timers import TimerKind
 from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of members that scan at the same time. If one of them hangs, the other
-# still completes its scan.
+# one still completes its scan.
 _SCANNERS = 2
-# Pause before the next scan, as a multiple of the time that the last scan
-# spent on reading rows, and its maximum in seconds.
+# Pause before the next scan: a multiple of the time that the last scan spent
+# on reading rows, and the maximum in seconds.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE = 60.0
 
@@ -54,8 +54,8 @@ class LateClaimer:
     """Late scans of one member that shares a store.
 
     :param after: Seconds after a tick until other members claim objects that
-        their owner has not claimed. For a job with a short period, the limit
-        is half a period.
+        their owner has not claimed. For each job, this time is at most half a
+        period.
     :param page: Maximum number of rows in one request to the store.
     """
 
@@ -75,7 +75,7 @@ class LateClaimer:
         self._scanning: set[str] = set()
 
     def grace(self, job: Job, now: Instant) -> Instant:
-        """Return the time after a tick until other members claim its objects.
+        """Return the delay between a tick and its first late scan.
 
         :returns: Microseconds.
         """
@@ -87,8 +87,7 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def scan(self, name: str, now: Instant, view: View) -> None:
-        """Start a late scan of the job *name*, if this member must scan now.
-        """
+        """Start a late scan of the job *name* if it is this member's turn."""
         part = self._parts[name]
         job = part.job
         grace = self.grace(job, now)
@@ -138,7 +137,7 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def _rank(self, name: str, view: View) -> int:
-        """Return the number of members that scan before this member."""
+        """Return this member's index in the order of the scanning members."""
         members = sorted(view.ring.members)
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
@@ -147,9 +146,9 @@ class LateClaimer:
                view: View) -> None:
         """Read the rows if *tick* is decided for fewer objects than expected.
 
-        The catalogue gives the expected number. Objects that left the
-        catalogue since the tick are added, because the tick may have been
-        decided for them.
+        The expected number is the number of objects in the catalogue, plus the
+        objects that left the catalogue since the tick, because the tick may
+        have been decided for these, too.
         """
         assert part.reading is not None
         expected = part.reading.catalogue.distinct

@@ -6,9 +6,9 @@
        └─► differs from the last reading ─► the difference is recorded
 
 A member walks the rows of its arcs when it starts, and later the rows of arcs
-that it gains; see :mod:`distperiodic.flow.scheduler.part`. After that it
-compares each reading with the previous reading. For this comparison it needs
-no rows.
+that it gains; see :mod:`distperiodic.flow.scheduler.part`. After that, the
+member compares each reading with the previous reading, for which it needs no
+rows.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Listing:
 
     :param page: Maximum number of rows in one request to the store.
     :param walked: Called when a walk is complete, with the part, the instant
-        *at* of the walk, and the view.
+        for which the catalogue was read, and the view.
     """
 
     def __init__(self, parts: Mapping[str, Part], *,
@@ -76,7 +76,7 @@ class Listing:
         """
         part.ring = view.ring
         # Walk the whole ring. This also delists the objects that this member
-        # no longer owns. The new owners list these objects in their own
+        # no longer owns. Their new owners list these objects in their own
         # stores.
         self.walk(part, [CIRCLE], part.since, view, discard_rows)
 
@@ -84,9 +84,9 @@ class Listing:
               before: Ring | None) -> Iterable[Arc]:
         """Return the arcs of this member that must be walked.
 
-        :param before: Ring of the last walk, whose arcs need not be walked
-            again. Ranges that this walk has not read yet are an exception.
-            None means that all arcs must be walked.
+        :param before: Ring of the last walk. Its arcs need not be walked
+            again, except for ranges that the last walk has not read yet. None
+            means that all arcs must be walked.
         """
         reading = part.reading
         if (reading is not None and not reading.partial
@@ -104,8 +104,8 @@ class Listing:
     def walk(self, part: Part, arcs: Iterable[Arc],
              at: Instant, view: View | None,
              discard_rows: bool = False) -> None:
-        """Compare the rows on these arcs with the catalogue, and claim their
-        due ticks.
+        """Compare the rows on these arcs with the catalogue, and claim the due
+        ticks of the rows.
 
         :param at: Instant for which the catalogue was read.
         :param discard_rows: As in :meth:`walk_gained`.
@@ -136,8 +136,8 @@ class Listing:
         assert reading is not None
         if not reading.partial:
             # The limit on the rows of a page does not limit the number of new
-            # objects, because they have no rows. So divide the arcs by the
-            # number of listed objects, too.
+            # objects, which have no rows. So divide the arcs, too, into pieces
+            # with a limited number of listed objects.
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
         walk = Walk(
@@ -199,8 +199,8 @@ class Listing:
         gone = [key for key in before.catalogue.ids
                 if key not in new and part.owns(
                     view, self._identity, position_of(key))]
-        # The store has the watermarks of these objects, and keeps them if they
-        # are later.
+        # The store has watermarks of these objects. It keeps each watermark
+        # that is later than the given one.
         rows = [Row(ids[index], positions[index], due.ALWAYS, due.ALWAYS,
                     rule_of(before, ids[index]))
                 for index in indexes if ids[index] in changed]
@@ -268,7 +268,7 @@ class Listing:
 
 
 def counts_from(part: Part, now: Instant) -> Instant:
-    """Return the instant from which objects that are listed at *now* can be
+    """Return the instant from which an object that is listed at *now* can be
     due.
 
     Without ``run_immediately``, this is just after *now*, so that a tick at
@@ -325,8 +325,8 @@ class SharedListing(Listing):
             return store.rows_of(job.name, chunk)
 
         def received(rows: list[Row]) -> None:
-            # Leave out objects that have other owners now. The other owners
-            # compare these objects with their own readings.
+            # Leave out objects that have other owners now. These owners
+            # compare the objects with their own readings.
             own_rows = [row for row in rows if part.ring is not None
                         and part.ring.owner_at(row.position) == self._identity]
             self._claimer.give_up_delisted(job, own_rows, at)

@@ -46,7 +46,7 @@ CIRCLE = Arc(-2 ** 63, 2 ** 63 - 1)
 
 
 def without_catalogue(job: Job, identity: str) -> Reading | None:
-    """Return a reading with the only object of a job without a catalogue.
+    """Return the reading of a job that has one object and no catalogue.
 
     None means that the job has a catalogue.
     """
@@ -82,16 +82,17 @@ class Readings:
         del self._kept[:-_MOST_READINGS]
 
     def forget_recorded(self) -> None:
-        """Keep only the last reading. The store has recorded the others."""
+        """Keep only the last reading, since the store has recorded the others.
+        """
         del self._kept[:-1]
 
     def listed_at(self, key: str) -> tuple[Instant, ...]:
         """Return the instants of the last readings that list an object.
 
-        In all of these consecutive readings, the object has its current
-        schedule. The oldest instant comes first. An object without a row can
-        be due from this instant: the previous owner may have read the object,
-        too, and may have died before the store recorded it.
+        In each of these consecutive readings, the object has its current
+        schedule. The oldest instant comes first. If the object has no row, it
+        can be due from this instant. The previous owner may also have read the
+        object, and may have died before the store recorded it.
         """
         found, newest = self._kept[-1]
         if len(self._kept) == 1:
@@ -119,13 +120,13 @@ class Part:
     def __init__(self, job: Job, last_tick: Instant,
                  reading: Reading | None):
         self.job = job
-        #: The newest tick of the job that this member started, or the instant
-        #: up to which it starts no ticks.
+        #: The newest tick of the job that this member has started. Until it
+        #: has started one, the instant up to which it starts no ticks.
         self.last_tick = last_tick
         #: The last reading. None means that the catalogue was not read yet.
         self.reading = reading
-        #: Number of objects that left the catalogue since the newest tick. The
-        #: newest tick may already have been decided for these objects. None
+        #: Number of objects that left the catalogue since the newest tick.
+        #: That tick may already have been decided for these objects. None
         #: means unknown.
         self.removed: int | None = 0
         #: The ring for which the rows of this part were walked. None means
@@ -135,8 +136,8 @@ class Part:
         self.since = due.ALWAYS
         #: The walk in progress. None means that there is none.
         self.walk: Walk | None = None
-        #: The last two readings. During a walk, also the readings since the
-        #: beginning of the walk.
+        #: The last two readings. During a walk, it also contains the readings
+        #: since the beginning of the walk.
         self._readings = Readings()
         #: Cursor over the objects that have a phase. None means that the
         #: objects have no phase, or that the part was not walked.
@@ -145,10 +146,7 @@ class Part:
 
     @property
     def per_member(self) -> bool:
-        """True if each member runs the job for itself.
-
-        The ring then does not matter.
-        """
+        """True if each member runs the job for itself, whatever the ring."""
         return self.job.scope is Scope.MEMBER
 
     def owns(self, view: View | None, identity: str,
@@ -236,8 +234,9 @@ class Part:
 def plan_of(job: Job, rule: str, since: Instant) -> due.Plan:
     """Return the plan of the objects whose rows have the schedule *rule*.
 
-    :param rule: Text of an own schedule. Empty means the schedule of the job.
-    :param since: Instant since which the job has its schedule.
+    :param rule: Text of an object's own schedule. Empty means the schedule of
+        the job.
+    :param since: Instant since which the job has had its schedule.
     :raises InvalidSchedule: *rule* is in a format that this release does not
         know.
     """
@@ -257,9 +256,9 @@ class Differences(NamedTuple):
     same: list[Row]
     #: Rows that the store will have for the new objects.
     new: list[Row]
-    #: New objects whose future rows are not known here. If another process
-    #: delisted such an object meanwhile, the store lets the object be due only
-    #: from a later reading.
+    #: New objects whose future rows are not known here. If another process has
+    #: delisted such an object meanwhile, the store makes the object due only
+    #: from a later reading on.
     unsure: list[str]
 
 
@@ -327,7 +326,7 @@ class Walk:
     :param ranges: Ranges of positions, in the order of reading.
     :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
     :param page: Maximum number of rows in one page.
-    :param on_page: Called with the limits of a range and its rows.
+    :param on_page: Called with the limits of a range, and the rows within it.
     :param on_end: Called with True when all rows were read, or with False if
         the store could not answer.
     """
@@ -353,13 +352,13 @@ class Walk:
     def rest(self) -> list[Arc]:
         """Return the ranges that were not read yet, in the order of reading.
         """
-        # The end of the list is read first.
+        # The last range in the list is read first.
         return self._ranges[::-1]
 
     def advance(self) -> None:
         """Read the next page. Each answer then requests the following page."""
         # A store in memory calls _answered() from within submit(). So use a
-        # loop instead of a recursion, which could become too deep.
+        # loop, because a recursion could become too deep.
         self._more = True
         if self._pending:
             return

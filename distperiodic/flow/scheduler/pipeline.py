@@ -8,12 +8,13 @@
 
 A scheduler has at most two books: one with the jobs whose claims are in a
 shared store, and one with the jobs for which the ring alone decides. The books
-use different clocks, so each book has its own ticker and claimer. All claims
-go through one dispatcher. Each batch records the authority over its claims.
+use different clocks, so each book has its own ticker and its own claimer. All
+claims go through one dispatcher. Each batch states the authority over its
+claims.
 
-Usually the worker requests the grant of a run from the store. This scheduler
-grants runs itself if the worker is its own pool, or if there is no shared
-store.
+Usually the worker requests the grant of a run from the store. The scheduler
+itself grants the run if the worker is the scheduler's own pool, or if there is
+no shared store.
 
 The file is long because it connects all components of a scheduler.
 """
@@ -285,10 +286,10 @@ class Pipeline:
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch* to its worker. If this process grants its runs, request
-        the grant first.
+        """Send *batch* to its worker, or first request a grant for its runs.
 
-        The dispatcher uses this object as its bus; see
+        The grant is requested here if this process grants the runs. The
+        dispatcher uses this object as its bus; see
         :class:`distperiodic.ports.WorkBus`.
         """
         grants = self.grants_of(batch.authority)
@@ -359,7 +360,7 @@ class Pipeline:
 
     def confirm_job(self, verb: str, job: str, tick: int,
                     then: Callable[[Outcome], None]) -> None:
-        """Apply an operator's command on a job, which is in the store.
+        """Apply an operator's command, which is in the store, to a job.
 
         The parameters are those of :meth:`.JobOrders.confirm`.
         """
@@ -371,7 +372,7 @@ class Pipeline:
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
                    why: str) -> Outcome:
-        """Execute an operator's command on jobs, which came over the bus.
+        """Execute an operator's command, which came over the bus, on jobs.
 
         The parameters are those of :meth:`.JobOrders.execute`.
         """

@@ -24,8 +24,8 @@ from distperiodic.flow.worker import runs
 LOG = logging.getLogger(__name__)
 
 # Seconds until a failed catalogue method is called again: the first pause, and
-# the longest pause. Each pause is twice as long as the previous pause, but all
-# pauses except the first are limited to a quarter of the period.
+# the longest pause. Each pause is twice as long as the previous one, but is
+# limited to a quarter of the period, except for the first pause.
 _PAUSES = 1.0, 60.0
 # Seconds after which a method that has not returned is logged as slow.
 _SLOW = 1.0
@@ -80,7 +80,7 @@ class CatalogueReads:
         self._reader.read(job, at, read.ticket, ring.arcs(self._identity))
 
     def invalidate(self, job: str) -> None:
-        """Mark the answer to a pending read of *job* as possibly outdated."""
+        """Record that the answer to a pending read may be outdated."""
         read = self._reads.get(job)
         if read is not None:
             self._reads[job] = read._replace(ring=None)

@@ -46,10 +46,10 @@ _ONE_TRY = ('; too many workers were lost with it, so each tick has one '
             'object succeeds')
 # Maximum number of leases that are taken over in one request.
 _AT_A_TIME = 100
-# Seconds for which a process that left its group counts as gone. During this
-# time, its leases are taken over before they expire. Later, its leases are
-# taken over only when they expire, because the process may be alive and only
-# cut off from the others.
+# A process that left its group counts as gone for this number of seconds plus
+# the silence timeout. During this time, its leases are taken over before they
+# expire. Later, they are taken over only when they expire, because the process
+# may be alive and only cut off from the other processes.
 _GONE = 5.0
 
 
@@ -62,14 +62,14 @@ class _TakenClaims:
             collections.Counter())
 
     def count(self, lease: Lease) -> None:
-        """Count the claims of a lease, and forget the oldest tick if needed.
+        """Count the claims of a lease; forget the oldest count if needed.
         """
         self._numbers[lease.job, lease.tick] += len(lease.claims)
         if len(self._numbers) > _COUNTED:
             del self._numbers[next(iter(self._numbers))]
 
     def number(self, job: str, tick: int) -> int:
-        """Return the number for a tick of *job*; 0 if the tick is too old."""
+        """Return the number for a tick of *job*; 0 if it is not known."""
         return self._numbers[job, tick]
 
 
@@ -119,16 +119,16 @@ class Recovery:
         self._more = self._looping = False
         self._callbacks = Callbacks()
         self._taken = _TakenClaims()
-        #: Holders that are gone. The value is the monotonic time in seconds at
-        #: which this scheduler noticed it. The thread of the store reads this
-        #: mapping, so it is only replaced as a whole.
+        #: Holders that are gone, each with the monotonic time in seconds at
+        #: which this scheduler noticed this. The thread of the store reads the
+        #: mapping, so the mapping is only replaced as a whole.
         self._gone: Mapping[str, float] = {}
 
     def holder_gone(self, holder: str) -> None:
         """Record that *holder* left its group.
 
-        Schedulers may take over its leases when it no longer renews them. If
-        the process returns, it is a holder with another name.
+        Schedulers may take over the leases of the holder when it no longer
+        renews them. If the process returns, it is a holder with another name.
         """
         if self.shared:
             self._gone = {**self._gone, holder: self._clock.monotonic()}
@@ -136,8 +136,8 @@ class Recovery:
     def holders_present(self, holders: Collection[str]) -> None:
         """Record that *holders* are in their group.
 
-        This corrects a mistake of :meth:`find_gone`, which also finds a holder
-        that has joined but is not yet in this scheduler's view.
+        This corrects a mistake of :meth:`find_gone`, which may also find a
+        holder that has joined but is not yet in this scheduler's view.
         """
         if not self._gone.keys().isdisjoint(holders):
             self._gone = {holder: at for holder, at in self._gone.items()
@@ -193,7 +193,7 @@ class Recovery:
     def find_gone(self, present: Callable[[], set[str]]) -> None:
         """Search the store for holders that are in no group.
 
-        These holders left before this scheduler read its first view. The
+        Such holders left before this scheduler read its first view. The
         schedulers that noticed this may be gone, too.
 
         :param present: Returns the holders in the groups; called when the
@@ -207,7 +207,7 @@ class Recovery:
     def search(self, then: Callable[[], None]) -> None:
         """Take over leases that have ended, with a search that begins now.
 
-        If the store is unreachable, a later search succeeds this one.
+        If the store is unreachable, a later search replaces this one.
 
         :param then: Called at the end of the search.
         """
@@ -246,8 +246,8 @@ class Recovery:
         holder, into = self._holder(), self._new_lease()
         # The call waits in the queue while the store is unreachable. Meanwhile
         # no process can renew its leases, so all holders seem to be silent. A
-        # holder in self._gone may join meanwhile. So self._gone must be read
-        # at the time of the call, in the thread of the store.
+        # holder in self._gone may also join meanwhile. So the thread of the
+        # store must read self._gone at the time of the call.
         self._store.submit(
             lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
@@ -288,9 +288,9 @@ class Recovery:
         job, batch = sent.queue.job, sent.batch
         leases = [batch.lease]
         if not self.shared:
-            # Only this scheduler can reclaim the granted runs. If the worker
-            # shares the store, it holds the granted runs in its own lease, and
-            # this lease is taken over when it ends.
+            # Only this scheduler can reclaim the granted runs. A worker that
+            # shares the store holds the granted runs in a lease of its own,
+            # which is taken over when it ends.
             leases.append(granted_lease(batch.lease, batch.id))
         keys = [c.object for c in claims]
         into = self._new_lease()

@@ -5,10 +5,10 @@
     step of a task ended ───┼─► take ─► won ─► offer to the dispatcher
     sweep ──────────────────┘
 
-The store determines which steps are ready. The memory of this component only
-determines when to query the store. A scheduler claims a limited number of
-steps of each command. All other steps wait in the store, where any scheduler
-can claim them, in the order of their priorities.
+The store determines which steps are ready. This component only remembers when
+it must query the store. A scheduler claims a limited number of steps of each
+command. All other steps wait in the store, where any scheduler can claim them
+in the order of their priorities.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from distperiodic.core.job import Job
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
-# Maximum number of steps of one command that wait in this process for a
-# worker, and maximum number of steps in one claim.
+# Maximum number of steps of one command that wait in this process for workers,
+# and maximum number of steps in one claim.
 _MOST_WAITING = 1000
 _AT_A_TIME = 500
 # Number of tasks in notices above which a scan of all tasks is faster than a

@@ -12,11 +12,11 @@ the claims. From ``queue`` on, the dispatcher handles a claim
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
 The rows of the store alone determine which ticks are due
-(:mod:`distperiodic.core.due`). At a tick the owner of the objects claims them
+(:mod:`distperiodic.core.due`). At a tick, the owner of the objects claims them
 in one statement. The answer of the store shows which of the objects have also
-missed earlier ticks. The memory of a process only decides when the process
-reads rows. A member that starts, or that gains arcs, walks the rows of these
-arcs. So it needs no information from their previous owner.
+missed earlier ticks. The memory of a process determines only when the process
+reads rows. A member that starts or gains arcs walks the rows of these arcs, so
+it needs no information from the previous owner of the arcs.
 
 All methods run in the thread of the flow. That thread never sleeps and never
 blocks: :meth:`Ticker.run_due` returns the seconds until its next call.
@@ -236,8 +236,9 @@ class Ticker:
         must answer at once, as a store in memory does.
 
         :param key: Id of the object. None means all objects.
-        :returns: The number of claims, and the number of objects whose earlier
-            tick has not ended; or the reason why this member claims nothing.
+        :returns: Either the number of claims and the number of objects whose
+            earlier tick has not ended, or the reason why this member claims
+            nothing.
         """
         part, view = self._parts[job], self._view()
         if view is None:
@@ -261,8 +262,8 @@ class Ticker:
     def may_list(self, job: str, key: str) -> bool:
         """Return whether the catalogue may list an object.
 
-        A reading of only this member's objects does not show which objects the
-        others own.
+        If a reading contains only this member's objects, it does not show
+        which objects the other members own.
         """
         reading = self._parts[job].reading
         return reading is not None and (
@@ -406,7 +407,7 @@ class Ticker:
         elif reading.partial and read.ring is not view.ring:
             # The catalogue method has listed the objects that this member
             # owned on another ring. Repeat the read for the same instant, so
-            # that new objects can be due from that instant.
+            # that new objects can be due from this instant on.
             self._reads.request(part.job, view.ring, read.at)
         else:
             self._reads.succeeded(job)
@@ -438,9 +439,9 @@ class Ticker:
             part.removed = 0
         if (read.ring is not view.ring
                 and self._authority.must_read_again(reading)):
-            # The ring changed meanwhile. Read once more, for the same instant,
-            # so that new objects can be due from that instant. After that the
-            # whole part is compared.
+            # The ring changed during the read. Read once more for the same
+            # instant, so that new objects can be due from this instant on.
+            # After that, the whole part is compared.
             part.ring = None
             part.removed = None
             self._reads.request(part.job, view.ring, read.at)
@@ -487,7 +488,7 @@ class Ticker:
             if (before is not None and part.cursor is not None
                     and part.cursor.tick < before):
                 # The previous tick was not started, because no object could be
-                # claimed at that time.
+                # claimed when it was due.
                 part.spread(before, before - 1)
                 self._claim_spread(part, now, view)
             part.spread(tick, tick - 1)
@@ -518,8 +519,8 @@ class Ticker:
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
             return
-        # Use the catalogue of the cursor: in a later reading, the objects have
-        # other indexes.
+        # Use the catalogue of the cursor, because in a later reading the
+        # objects have other indexes.
         catalogue = cursor.catalogue
         ids, positions = catalogue.ids, catalogue.positions
         job, taken = part.job, 0
@@ -558,8 +559,9 @@ class Ticker:
         now = self._clock.now()
         newest = part.job.schedule.at_or_before(now)
         if part.job.spread and newest is not None:
-            # The walk did not include the arcs that this member owned before.
-            # Claim their due objects before the cursor is replaced.
+            # The walk did not include the arcs that this member already owned.
+            # Claim the due objects on these arcs before the cursor is
+            # replaced.
             self._claim_spread(part, now, view)
             part.spread(newest, since - 1)
         self._arm_timers(part, now)

@@ -28,10 +28,10 @@ from distperiodic.core.schedule import Schedule
 #: Microseconds until the next attempt for a job that cannot continue now.
 RETRY_AFTER = SECOND // 4
 # Objects with a phase or with their own schedule are due at many different
-# instants. The pause before the next claim is a grain for each object that was
-# just claimed, up to a maximum number of grains. So a few objects start almost
-# exactly when they are due, but many objects are claimed in groups. In a
-# shared store each claim is a transaction, so the grain is longer.
+# instants. After a claim, there is a pause of one _GRAIN for each object that
+# was claimed, but of at most _MOST_GRAINS. So a few objects start almost
+# exactly when they are due, and many objects are claimed in groups. In a
+# shared store each claim is a transaction, so _SHARED_GRAIN is longer.
 _GRAIN = SECOND // 4000
 _MOST_GRAINS = 80
 _SHARED_GRAIN = SECOND // 200
@@ -86,7 +86,7 @@ class SpreadCursor:
 
 
 class ObjectTimers:
-    """Timers of the objects of one job that have their own schedules."""
+    """Timers of those objects of one job that have their own schedules."""
 
     def __init__(self) -> None:
         self.schedules: Mapping[str, Schedule] = {}
@@ -105,8 +105,7 @@ class ObjectTimers:
                 since: Instant) -> None:
         """Replace the schedules of the objects.
 
-        If the schedule of an object has not changed, neither has the instant
-        of its timer.
+        An object keeps its timer if its schedule has not changed.
 
         :param schedules: Schedules by object.
         :param since: Instant from which new schedules apply.
@@ -184,8 +183,8 @@ class TimerQueue:
         return self._heap[0][0] if self._heap else None
 
     def restart(self, now: Instant) -> None:
-        """Restart the timers of ticks from *now* on, and make all other timers
-        due now.
+        """Restart the timers of ticks from *now* on. Make all other timers due
+        now.
         """
         self._heap.clear()
         for timers in self._jobs.values():

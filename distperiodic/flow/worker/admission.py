@@ -7,11 +7,11 @@ store executes the requests of a process in order. So a count includes all
 requests that this process sent before it, and none that it sent later.
 
 A process that has just ended a run usually begins its next run soon. A count
-in between would be too low, so the highest of the recent counts is used. While
-a limit is reached, batches wait here in the order of their arrival. A waiting
-batch starts when a run under the limit ends in this process. A batch that
-waits too long is refused. No run of a refused batch was started, so no work is
-lost.
+in between would be too low, so the process uses the highest of the recent
+counts. While a limit is reached, batches wait here in the order of their
+arrival. A waiting batch starts when a run under the limit ends in this
+process, or when a new count shows that there is room. A batch that waits too
+long is refused. This loses no work, because no run of the batch was started.
 """
 
 import collections
@@ -26,12 +26,11 @@ from distperiodic.core.refusal import Refusal
 
 #: Seconds that a batch waits before it is refused.
 PATIENCE = 1.0
-# Maximum seconds between the end of a run and the beginning of the next run of
-# a process that has more work.
+# Maximum seconds between two consecutive runs of a process that has more work.
 _MOMENT = 0.2
 
-#: Number of this process's own runs under each limit, when a count was
-#: requested.
+#: Number of this process's own runs under each limit, at the time when a count
+#: was requested.
 Snapshot = Mapping[Limit, int]
 
 _Item = TypeVar('_Item')
@@ -44,9 +43,9 @@ class _Waiting(NamedTuple, Generic[_Item]):
 
 
 class _Highest:
-    """The maximum of the numbers in the last one or two periods.
+    """The maximum of the numbers that were recorded recently.
 
-    A period lasts _MOMENT seconds.
+    It covers the current period and the previous one, of _MOMENT seconds each.
     """
 
     __slots__ = ('_begin', '_next', 'value')
@@ -139,8 +138,8 @@ class AdmissionGate(Generic[_Item]):
         """Record a count of the store.
 
         :param running: Number of runs of each job in all processes.
-        :param snapshot: Result of :meth:`snapshot` at the time when the count
-            was requested.
+        :param snapshot: Result of :meth:`snapshot` when the count was
+            requested.
         :returns: The number of runs by which a limit of *job* is exceeded, and
             the refusal for these runs. 0 and None mean that no limit is
             exceeded.

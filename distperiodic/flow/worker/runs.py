@@ -6,25 +6,23 @@
        refuse            refuse    │ timeout  │
                                    └─► write off
 
-If a step of a task times out, the failure is not reported at once, but when
-the handler returns, or at the latest after the duration of a lease. So the
-retry or the rollback of the step, and the next task of its queue, do not run
-at the same time as the handler.
+If a step of a task times out, the failure is reported when the handler
+returns, but at the latest after the duration of a lease. Until then, neither
+the retry or rollback of the step nor the next task of its queue begins.
 
 A batch that was delivered before is dropped. A batch is refused if its job is
-unknown, or if it arrives while the worker drains. Before each run the worker
-checks whether it may still start the run, because another process may have
-taken the run over while the batch waited.
+unknown, or if the worker is draining when it arrives. Before each run, the
+worker checks whether it may still start the run, because another process may
+have taken over the run while the batch waited.
 
 The worker keeps its batches by job. A thread takes a part of a batch, a
 chunk, and runs its objects one after the other::
 
     JobQueue ── BatchRun (a batch) ── chunk ──► a thread, Running
 
-The outcome of each run is added to its BatchRun at once. So if a thread never
+The outcome of each run is added to the BatchRun at once. So if a thread never
 returns, the outcomes of its earlier runs are not lost. This module starts no
-threads. Several threads of the pool work on the same data, which a lock
-protects.
+threads. A lock protects the data on which several threads of the pool work.
 
 The file is long because it contains the whole life of a run at a worker.
 """
@@ -61,7 +59,7 @@ from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
-# Minimum seconds between two reports on a batch. The end of the batch is
+# Minimum seconds between two reports on a batch. The end of a batch is
 # reported at once.
 _REPORT_EVERY = 0.02
 # Earlier than any time of the monotonic clock.
@@ -84,7 +82,7 @@ _TRACEBACK_LENGTH = 20_000
 #: Function that runs a handler in another process. Its parameters are the
 #: batch, the index of the object, the context, the further arguments of the
 #: handler, the deadline, and the timeout in seconds. The function returns the
-#: result of a command as JSON text, and records the progress of the handler in
+#: JSON text of a command's result, and records the progress of the handler in
 #: the context.
 Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
                      Instant | None, float | None], str | None]
@@ -154,8 +152,7 @@ class Refused(NamedTuple):
 
 
 class TimedOut(NamedTuple):
-    """A run that has exceeded its timeout, and whose handler may not have
-    returned.
+    """A run that has exceeded its timeout. Its handler may still be running.
     """
 
     batch_run: 'BatchRun'
@@ -188,7 +185,7 @@ class BatchRun:
         self.outcomes: list[int | Done | Failed | Lost | Refused] = []
         self.seconds = 0.0
         #: Monotonic time of the last report, in seconds. Before the first
-        #: report, it is the time at which the first run began.
+        #: report, the time at which the first run began, or _NEVER.
         self.reported = _NEVER
 
     def timeout(self, index: int) -> float | None:
@@ -240,8 +237,8 @@ class JobQueue:
         while batch_runs:
             batch_run = batch_runs[0]
             # The chunk is usually the list of all indexes that are left. Other
-            # code may still take indexes from this list, such as
-            # return_unstarted().
+            # code, such as return_unstarted(), may still take indexes from
+            # this list.
             chunk = batch_run.queue
             if len(chunk) > 1:
                 size = self.runner.chunk_size(self.job.name)
@@ -265,7 +262,7 @@ class Running:
 
     def __init__(self, ident: int):
         self.ident = ident
-        # Another thread reads the next two attributes, so each of them is only
+        # Other threads read the next two attributes, so each of them is only
         # replaced as a whole.
         self.chunk: Chunk | None = None
         self.run: Run | None = None
@@ -319,9 +316,9 @@ class Executor:
     :param may_start: Returns None if this worker may start runs of a batch
         now. Otherwise it returns the reason to refuse them.
     :param finish: Ends the run of an object in the handler's own transaction.
-        None means that the store does not support this.
+        None means that handlers cannot do this.
     :param isolated: Functions, by topic, that run handlers in other processes.
-        Such a function kills a process at the timeout of its run.
+        Such a function kills the process in which a run exceeds its timeout.
     :param lease: Duration of a lease, in seconds. If a step times out, its
         failure is reported when its handler returns, but at the latest after
         this time.
@@ -363,8 +360,8 @@ class Executor:
     def chunk_size(self, job: str) -> int:
         """Return the number of runs of *job* that a thread takes at a time.
 
-        The number is above 1 only for short handlers, for which taking a run
-        takes longer than the run.
+        The number is above 1 only for handlers so short that taking a run
+        takes longer than the run itself.
         """
         mean = self._pace.of(job)
         if mean is None:
@@ -500,8 +497,8 @@ class Executor:
                     running.ends = None
                 if running.written_off:
                     self._hanging.pop(running, None)
-                    # The run has timed out, so its result is ignored. The
-                    # other runs of the chunk were offered to other threads.
+                    # The run has timed out, so its result is ignored. Other
+                    # threads were offered the other runs of the chunk.
                     self._settle_timed_out(running)
                     return
             batch_run.outcomes.append(
@@ -603,8 +600,8 @@ class Executor:
             if now >= timed_out.until:
                 self._settle_timed_out(running)
         for batch_run in list(self._batch_runs.values()):
-            # A thread reports outcomes between its runs. Report here if the
-            # thread is in a long run.
+            # A thread reports outcomes between its runs. If a run is long,
+            # report the outcomes of earlier runs here.
             if (batch_run.outcomes
                     and now - batch_run.reported >= _REPORT_EVERY):
                 self._settle(batch_run, 0, 0.0, now)
@@ -630,9 +627,9 @@ class Executor:
                 return
             batch_run, index, context = running.run
             timeout = batch_run.timeout(index) or 0.0
-            # Only the failure of a step is reported later, when its handler
-            # has returned. The next attempt of a periodic object begins at
-            # once, so that the object misses no tick if its handler hangs.
+            # Only the failure of a step waits for its handler to return. The
+            # next attempt of a periodic object begins at once, so that the
+            # object misses no tick if its handler hangs.
             waits = self._lease if batch_run.batch.steps is not None else 0.0
             self._timed_out[running] = TimedOut(
                 batch_run, index, context, timeout, now + waits)
@@ -761,7 +758,8 @@ class Executor:
             batch_run, index, context = run
             batch = batch_run.batch
             # The time since the last report of the thread is a good estimate
-            # of the age. Other runs of the chunk take only milliseconds.
+            # of the age, because earlier runs of the chunk took only
+            # milliseconds.
             found.append(InProgress(
                 batch.job, context.object, batch.tick,
                 batch.attempts[index], max(0.0, now - running.began),
@@ -773,7 +771,7 @@ class Executor:
     def hanging(self) -> int:
         """Number of handlers that hang.
 
-        A handler counts from its timeout until it returns, but at most for the
+        A handler counts from its timeout until it returns, but for at most the
         duration of a lease.
         """
         return len(self._hanging)
@@ -783,8 +781,8 @@ class Executor:
         # One warning is enough if thousands of objects fail in the same way.
         first = self._throttle.allow(
             f'{batch_run.job.name} {type(exc).__name__}')
-        # The traceback is in the message: a formatter would write exc_info
-        # with the control characters of the exception.
+        # Put the traceback into the message, because a formatter would write
+        # exc_info without escaping the control characters of the exception.
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
             'run failed: job=%s object=%r attempt=%d error=%s; similar '

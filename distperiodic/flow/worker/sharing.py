@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Permission of a worker without ``mode = standby`` to run its partition.
+"""The permission to run a partition, for a worker without ``mode = standby``.
 
 Other workers of the partition may have ``mode = standby``, by mistake or
-during a change of the configuration. The store grants the permission for the
-duration of a lease, if no such worker is active
+during a change of the configuration. If none of these is active, the store
+grants the permission for the duration of a lease
 (:mod:`distperiodic.core.standby`). No worker becomes active before the lease
 has expired.
 """
@@ -20,8 +20,8 @@ LOG = logging.getLogger(__name__)
 
 # Number of renewals per lease.
 _PER_LEASE = 3
-# The last part of a lease, as a fraction of its duration. In this part, the
-# holder no longer trusts the lease.
+# The last part of a lease, as a fraction of its duration, in which the holder
+# no longer trusts the lease.
 _MARGIN = 0.1
 
 
@@ -30,8 +30,8 @@ class Sharing:
 
     :param granted_at: Monotonic time in seconds at which the first lease was
         requested. The worker has this lease when it starts.
-    :param changed: Called when :attr:`prevented` has changed. If it is true,
-        the caller must cancel the runs of this worker.
+    :param changed: Called when :attr:`prevented` has changed. If the attribute
+        is True, the caller must cancel the runs of this worker.
     :param lease: Seconds until the lease expires.
     """
 

@@ -2,8 +2,9 @@
 """Participation of a worker in the election of the active worker.
 
 :mod:`distperiodic.core.standby` decides which request is next. This module
-sends the requests to the store, one at a time. Callbacks inform the rest of
-the worker when it becomes active, and when it is no longer active.
+sends the requests to the store, one at a time. Through callbacks, it informs
+the rest of the worker when the worker becomes active, and when it is no longer
+active.
 """
 
 import logging
@@ -27,7 +28,7 @@ class Standby:
 
     :param members: Returns the identities of the workers in the group, by
         process. None means that the workers are not known for certain. The
-        threads of the store queue also call this function.
+        threads of the store queue call this function, too.
     :param busy: Returns True if runs of this worker have not ended.
     :param changed: Called with the new role whenever the role has changed.
     :param lost: Called when another worker has taken over the partition from
@@ -55,12 +56,12 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._closed = self._departed = False
-        #: The processes that prevented this worker from becoming active at its
-        #: last request.
+        #: At the last request, these processes prevented this worker from
+        #: becoming active.
         self._shared: tuple[str, ...] = ()
-        #: True if these processes were logged.
+        #: True if the processes in _shared were logged.
         self._reported = False
-        #: True if the lease has expired since the last answer, and *lost* was
+        #: True if the lease has expired since the last answer. *lost* was then
         #: called.
         self._cut_off = False
         #: This worker and its fence, if it is the active worker. The threads
@@ -148,8 +149,8 @@ class Standby:
             assert store.partitions is not None
             store.partitions.depart(self._partition, self._me.process)
         self._departed = True
-        # The store queue executes the calls in order. So this call takes
-        # effect after a heartbeat that is still in the queue.
+        # The store queue executes the calls in order, so this call takes
+        # effect after any heartbeat that is still in the queue.
         self._store.submit(work, lambda _: None, urgent=True)
 
     def _perform(self, request: Request, store: ports.ClaimStore) -> Standing:
@@ -175,12 +176,12 @@ class Standby:
                                seconds=self._lease)
 
     def _wait_for(self, shared: tuple[str, ...]) -> None:
-        """Postpone the next attempt, because of workers that take no part in
-        the election.
+        """Postpone the next attempt, because some workers take no part in the
+        election.
 
-        :param shared: These workers. The first heartbeat of a new worker may
-            still be under way, so they are logged only if the next attempt
-            finds the same workers.
+        :param shared: These workers. They are logged only if the next attempt
+            finds the same workers, because the first heartbeat of a new worker
+            may still be under way.
         """
         self._election.postpone(self._clock.monotonic())
         if shared != self._shared:
