@@ -6,7 +6,8 @@ import collections
 import gc
 import types
 
-# Types through which the search continues, besides classes of the product.
+# Types into which the search descends, in addition to the classes of the
+# product.
 _HOLD = (list, tuple, dict, set, frozenset, array.array, collections.deque,
          types.MethodType, types.CellType)
 

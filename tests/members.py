@@ -155,7 +155,7 @@ class Process:
 
 
 class _Child:
-    """The child's side: each method is one command of the parent."""
+    """The child's side. Each method executes one command of the parent."""
 
     def make(self, url, group, identity, options):
         from distperiodic import coordinator

@@ -202,8 +202,8 @@ def kombu_rounds(url, size, rounds):
 
 def test_objects_per_second(zookeeper, rabbitmq):
     number = measuring.rounds()
-    # The slowest peer runs only three rounds, because each round is already an
-    # average over 20,000 messages.
+    # The slowest peer runs at most three rounds, because each round is already
+    # an average over 20,000 messages.
     peers = {
         'oslo.messaging, one cast per object': test_messaging.bare_rounds(
             rabbitmq.url, OBJECTS, 1, min(number, 3)),

@@ -39,9 +39,9 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
            committed=()):
     """Return the record of the job ``ping`` of *cluster* between two ticks.
 
-    :param repeats: returns whether a run that has ended may be repeated,
-        because its process could not report the end. None allows this for the
-        processes in *stalls*.
+    :param repeats: function that returns whether a run that has ended may be
+        repeated, because its process could not report the end. None means that
+        the runs of the processes in *stalls* may be repeated.
     :param windows: (begin, end) of each fault that explains unclaimed ticks,
         in seconds.
     :param committed: (object, tick, fence) of runs that committed their effect

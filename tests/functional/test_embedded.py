@@ -250,7 +250,8 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
 
     told = worker.status()
     assert not told['healthy']
-    # Its problem differs from that of a service that was never started.
+    # The reported problem differs from that of a service that was never
+    # started.
     assert told['problem'] not in (
         None, service.WorkerService(conf, Tasks(conf)).status()['problem'])
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that share a member id, by mistake or during a replacement.
 
-The group accepts one of them at a time. The other process must not take
-messages of the first one, and must not lose them.
+The group accepts one of them at a time. The process that is not accepted must
+not take or lose messages of the other process.
 """
 
 import collections

@@ -11,7 +11,7 @@ _GIVEN: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a port that is in no use; each call returns another port.
+    """Return an unused port. Each call returns a different port.
 
     The port is below the range from which the kernel takes the ports of
     outgoing connections. Inside this range, a client that retries a connection

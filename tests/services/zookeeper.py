@@ -20,8 +20,8 @@ from tests.services import server
 JARS = pathlib.Path('/usr/share/java')
 IMAGE = 'zookeeper:3.9'
 
-# Milliseconds of a tick. A short tick allows short sessions. The longest
-# session is as long as with ZooKeeper's own default.
+# Milliseconds of a tick. A short tick allows short sessions. The maximum
+# length of a session is that of ZooKeeper's default configuration.
 TICK = 500
 SETTINGS = {
     'tickTime': str(TICK),
@@ -151,7 +151,9 @@ class Divided(NamedTuple):
     ways: list[proxy.Proxy]
 
     def set(self, mode: proxy.Mode) -> None:
-        """Set the mode of the connections between it and the others."""
+        """Set the mode of the connections between the third server and the
+        others.
+        """
         for way in self.ways:
             way.set(mode)
 
