@@ -8,8 +8,8 @@ text of their log.
 
 import re
 
-# tests/unit/test_documentation.py splits the log calls in the source with the
-# same expressions.
+# tests/unit/test_documentation.py finds the events of the log calls in the
+# source with the same expression.
 _EVENT = re.compile(r': (?=\S* ?\w+=)|;| \(')
 _KEY = re.compile(r'(\w+)=(.*?)(?= \w+=|; |$)', re.DOTALL)
 # The format of a line in a program's log: level, logger, message.

@@ -83,8 +83,8 @@ def test_schedulers_that_wait_for_workers_are_a_warning(workers):
 
 
 def test_a_member_with_far_too_much_is_a_warning():
-    # With few points the shares differ; search for names with a big
-    # difference.
+    # With few points the shares differ. Search for names whose shares differ
+    # widely.
     for number in range(100):
         found = group([member(f'm-{number}-{n}', 2) for n in range(6)])
         worst = max(found.of_fair(m.identity) for m in found.members)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account at the end of each example finds wrong histories, and each
-example rejects missing servers.
+"""The account at the end of each example finds the faults in wrong histories.
+Each example reports that a server is missing.
 """
 
 import importlib.util
@@ -58,7 +58,7 @@ def task(id_, status):
 
 @pytest.fixture
 def cloud(tmp_path):
-    """Return the platform after RIGHT."""
+    """Return the platform after the history RIGHT."""
     made = load('provisioning', 'cloud').Cloud(tmp_path / 'cloud.sqlite')
     made.create(QUOTA)
     for id_ in (GOOD, BAD):

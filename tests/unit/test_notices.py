@@ -41,7 +41,9 @@ class Post:
 
 @pytest.fixture(params=['short', 'long' * 30])
 def post(request, tmp_path):
-    """Once the path fits into a socket's address, and once it is too long."""
+    """Two directories. The path of one fits into a socket's address, the path
+    of the other is too long.
+    """
     directory = tmp_path / request.param
     directory.mkdir()
     made = Post(directory)

@@ -2,7 +2,7 @@
 """The election of the active worker, in virtual time.
 
 The world is a store with one row, a group, and workers that act in turn. At
-any moment a worker may freeze, lose the store or its membership, or die.
+any moment a worker may freeze or die, or may lose the store or its membership.
 """
 
 import itertools
@@ -59,7 +59,7 @@ class Worker:
         self.me = Member(identity, f'{next(world.numbers):016x}', 1)
         self.election = Election(self.me, lease=LEASE, preferred=preferred)
         self.frozen = self.cut_off = self.busy = False
-        #: The worker's request that waits for the store, or None.
+        #: The request with which the worker waits for the store, or None.
         self.waiting = None
         self.away = False
 
@@ -97,7 +97,7 @@ class World:
         self.row = Row()
         self.numbers = itertools.count(1)
         self.workers = []
-        #: For each process the time from which it counts as out of its group.
+        #: For each process, the time from which it counts as out of its group.
         self.gone = {}
 
     def add(self, identity, **options):

@@ -20,7 +20,7 @@ SOON = 10.0
 
 
 class Store:
-    """A store that records its calls; the test makes it unavailable."""
+    """A store that records its calls. The test can make it unavailable."""
 
     def __init__(self):
         self.calls = []
@@ -287,7 +287,7 @@ def test_pauses_grow_while_the_store_is_away(store, monkeypatch):
     class Noted(threading.Event):
         def wait(self, seconds=None):
             if seconds is None:
-                # Thread.start() waits like this. It is not a pause.
+                # This is the wait in Thread.start(), not a pause.
                 return super().wait()
             pauses.append(seconds)
             if len(pauses) == 5:

@@ -64,7 +64,7 @@ class Clock(FrozenClock):
 
 
 def seconds_of(instant):
-    """*instant* in seconds since the world began."""
+    """Return *instant* in seconds since the world began."""
     return (instant - BEGIN * schedule.SECOND) / schedule.SECOND
 
 
@@ -299,7 +299,7 @@ class Scheduler:
         self._put(events.Unsent(batch, reason))
 
     def answer(self):
-        """Let all catalogue methods return, except those that hang."""
+        """Let all catalogue methods return, except those that must hang."""
         for asked in [*self.reader.asked]:
             if not asked.answered and (
                     self.reader.given[asked.job.name] is not ...):
@@ -379,7 +379,9 @@ class World:
                 self.show(scheduler, names)
 
     def distrust(self, scheduler):
-        """Make the view of *scheduler* unknown: it may be out of its group."""
+        """Make the view of *scheduler* unknown, as if the scheduler might be
+        out of its group.
+        """
         self._trust_until(scheduler, 0.0)
 
     def trust(self, scheduler):
