@@ -203,7 +203,7 @@ def doubled(claims: Iterable[Claim]) -> list[Finding]:
 
 
 def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
-    """Find runs that began during another run of their object.
+    """Find runs that began during another run of the same object.
 
     The other run counts only if its process was not stopped and trusted its
     lease.
@@ -228,7 +228,7 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
 
 
 def stale(runs: Iterable[Run]) -> list[Finding]:
-    """Find runs that began although another process held their claim."""
+    """Find runs that began although another process held the claim."""
     return [Finding('stale', f'{run.job} {run.object}: {_told(run)}')
             for run in runs if run.stale]
 
@@ -329,7 +329,7 @@ def unended(record: Record) -> list[Finding]:
 
 
 def attempts(record: Record) -> list[Finding]:
-    """Find claims with more runs than their job allows."""
+    """Find claims that have more runs than the job allows."""
     found = []
     runs = collections.Counter(run.key for run in record.runs)
     for run in record.runs:

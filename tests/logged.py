@@ -18,7 +18,7 @@ _WRITTEN = re.compile(
 
 
 class Line(dict):
-    """The keys of one line, and their values as text."""
+    """The keys of one line, each with its value as text."""
 
     def __init__(self, message, level='', error=None):
         super().__init__(_KEY.findall(message))

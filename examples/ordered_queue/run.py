@@ -127,7 +127,7 @@ def main():
         group.start()
         while len(group.lines()) < 16 and time.monotonic() < end:
             time.sleep(0.02)
-        # With servers, kill a worker too.
+        # If servers are used, kill a worker, too.
         for number in range(0, len(group.processes), 2):
             group.kill(number)
             print(f'one of two {group.commands[number][0]}s is killed '

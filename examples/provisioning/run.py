@@ -134,7 +134,7 @@ def main():
         group.start_all()
         for number in range(KILLS):
             before = ended()
-            # A fast host may have ended all tasks before the last kill.
+            # On a fast host, all tasks may have ended before the last kill.
             while ended() == before < INSTANCES and time.monotonic() < end:
                 time.sleep(0.05)
             group.replace(number)

@@ -333,7 +333,7 @@ def test_a_thousand_jobs():
     with concurrent.futures.ThreadPoolExecutor(2) as pairs:
         for turn in range(measuring.rounds(1)):
             for start in range(0, len(names), 2):
-                # The two cases of a pair swap their cores in each turn.
+                # The two cases of a pair swap their cores in each round.
                 pair = names[start:start + 2][::1 if turn % 2 else -1]
                 for name, answer in zip(pair, pairs.map(
                         in_a_process, pair, range(2)), strict=True):

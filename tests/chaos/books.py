@@ -148,7 +148,7 @@ def _count_beside(all_runs, stalls):
 
 
 def claims(moves):
-    """Return all claims in the journal, with their grants and endings.
+    """Return all claims in the journal, each with its grants and endings.
 
     A row in the state 'listed' does not represent a claim.
     """
@@ -222,7 +222,7 @@ def due(record_, moves, history):
 
 
 def beyond(due_):
-    """Find jobs whose history counts more ticks than their schedules have.
+    """Find jobs whose history counts more ticks than are due by the schedule.
 
     :param due_: result of :func:`due`.
     """
@@ -317,7 +317,8 @@ def _account(record_, history):
 
 
 def _early(record_):
-    """Find claims acquired before their tick, by the store's clock.
+    """Find claims that were acquired before their tick came, by the store's
+    clock.
 
     A claim may precede its tick by up to :data:`EARLIEST`.
     """

@@ -197,7 +197,8 @@ class Cluster:
         """Mount a file system that a test can fill. Return None if this
         process is not allowed to mount one.
         """
-        # The disk is not in *place*, which the server's user cannot access.
+        # Do not mount the disk in *place*, because the server's user cannot
+        # access *place*.
         disk = pathlib.Path(stack.enter_context(
             tempfile.TemporaryDirectory(prefix='disk-')))
         mounted = subprocess.run(

@@ -84,7 +84,8 @@ def keep(url):
 
 
 def read(connection, since=0, kind=KIND):
-    """Return all rows after number *since*, with the names of their jobs.
+    """Return all rows with numbers above *since*, each with the name of its
+    job.
 
     The rows of one claim are in the order of its transitions. ``at`` is the
     time of a transition. Other transactions see the transition from the time

@@ -116,7 +116,8 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
          kinds=EVERY, tell=lambda text: None):
     """Start a cluster, apply the faults of *seed*, and check its record.
 
-    :param place: an empty directory for logs and records, which stay there.
+    :param place: an empty directory for logs and records. They are not
+        deleted.
     :param seconds: length of the plan in seconds. All planned faults begin and
         end within this time.
     :param bus: subclass of :class:`tests.chaos.bus.Bus`.

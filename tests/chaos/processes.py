@@ -141,7 +141,9 @@ def _told_by(cluster, host, what):
 
 
 def step_clock(fault):
-    """Set the wall clock of one host ahead or back for a while."""
+    """Set the wall clock of one host ahead or back for the duration of the
+    fault.
+    """
     host = yield from fault.take_host()
     host.turn_clock(fault.random.choice([-20.0, -3.0, -1.0, 1.0, 3.0, 20.0]))
     yield fault.seconds

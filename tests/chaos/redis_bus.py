@@ -44,7 +44,7 @@ class Redis(bus.Bus):
         idle = {}
         with _client(self.server) as client:
             for key in client.scan_iter('distperiodic.*', _type='stream'):
-                # The stream may be deleted meanwhile.
+                # The stream may have been deleted in the meantime.
                 with contextlib.suppress(redis.ResponseError):
                     for group in client.xinfo_groups(key):
                         for one in client.xinfo_consumers(key, group['name']):

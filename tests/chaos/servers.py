@@ -90,8 +90,8 @@ def delete_queue(fault):
     fault.happened = False
 
     def delete():
-        # After another fault of the broker the members create their queues
-        # again, one by one.
+        # After another fault of the broker, the members create their queues
+        # again, one after another.
         found = waiting.wait_until(
             lambda: sorted(fault.cluster.queues().values()), _QUEUES)
         fault.cluster.bus.delete_queue(fault.random.choice(found))
@@ -119,7 +119,7 @@ def end_connections(fault):
 
 
 def lock(fault):
-    """Lock the table of claims for a while."""
+    """Lock the table of claims for the duration of the fault."""
     yield from fault.take('postgresql')
     with _asking(fault.cluster) as connection:
         connection.execute(sa.text(
@@ -128,7 +128,7 @@ def lock(fault):
 
 
 def fill_disk(fault):
-    """Fill the file system of the database for a while."""
+    """Fill the file system of the database for the duration of the fault."""
     yield from fault.take('postgresql')
     big = fault.cluster.disk / 'big'
     _fill(big)

@@ -93,7 +93,8 @@ class Verdict:
     findings: list[checker.Finding]
     take_overs: list[TakeOver]
     promotions: list[promotions.Promotion]
-    #: Number of commands by their answer: accepted, needless or refused.
+    #: Number of commands by the kind of the answer: accepted, needless or
+    #: refused.
     answers: collections.Counter[str]
     #: Number of runs.
     runs: int

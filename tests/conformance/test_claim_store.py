@@ -1973,8 +1973,8 @@ def kept(many_sessions, job, tick):
     """
     with opened(many_sessions) as store, opened(many_sessions) as handler:
         lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
-        # Use a connection of its own: a connection of the store has a time
-        # limit and would be closed.
+        # Do not use a connection of the store: it has a time limit and would
+        # be closed.
         engine = handler.database.read(lambda connection: connection.engine)
         with engine.connect() as session, session.begin() as transaction:
             assert finish_in(

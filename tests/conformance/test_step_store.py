@@ -2,7 +2,7 @@
 """Steps of tasks: guarantees in every database.
 
 Each test has a group of its own. One test compares the runs of a task with
-:class:`Model`. In this test workers get lost, calls are repeated because their
+:class:`Model`. In this test workers are lost, calls are repeated because
 answers were lost, and results arrive too late.
 """
 
@@ -235,7 +235,7 @@ def test_the_history_counts_each_task_of_a_queue_that_its_worker_goes_on_with(
 
 
 def leases(board):
-    """Return the names of all leases, with their numbers of runs."""
+    """Return the name of each lease, with the number of runs in it."""
     engine = database.make_engine(board.url)
     with engine.connect() as connection:
         found = connection.execute(

@@ -45,8 +45,8 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
     :param windows: (begin, end) of each fault that explains unclaimed ticks,
         in seconds.
     :param committed: (object, tick, fence) of runs that committed their effect
-        and their end together. Their process may have died before it recorded
-        the end.
+        and their end together. The process of such a run may have died before
+        it recorded the end.
     """
     stopped = {stall.process for stall in stalls}
     if repeats is None:

@@ -77,7 +77,7 @@ def work(url, pool, worker, seed, path):
     journal = Journal(path)
     one = dispensed.dispenser(url, pool, bucket_timeout=TIMEOUT)
     held, begin = [], float(os.environ['BEGIN'])
-    # Tasks that this worker no longer has. Other workers may have them.
+    # Tasks that this worker no longer has. They may be with other workers.
     former = collections.deque(maxlen=10)
     for number in itertools.count():
         [kind] = draws.choices(list(_KINDS), list(_KINDS.values()))

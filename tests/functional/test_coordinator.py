@@ -400,8 +400,8 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
     # of this machine.
     sure = max(one.at for one in asked if one.known) - began
     assert sure < SESSION * 2 / 3 + 0.1
-    # The member stays certain for a while after the cut, because it was
-    # certain shortly before.
+    # The member stays certain for a short time after the cut, because it was
+    # certain shortly before the cut.
     assert last > began
 
     way.set('pass')

@@ -865,8 +865,8 @@ def test_a_check_keeps_the_locks_of_this_process(sqlite_url, tmp_path):
     """A check must not release the file locks of this process.
 
     Without these locks, another process that closes the database takes itself
-    for the last user. It then removes the log to which this process still
-    writes.
+    for the last user. That process then removes the log to which this process
+    still writes.
     """
     schema.sync(sqlite_url)
     path = tmp_path / 'claims.sqlite'

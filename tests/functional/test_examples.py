@@ -99,7 +99,8 @@ class Programs:
         return ticks
 
     def wait_divided(self, name, spacing, objects, processes, after=0.0):
-        """Wait for a tick that this number of processes divided among them.
+        """Wait for a tick whose objects were divided among this number of
+        processes.
 
         The processes ran each object exactly once.
         """

@@ -12,8 +12,8 @@ MOST = 5
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
-    """Return a cluster with two jobs in one partition, which may use 5 of 40
-    slots.
+    """Return a cluster with two jobs in one partition. The partition may use 5
+    of 40 slots.
 
     A run takes much longer than its report. So all 5 slots are in use even on
     a slow machine.

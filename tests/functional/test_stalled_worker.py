@@ -80,8 +80,8 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
 
 def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
         cluster):
-    """All processes die, so none of them can report the others as gone, and
-    their leases last long.
+    """All processes die, so none of them can report the others as gone. The
+    leases of the processes last long.
     """
     cluster.set(lease=60, objects=12, takes=1, spacing=4)
     programs = [*cluster.programs, cluster.start('worker')]

@@ -29,7 +29,9 @@ MODULES = 'tests.functional.modules:Modules'
 
 
 class Desk:
-    """Commands about the tasks of a place, and runs of their steps."""
+    """Commands about the tasks of a place, and runs of the steps of these
+    tasks.
+    """
 
     def __init__(self, place):
         self.place = place

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of loopback that stay free while their server is down."""
+"""Ports on the loopback interface that stay free while the server that uses
+them is down.
+"""
 
 import pathlib
 import random

@@ -185,7 +185,7 @@ def zookeeper_divided(leads: bool, notices_after: int = 10
             place, ports.free_port(), number,
             lines(*far[:2], near[2]) if number == 3
             else lines(*near[:2], far[2])) for number in (1, 2, 3)]
-        # Two servers can elect a leader, which is the one with the higher
+        # Two servers can elect a leader. They elect the server with the higher
         # number.
         first = servers[1:] if leads else servers[:2]
         for some in first, [one for one in servers if one not in first]:

@@ -69,8 +69,8 @@ class Cluster:
         pipeline._PAGE = setup.page
         late_claims._LONGEST_PAUSE = setup.rest
         self.world.tell('SETUP %s', setup)
-        #: The newest jobs. After this attribute, the jobs of each member's
-        #: configuration, which its process reads at its next start.
+        #: The newest jobs. ``_installed`` has, for each member, the jobs with
+        #: which its next process starts.
         self.newest_jobs = dict(setup.jobs)
         self._installed = {}
         #: Each job by its name and the text of its schedule.
@@ -174,7 +174,7 @@ class Cluster:
         last = self._pauses[job][-1]
         if last.end == FOREVER:
             self.operator.resume(job)
-            # Members read only at their sweeps whether a job is paused. So for
+            # A member reads only at its sweeps whether a job is paused. So for
             # a member, a pause may end later.
             self._pauses[job][-1] = last._replace(
                 end=self.world.now + int((1 + self.setup.sweep) * SECOND))

@@ -116,7 +116,7 @@ def _an_old_catalogue(cluster):
             catalogues.come('latest', f'latest-new{n}')
             catalogues.go('latest', f'latest-{n}')
     cluster.world.after(1850, change)
-    # s0 starts again before its session ends. It is the first member that
+    # Before its session ends, s0 starts again, and s0 is the first member that
     # reads the changed catalogue.
     _at(cluster, 1860, 'kill scheduler', 's0', 1)
 

@@ -119,7 +119,7 @@ def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
             if workers.deaths < most:
                 workers.turn()
         deaths.append(workers.deaths)
-        # No worker runs for a while, and the lost runs wait.
+        # For some time no worker runs, and the lost runs wait.
         workers.names = []
         workers.show()
         me.bus.open.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about due objects: claims, skips, and their reasons."""
+"""Decisions about due objects: claims, skips, and the reasons of skips."""
 
 import collections
 import itertools

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about tasks: their input, and the sentences that they print."""
+"""Commands about tasks: the input of the commands, and the sentences that they
+print.
+"""
 
 import argparse
 import dataclasses

@@ -52,7 +52,7 @@ def _changed(function, made):
                 targets = [target]
             case ast.Call(func=ast.Attribute(value, name)) if (
                     name in _CHANGES):
-                # The functions of heapq change their first argument.
+                # A function of heapq changes its first argument.
                 targets = [value, *node.args[:1]] if name.startswith(
                     'heap') else [value]
         for target in targets:

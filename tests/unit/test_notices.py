@@ -41,8 +41,8 @@ class Post:
 
 @pytest.fixture(params=['short', 'long' * 30])
 def post(request, tmp_path):
-    """Two directories. The path of one fits into a socket's address, the path
-    of the other is too long.
+    """A post in a directory whose path fits into a socket's address, and one
+    in a directory whose path is too long.
     """
     directory = tmp_path / request.param
     directory.mkdir()

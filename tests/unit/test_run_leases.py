@@ -569,8 +569,9 @@ def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
     ('~7~f1.t1', True), ('~7~f1.t3', False)])
 def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
         desk, term, holds):
-    """Only after a gap in its membership does a worker get a new tenure and a
-    new name as a holder, because other members may have taken its leases over.
+    """After a gap in its membership, other members may have taken the worker's
+    leases over. So the worker then has a new tenure and a new name as a
+    holder.
     """
     batch = desk.accept('a')
 

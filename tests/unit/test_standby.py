@@ -20,7 +20,7 @@ from distperiodic.core.standby import Standing
 from distperiodic.core.standby import is_preferred
 
 LEASE = 10.0
-#: Seconds between two turns of a worker.
+#: Seconds between two steps of a worker.
 TURN = 0.25
 
 

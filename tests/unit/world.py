@@ -309,7 +309,9 @@ class Scheduler:
                     self.reader.reading(asked.job, asked.arcs)))
 
     def step(self):
-        """Do one turn of the service's loop; return seconds until the next."""
+        """Do one iteration of the service's loop. Return the seconds until the
+        next one.
+        """
         pause = self.flow.run_due()
         self.answer()
         while self.finishes and self.bus.open:
@@ -416,7 +418,8 @@ class World:
             self.clock.advance(max(_LEAST, min(wakes) - now))
 
     def turn(self, takes):
-        """Let each scheduler do its due work; this takes *takes* seconds each.
+        """Let each scheduler do its due work, which takes *takes* seconds for
+        each scheduler.
         """
         for scheduler in self.schedulers:
             scheduler.step()
