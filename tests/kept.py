@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that an object of the product keeps alive, in any field."""
+"""Count of the objects that an object of the product keeps alive in its
+fields.
+"""
 
 import array
 import collections

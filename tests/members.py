@@ -48,7 +48,9 @@ class ChildError(Exception):
 
 
 class Process:
-    """A member in a child process. ``start`` starts the member and joins."""
+    """A member in a child process. ``start`` starts the member, which joins
+    the group.
+    """
 
     def __init__(self, url: str, group: str, identity: str | None = None,
                  **options: Any):

@@ -28,8 +28,8 @@ class Run:
 def read(lines):
     """Read the journal.
 
-    :returns: The runs of each task, in the order of their begin, and the pids
-        of the killed processes. A kill ends the runs of its process.
+    :returns: The runs of each task, in the order in which they began, and the
+        pids of the killed processes. A kill ends the runs of its process.
     """
     runs, killed = collections.defaultdict(list), set()
     for number, line in enumerate(lines):

@@ -98,7 +98,7 @@ def pull(kind, url, pool, worker, together, rates):
 
 
 def rates(kind, url, pool):
-    """Return the rates of :func:`pull`, each as the sum of all processes."""
+    """Return the rates of :func:`pull`, each summed over all processes."""
     together = measuring.SPAWN.Barrier(PROCESSES)
     found = measuring.SPAWN.Queue()
     processes = [measuring.SPAWN.Process(target=pull, args=(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred members of one group on a real ZooKeeper, and two hundred that
-join at the same time.
+"""The time to join a group on a real ZooKeeper: for one more member of a group
+of a hundred, and for two hundred members at the same time.
 
 Ten processes contain ten members each. Each member has a client and a session
 of its own. Two other kinds of members are measured as well. One kind uses tooz

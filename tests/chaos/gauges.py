@@ -16,7 +16,7 @@ from tests.chaos.cluster import SERVERS
 
 # The unit in which requests are counted, for each server except the broker.
 _UNITS = {'zookeeper': 'requests to ZooKeeper', 'postgresql': 'statements'}
-#: Seconds over which a rate is measured.
+#: Length in seconds of the window over which a rate is measured.
 WINDOW = 10
 #: Maximum allowed ratio of a rate to the rate without faults.
 STORM = 3.0

@@ -114,7 +114,7 @@ class Fault(NamedTuple):
     kind: str
     #: Duration of the fault in seconds.
     seconds: float
-    #: Seed for the random choices of the fault, such as the affected host.
+    #: Seed of the random choices for the fault, such as the choice of a host.
     seed: str
     #: Failpoint at which a process is killed or stopped. Empty means that the
     #: fault is not tied to a failpoint.

@@ -28,7 +28,8 @@ from tests.logged import lines
 
 @pytest.fixture
 def alone(tmp_path):
-    """Return one scheduler without coordination service, broker and database.
+    """Return one scheduler without a coordination service, a broker or a
+    database.
     """
     made = Cluster(tmp_path, '', objects=6, spacing=1, pool_size=8,
                    misfire='all', overlap='wait')

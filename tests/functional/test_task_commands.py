@@ -348,7 +348,7 @@ def test_a_long_queue_is_counted_up_to_a_maximum(desk):
     [finding] = [row['finding'] for row in desk.place.tell('doctor')[1]
                  if row['check'] == 'task_queues']
     assert '10,000 tasks or more waiting' in finding
-    # A queue below the maximum is counted exactly.
+    # If a queue is shorter than the maximum, the count is exact.
     for id_ in ids[:6]:
         desk.client.cancel(id_)
     assert desk.client.queues('q')[0].waiting == MOST_COUNTED - 1

@@ -52,7 +52,8 @@ class Due(NamedTuple):
     #: End of the interval in which the tick is due: the next change of the
     #: object's schedule or listing.
     until: int
-    #: True if the tick must be decided; False if it only may run.
+    #: True if the tick must be decided. False if it may run, but need not be
+    #: decided.
     must: bool
     plan: due.Plan
     job: Job
@@ -316,7 +317,7 @@ class Owners:
     def spans(self, name: str, since: int) -> Iterator[
             tuple[str, int, int]]:
         """Yield each process that owned the object after *since*, with the
-        begin and the end of this ownership.
+        begin and the end of its ownership.
         """
         owners = self._of(name)
         begin: int | None = None

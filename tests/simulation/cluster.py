@@ -82,7 +82,7 @@ class Cluster:
         noise = set(setup.noise)
         self.locked = faults.Locks(seed, self.world)
         self.clock = StoreClock(self.world)
-        #: Maximum number of seconds by which one step may set the store's
+        #: Maximum number of seconds by which one fault may set the store's
         #: clock.
         self.most_step = min(2.0, setup.lease / 10)
         self.stores = stores.of(self)

@@ -87,8 +87,9 @@ class InSqlite:
         return found and found[0]
 
     def partition(self, name):
-        """Return the active worker of a partition, its fence, the end of its
-        lease, and the worker that an operator chose.
+        """Return the state of a partition: its active worker, its fence, the
+        end of the lease of the active worker, and the worker that an operator
+        chose.
         """
         return self._own.execute(
             'SELECT worker, fence, until, promoted FROM '

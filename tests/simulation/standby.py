@@ -190,8 +190,9 @@ class Judge:
             f'{text} at {self._world.t / SECOND:.3f}')
 
     def _row(self):
-        """Return the active worker, its fence, the remaining seconds of its
-        lease, and the worker that an operator chose.
+        """Return the state of the partition: its active worker, its fence, the
+        remaining seconds of the lease of the active worker, and the worker
+        that an operator chose.
         """
         row = self._cluster.stores.partition(PARTITION)
         if row is None:

@@ -470,7 +470,9 @@ def test_two_of_many_look_and_the_others_wait_for_what_they_find(
 
 def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
-    """The catalogue is longer than a page, so a scan compares counts first."""
+    """The catalogue is longer than one page of rows, so a scan compares counts
+    first.
+    """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     objects = [f'o-{n}' for n in range(9)]
     both = world.group('ab', worlds.job(every=60.0, objects=True),
@@ -771,7 +773,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
             busy += 1
             assert store.attend({'poll': 60.0}, {})['poll'].checked < (
                 worlds.BEGIN + 600) * schedule.SECOND
-            # The late scan covers the arcs of the other member only.
+            # The late scan covers only the arcs of the other member.
             view = ring.Ring(dict.fromkeys('ab', 40))
             assert {view.owner_at(end) for one in ranges for end in one} <= {
                 'b'}

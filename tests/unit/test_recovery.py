@@ -100,7 +100,9 @@ def test_a_search_that_an_operator_requests_ends_with_all_leases(
 
 def test_a_search_in_progress_does_not_answer_a_later_request(
         again, store, queue, hand):
-    """The search may have read the store before the operator changed it."""
+    """The search may have read the store before the operator changed the
+    store.
+    """
     queue.slow = True
     ends = []
     again.take_over()

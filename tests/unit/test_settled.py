@@ -114,7 +114,9 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
 
 
 def test_what_a_late_claim_passes_over_is_taken_down(world, store):
-    """The owner may handle a tick only after a later tick was claimed."""
+    """An owner that is late may handle a tick after a later tick of the object
+    was claimed.
+    """
     poll = job(every=10.0, objects=True)
     both = world.group('mn', poll, store=store, catalogues={
         'poll': [f'o-{n}' for n in range(8)]})

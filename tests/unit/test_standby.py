@@ -161,7 +161,7 @@ def test_a_dead_worker_is_replaced_within_the_session_timeout_and_1_s(world):
 
 
 def test_nobody_takes_over_while_the_heartbeat_arrives(world):
-    """The active worker is out of its group, but it reaches the store."""
+    """The active worker is out of its group, but can reach the store."""
     first, _ = world.add('h:0'), world.add('h:1')
     world.run(20)
     first.cut_off = True

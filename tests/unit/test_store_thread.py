@@ -15,7 +15,7 @@ from tests.logged import events
 from tests.logged import lines
 from tests.waiting import wait_until
 
-#: Time limit in seconds for all operations that do not block.
+#: Time limit in seconds for each operation that must not block.
 SOON = 10.0
 
 

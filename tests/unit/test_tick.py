@@ -377,7 +377,8 @@ def ran_at(me, name):
 
 
 def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
-    """A member must read the rows to find the objects that are new."""
+    """A member must read the rows of a job to find the objects that are new.
+    """
     me = world.scheduler(
         job(every=3600.0, objects=True, run_immediately=True), sees=None,
         catalogues={'poll': ['a']})
