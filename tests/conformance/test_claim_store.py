@@ -1361,8 +1361,8 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
 ])
 def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         store, job, tick, later, since):
-    """The process that lists the object may have been suspended after it had
-    read the catalogue.
+    """The process that lists the object may have been suspended after its read
+    of the catalogue.
     """
     enlist(store, job, tick, 'a', at=tick)
     delist(store, job, tick + 5 * SECOND, 'a')

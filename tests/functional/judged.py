@@ -93,8 +93,8 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
 
 
 def assert_kept(cluster, first, last, **about):
-    """Assert that no run is lost, doubled or overlapping, and that the history
-    has the right totals.
+    """Assert that no run is lost or repeated, that no runs overlap, and that
+    the history has the right totals.
     """
     found = record(cluster, first, last, **about)
     assert found.runs

@@ -620,8 +620,8 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
 
 def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         postgresql):
-    """The store also handles a host that loses power between the end of a run
-    and its commit.
+    """The store also handles a host that loses power after a handler has ended
+    its run, but before the commit.
     """
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex

@@ -254,7 +254,7 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
 
 
 def paused(place):
-    """Return the pause reason of each job, as a scheduler reads it."""
+    """Return the reason of the pause of each job, as a scheduler reads it."""
     found = place.store.attend({'poll': 60.0, 'sync': 60.0}, {})
     return {name: status.paused for name, status in found.items()}
 

@@ -39,7 +39,8 @@ either = pytest.mark.parametrize(
 
 
 def refused(program):
-    """Return the lines of *program* about another process with its member_id.
+    """Return the log lines of *program* about another process with the same
+    member_id.
     """
     return [line for line in program.logged('not in the group')
             if 'member_id' in line.text]

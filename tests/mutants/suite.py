@@ -57,7 +57,9 @@ class Suite(NamedTuple):
 
 
 class Unusable(Exception):
-    """The suite cannot judge a bug: it fails without the bug, or it breaks."""
+    """The suite cannot judge a bug, because it fails without the bug or
+    breaks.
+    """
 
 
 class NoSuchTest(Unusable):

@@ -194,7 +194,7 @@ def test_a_paused_job_is_named():
 
 @pytest.mark.parametrize(('active', 'fine'), [('w~1', True), ('', False)])
 def test_a_partition_without_an_active_worker_is_a_warning(active, fine):
-    """The missing slots of its workers cause no second warning."""
+    """The missing slots of the partition's workers cause no second warning."""
     code, text = status.judge(
         group([member('a', 400)], {'p': (worker('w', 0),)}),
         settings(dispatcher='messaging', backend_url='file:///tmp/x'),

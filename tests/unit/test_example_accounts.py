@@ -186,7 +186,7 @@ THIRD = [('begin', 3, 8.0), ('end', 3, 8.1), ('begin', 3, 8.5)]
 
 
 def test_the_account_of_standby_accepts_workers_one_after_the_other():
-    """The last use of each worker may be interrupted."""
+    """Only the last use by each worker may be interrupted."""
     assert load('standby').account(
         [*FIRST, *SECOND, *THIRD], [1, 2, 3], [3.0, 3.0]) == 0
 

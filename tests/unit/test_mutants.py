@@ -99,7 +99,9 @@ def test_each_bug_was_caught_by_a_suite_that_it_names():
 
 
 def test_what_caught_a_bug_is_there():
-    """If such a test is missing, its whole suite runs for each bug."""
+    """If such a test is missing, the whole suite runs for each bug that the
+    test caught.
+    """
     missing = []
     texts = {}
     for suite, test in sorted(set(known.read().values())):

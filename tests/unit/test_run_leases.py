@@ -31,7 +31,7 @@ TRUST = LEASE * 0.9
 
 
 class Jobs(dict):
-    """Jobs by name, and the number of times that all were examined."""
+    """Jobs by name, and the number of times that all jobs were examined."""
 
     examined = 0
 
@@ -343,7 +343,9 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
 
 
 def test_done_retried_and_dead_of_one_report_are_told_together():
-    """Each outcome is a separate write; the report waits for all three."""
+    """Each kind of outcome is a separate write. The report waits for all three
+    writes.
+    """
     desk = Desk(worlds.job('poll', retries=1))
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)

@@ -399,7 +399,8 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
 
 
 def test_while_the_store_is_away_nothing_is_looked_at_in_vain(world):
-    """Ticks that come due meanwhile run as soon as the store is back."""
+    """Ticks that come due during the outage run as soon as the store is back.
+    """
     me = world.scheduler(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),
