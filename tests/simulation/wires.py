@@ -2,7 +2,7 @@
 """The connections of a simulated process to its store and to its workers.
 
 The store queue of :mod:`tests.unit.world` answers at once, or when a test
-allows it. Here, calls and answers take virtual time, and answers may be lost.
+allows it. Here, calls and answers take virtual time, and both may be lost.
 """
 
 import dataclasses

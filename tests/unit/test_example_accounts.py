@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The account at the end of each example finds the faults in wrong histories.
-Each example reports that a server is missing.
+The examples that need servers name a server that is missing.
 """
 
 import importlib.util
