@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a cluster's record against the guarantees of its jobs.
 
-The record has runs, claims with their endings, and the times at which a
-process was stopped or did not trust its leases. The data come from the
-handlers and the store, not from the flow's log. All functions here are pure
-functions of the record. Times are microseconds of one clock.
+The record contains the runs, the claims with their endings, and the intervals
+in which a process was stopped or did not trust its leases. The data come from
+the handlers and from the store, not from the log. Every function of this
+module is a pure function of the record. Times are microseconds of one clock.
 
-The checks cover safety: nothing happens twice, with an old fence, or without
-an end. :mod:`tests.oracle` judges whether every due tick was handled.
+The checks cover safety: no result counts twice or with an old fence, and no
+claim stays without an end. :mod:`tests.oracle` judges whether every due tick
+was handled.
 """
 
 import collections
@@ -45,7 +46,8 @@ class Run:
     #: processes that are stopped, or that do not trust their leases, do not
     #: count.
     beside: int = 0
-    #: The same number for all jobs of the partition.
+    #: Number of other runs of all jobs of the partition, counted like
+    #: ``beside``.
     within: int = 0
 
     @property
@@ -67,7 +69,7 @@ class Claim:
     grants: list[int] = dataclasses.field(default_factory=list)
     #: The instant at which the claim's first run was granted.
     granted: int | None = None
-    #: The fences of the runs whose result counted.
+    #: The fences of the runs whose results counted.
     counted: list[int] = dataclasses.field(default_factory=list)
     #: Number of times that the store reported the claim as new.
     claimed: int = 1
@@ -85,7 +87,7 @@ class Claim:
 
 
 class Effect(NamedTuple):
-    """A write to a system that compares fences, and the decision of the
+    """A write to a system that compares fences, and the decision of this
     system.
     """
 
@@ -177,7 +179,9 @@ def dropped(record: Record) -> list[Finding]:
 
 
 def doubled(claims: Iterable[Claim]) -> list[Finding]:
-    """Find claims with more than one ending, or claimed as new twice."""
+    """Find claims that have several endings, and claims that the store
+    reported as new more than once.
+    """
     found = []
     for claim in claims:
         text = f'{claim.job} {claim.object} tick {claim.tick}'
@@ -199,7 +203,7 @@ def doubled(claims: Iterable[Claim]) -> list[Finding]:
 
 
 def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
-    """Find runs that began during another run of their object.
+    """Find runs that began during another run of the same object.
 
     The other run counts only if its process was not stopped and trusted its
     lease.
@@ -224,7 +228,7 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
 
 
 def stale(runs: Iterable[Run]) -> list[Finding]:
-    """Find runs that began although another process held their claim."""
+    """Find runs that began although another process held the claim."""
     return [Finding('stale', f'{run.job} {run.object}: {_told(run)}')
             for run in runs if run.stale]
 
@@ -246,8 +250,8 @@ def crowds(record: Record) -> list[Finding]:
 def poison(record: Record) -> list[Finding]:
     """Find objects that ran too often after a claim was given up.
 
-    Until a run of such an object succeeds, a later tick may run it only once.
-    A requeue gives the object all its attempts back.
+    Until a run of such an object succeeds, each later tick may run the object
+    only once. After a requeue, the object has all its attempts again.
     """
     runs: dict[Key, list[Run]] = collections.defaultdict(list)
     for run in record.runs:
@@ -284,7 +288,7 @@ def _told(run: Run) -> str:
 
 
 def fences(record: Record) -> list[Finding]:
-    """Find fences that did not grow, or that more than one run had."""
+    """Find fences that did not grow, and fences that several runs shared."""
     found = []
     newest: dict[tuple[str, str], int] = {}
     for claim in sorted(record.claims.values(), key=lambda claim: claim.at):
@@ -314,7 +318,7 @@ def fences(record: Record) -> list[Finding]:
 
 
 def unended(record: Record) -> list[Finding]:
-    """Find claims without an ending although they had enough time."""
+    """Find claims that had enough time to end, but have no ending."""
     return [
         Finding('unended', (
             f'{claim.job} {claim.object} tick '
@@ -325,7 +329,7 @@ def unended(record: Record) -> list[Finding]:
 
 
 def attempts(record: Record) -> list[Finding]:
-    """Find claims with more runs than their job allows."""
+    """Find claims that have more runs than the job allows."""
     found = []
     runs = collections.Counter(run.key for run in record.runs)
     for run in record.runs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers, as fixtures. Each starts when a test first needs it."""
+"""The servers, as fixtures. Each server starts when a test first needs it."""
 
 import logging
 import multiprocessing.util
@@ -13,17 +13,17 @@ import pytest
 
 from tests import services
 
-# Property tests judge results, and not the time that a busy machine takes, so
-# slow generation of examples is not a failure. A run of all tests must not
-# depend on luck, so it always uses the same examples.
-# --hypothesis-profile=search tries other examples.
+# Property tests check results, not speed, so a slow generation of examples on
+# a busy machine is not a failure. A run of all tests must not depend on
+# chance, so it always uses the same examples. --hypothesis-profile=search
+# tries other examples.
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     'same', deadline=None, derandomize=True, suppress_health_check=_SLOW)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
-# For runs that only need to know whether a test fails: do not search for
-# smaller examples.
+# For runs that need only the result of each test: do not search for smaller
+# examples of a failure.
 hypothesis.settings.register_profile(
     'first', deadline=None, derandomize=True, suppress_health_check=_SLOW,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
@@ -46,8 +46,8 @@ def pytest_configure(config):
     # Files for the analysis of a failure stay in the usual directory.
     os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
     os.environ['TMPDIR'] = tempfile.tempdir = place
-    # futurist imports eventlet, and eventlet imports a resolver. That is a
-    # quarter of the time that each process of the tests takes to start.
+    # futurist imports eventlet, and eventlet imports a resolver. These imports
+    # take a quarter of the time in which a process of the tests starts.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
 
 

@@ -13,7 +13,7 @@ def dispenser(url, pool, **options):
 
 
 def order(item):
-    """Sort key: the highest score first, then ints, then strs."""
+    """Sort key: the highest score first; of one score, ints before strs."""
     task, score = item
     return -score, isinstance(task, str), task
 
@@ -27,7 +27,9 @@ class Model:
         self.done = set()
 
     def recreate(self, scores, again=False):
-        """Set the tasks and their scores; *again* offers done tasks as new."""
+        """Set the tasks and their scores. If *again*, tasks that are done are
+        offered as new.
+        """
         if again:
             self.done -= set(scores)
         for bucket in self.buckets.values():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of the due ticks of real processes, where faults excuse a miss.
+"""Classification of the due ticks of real processes, where a fault may excuse
+a tick that was not claimed.
 
-It is unknown, to the millisecond, which process was able to claim a tick. So
-a tick near a fault may be missed. In the simulation all facts are known, and
-:mod:`tests.oracle` excuses nothing.
+With real processes, it is not known to the millisecond which process was able
+to claim a tick. So a tick near a fault may be missed. In the simulation all
+facts are known, so :mod:`tests.oracle` excuses no miss.
 """
 
 import bisect
@@ -46,7 +47,8 @@ class Record(checker.Record):
 
 
 class _Windows:
-    """Merged windows, to find quickly whether a time overlaps a window."""
+    """Merged windows, to find quickly whether an interval overlaps a window.
+    """
 
     def __init__(self, windows: Iterable[Window]):
         merged: list[list[int]] = []
@@ -66,7 +68,8 @@ class _Windows:
 def classify(record: Record) -> dict[checker.Key, Fate]:
     """Return the class of each expected tick.
 
-    The function that also classifies the rows of a store decides.
+    The class comes from ``audit.classify``, which also classifies the ticks in
+    a store.
     """
     windows = _Windows(record.windows)
     by_object: dict[tuple[str, str], list[checker.Claim]] = (

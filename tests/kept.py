@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that an object of the product keeps alive, in any field."""
+"""Count of the objects that an object of the product keeps alive in its
+fields.
+"""
 
 import array
 import collections
 import gc
 import types
 
-# Types through which the search continues, besides classes of the product.
+# Types into which the search descends, in addition to the classes of the
+# product.
 _HOLD = (list, tuple, dict, set, frozenset, array.array, collections.deque,
          types.MethodType, types.CellType)
 

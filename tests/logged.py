@@ -8,7 +8,8 @@ text of their log.
 
 import re
 
-# tests/unit/test_documentation.py splits the source's log calls like this.
+# tests/unit/test_documentation.py finds the events of the log calls in the
+# source with the same expression.
 _EVENT = re.compile(r': (?=\S* ?\w+=)|;| \(')
 _KEY = re.compile(r'(\w+)=(.*?)(?= \w+=|; |$)', re.DOTALL)
 # The format of a line in a program's log: level, logger, message.
@@ -17,7 +18,7 @@ _WRITTEN = re.compile(
 
 
 class Line(dict):
-    """The keys of one line, and their values as text."""
+    """The keys of one line, each with its value as text."""
 
     def __init__(self, message, level='', error=None):
         super().__init__(_KEY.findall(message))

@@ -48,7 +48,9 @@ class ChildError(Exception):
 
 
 class Process:
-    """A member in a child process. ``start`` starts the member and joins."""
+    """A member in a child process. ``start`` starts the member, which joins
+    the group.
+    """
 
     def __init__(self, url: str, group: str, identity: str | None = None,
                  **options: Any):
@@ -155,7 +157,7 @@ class Process:
 
 
 class _Child:
-    """The child's side: each method is one command of the parent."""
+    """The child's side. Each method executes one command of the parent."""
 
     def make(self, url, group, identity, options):
         from distperiodic import coordinator

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that a test starts, and ends with all processes of theirs::
+"""Programs that a test starts, and then ends together with all their
+processes::
 
     launcher ──┬── child, which does the work
                └── child
 
-Three modules start processes in other ways. The servers of
-:mod:`tests.services` are ended by the kernel with the test run. The processes
-of :mod:`tests.members` talk over pipes. The demo belongs to the product.
+Three modules start processes in other ways. The kernel ends the servers of
+:mod:`tests.services` when the test run ends. The processes of
+:mod:`tests.members` talk over pipes. The demo belongs to the product.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ PYTHON = [sys.executable, '-W', 'ignore']
 
 
 class Program:
-    """A launcher and its children; as a context manager, kill them at the end.
+    """A launcher and its children. As a context manager, it kills them at the
+    end.
 
     :param log: File for their output.
     :param append: True if the output is appended to the file.
@@ -58,7 +60,9 @@ class Program:
         return written(self.said(), event)
 
     def family(self, recursive=True):
-        """Return its child processes and, if *recursive*, their children."""
+        """Return the child processes of the launcher and, if *recursive*,
+        their children.
+        """
         # Another process may have the pid of a process that has ended.
         if self.running:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -46,7 +46,7 @@ class ThreadlessPool:
             taken[0].run(taken[1])
 
     def run_aside(self):
-        """Run one part in a thread of its own, because the part may hang."""
+        """Run one part, which may hang, in a thread of its own."""
         source, part = self.take()
         thread = threading.Thread(target=source.run, args=(part,),
                                   daemon=True)

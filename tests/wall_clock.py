@@ -19,7 +19,9 @@ def set_ahead(path, seconds):
 
 
 def follow(path):
-    """Add the seconds in the file *path* to ``time.time_ns``; return it."""
+    """Replace ``time.time_ns`` by a function that adds the seconds in the file
+    *path*. Return this function.
+    """
     true_time, monotonic = time.time_ns, time.monotonic
     looked, ahead = -_NEXT_LOOK, 0
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An operator drains a member, pauses a job and promotes a worker.
 
-The first group has three schedulers, which check hosts. One of them is
-drained. The second group has a scheduler, and two workers of a partition of
-which one is active. Its job is paused, and its other worker is promoted. The
-program prints each ``distperiodic`` command with its answer, and checks that
-the members obey. At the end it prints the record of all actions.
+The first group has three schedulers, which check hosts. The operator drains
+one of these schedulers. The second group has one scheduler and two workers.
+The workers serve one partition, and only one of them is active. The operator
+pauses the job of this group, and promotes the other worker. The program prints
+each ``distperiodic`` command with its answer, and checks that the members
+obey. At the end the program prints the record of all actions.
 
 The program needs a broker and a coordination service. One Redis server is
 enough for both::
@@ -30,8 +31,8 @@ import distperiodic
 HERE = pathlib.Path(__file__).parent
 SECONDS = 3
 HOSTS = 12
-# A run that begins this many seconds after its tick may have been claimed by
-# another member than the owner: half of the period of the job.
+# If a run begins this number of seconds after its tick, a member other than
+# the owner may have claimed it. The number is half of the period of the job.
 LATE = 0.5
 # Seconds after which the program gives up.
 LIMIT = 60
@@ -43,8 +44,8 @@ connection = sqlite:///{place}/claims.sqlite
 state_path = {place}/state
 session_timeout = 6
 """
-# The schedulers of the first group run what they claim, so that the journal
-# shows which of them claimed it.
+# Each scheduler of the first group runs the objects that it claims, so the
+# journal shows which scheduler claimed each object.
 LOCAL = """\
 dispatcher = local
 """
@@ -175,7 +176,7 @@ def owners(events, since):
 
 
 def settled(events, since):
-    """Return the owner of each host.
+    """Return a dict from each host to its owner.
 
     Return None if a host had no owner or several owners, or if one of the
     three schedulers owned no host.
@@ -189,7 +190,7 @@ def settled(events, since):
 
 
 def drain(cluster):
-    """Drain a scheduler, undrain it, and return what is wrong."""
+    """Drain a scheduler, undrain it, and return the faults that were found."""
     member = 'scheduler-1'
     before = until(
         lambda: settled(cluster.events(), time.time() - SECONDS),
@@ -209,7 +210,7 @@ def drain(cluster):
 
 
 def drain_faults(events, member, before, answered):
-    """Return what a drained scheduler and the others did wrong.
+    """Return the faults of a drained scheduler and of the others.
 
     Only ticks after the answer count: the scheduler may have claimed an
     earlier tick before its answer.
@@ -232,7 +233,7 @@ def drain_faults(events, member, before, answered):
 
 
 def pause(cluster):
-    """Pause and resume the job, and return what is wrong."""
+    """Pause and resume the job, and return the faults that were found."""
     cluster.order('job', 'pause', 'use_licence', '--reason', 'licence ends')
     # The scheduler reads the pause at its next sweep, and a run that was
     # claimed before may still begin.
@@ -247,7 +248,8 @@ def pause(cluster):
 
 
 def promote(cluster):
-    """Make the standby worker active, and return what is wrong."""
+    """Make the standby worker active, and return the faults that were found.
+    """
     active = cluster.events()[-1].member
     [other] = {'worker-1', 'worker-2'} - {active}
 
@@ -267,7 +269,7 @@ def promote(cluster):
 
 
 def promote_faults(events, active, other):
-    """Return what two workers did wrong after *other* was promoted."""
+    """Return the faults of two workers after *other* was promoted."""
     first = next(number for number, event in enumerate(events)
                  if event.member == other)
     wrong = [f'{active} used the licence after {other} was active'
@@ -309,7 +311,7 @@ def main():
 
 
 def account(wrong):
-    """Print what is wrong. Return 0 if nothing is."""
+    """Print the faults. Return 0 if there are none."""
     if wrong:
         print('WRONG:', *wrong, sep='\n  ')
         return 1

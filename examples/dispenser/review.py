@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def faults(lines: list[str]) -> list[str]:
-    """Return what is wrong with the events of the journal, as sentences."""
+    """Return the faults in the events of the journal, as sentences."""
     holders: dict[str, str] = {}
     done, died, wrong = set(), set(), []
     for event, name, document in (line.split() for line in lines):

@@ -49,7 +49,7 @@ class ControlPlane(PeriodicTasks):
 
     @tasks.command('database', 'change')
     def change(self, context, parameters):
-        # Each begin and each end is one line, and one write.
+        # Write one line for each start and each end, in one write.
         journal = os.open(parameters['journal'],
                           os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for event in ('begin', 'end'):
@@ -66,7 +66,8 @@ class Group:
         self.journal = place / 'journal'
         self.journal.touch()
         self.config = place / 'service.conf'
-        # Other runs of this program have other groups on the same servers.
+        # Several runs of this program may use the same servers, so each run
+        # has a group of its own.
         config = CONFIG.format(group=place.name, place=place)
         self.commands = [['scheduler']] * 2
         if given := [name for name in VARIABLES if os.environ.get(name)]:
@@ -126,7 +127,7 @@ def main():
         group.start()
         while len(group.lines()) < 16 and time.monotonic() < end:
             time.sleep(0.02)
-        # With servers, kill a worker too.
+        # If servers are used, kill a worker, too.
         for number in range(0, len(group.processes), 2):
             group.kill(number)
             print(f'one of two {group.commands[number][0]}s is killed '
@@ -149,7 +150,7 @@ def account(lines):
     killed = {line.split()[1] for line in lines if line.startswith('killed')}
     wrong = []
     for queue in QUEUES:
-        # (pid, number) of each run, and of each run that has not ended.
+        # (pid, number) of all runs, and of the runs that have not ended.
         begun, open_runs, found = [], [], []
         for event, pid, *rest in map(str.split, lines):
             if event == 'killed':
@@ -169,7 +170,7 @@ def account(lines):
         if (numbers != sorted(numbers)
                 or sorted(set(numbers)) != list(range(TASKS))):
             found.append(f'{queue}: the tasks ran in the order {numbers}')
-        # A task whose process was killed runs again, before the next one.
+        # A task whose process was killed runs again, before the next task.
         found += [f'{queue}: task {number} ran again, but its process was not '
                   'killed' for (pid, number), (_, following) in zip(
                       begun, begun[1:], strict=False)

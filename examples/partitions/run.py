@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two partitions in one process; the handlers of one hang.
+"""Two partitions in one process; the handlers of one partition hang.
 
 Each partition has its own pool of threads, so the other partition continues.
 The program prints how late the runs of the other partition began, before and
@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 SECONDS = 5
 INVOICES = 10
 THREADS = 3
-# Most seconds from a tick to the begin of its last run.
+# Maximum number of seconds from a tick to the start of its last run.
 LATE = 1.0
 # Seconds after which the program gives up.
 LIMIT = 60
@@ -116,10 +116,10 @@ def main():
 
 
 def account(alone, beside, hanging):
-    """Print how late the invoices began. Return 0 if all is right.
+    """Print the lateness of the invoices. Return 0 if there is no fault.
 
-    :param alone: Lateness of each invoice before the reports hang, sorted.
-    :param beside: Lateness of each invoice while the reports hang, sorted.
+    :param alone: Lateness of the invoices before the reports hang, sorted.
+    :param beside: Lateness of the invoices while the reports hang, sorted.
     :param hanging: Number of reports that hang.
     """
     wrong = 0

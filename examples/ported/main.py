@@ -9,8 +9,8 @@ import sys
 
 from oslo_service import backend
 
-# Choose the backend before the first import that needs one: that import would
-# choose eventlet.
+# Choose the backend before the first import that needs one. Otherwise that
+# import would choose eventlet.
 backend.init_backend(backend.BackendType.THREADING)
 
 import service as ported  # noqa: E402

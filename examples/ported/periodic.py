@@ -36,8 +36,8 @@ class Host:
 
 class PeriodicTasks(periodic_task.PeriodicTasks):
 
-    # All instances share one ring. It connects at its first use, in the
-    # process that uses it, and not here.
+    # All instances share one ring. The ring does not connect here, but at its
+    # first use, in the process that uses it.
     hr = coordinator.HashRing(BACKEND_URL, 'distribution_tasks')
 
     def __init__(self):

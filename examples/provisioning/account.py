@@ -8,7 +8,9 @@ import itertools
 
 @dataclasses.dataclass
 class Run:
-    """A run of a command. Begin and end are line numbers of the journal."""
+    """A run of a command. Its begin and its end are line numbers of the
+    journal.
+    """
 
     pid: int
     step: int
@@ -26,8 +28,8 @@ class Run:
 def read(lines):
     """Read the journal.
 
-    :returns: The runs of each task, in the order of their begin, and the pids
-        of the killed processes. A kill ends the runs of its process.
+    :returns: The runs of each task, in the order in which they began, and the
+        pids of the killed processes. A kill ends the runs of its process.
     """
     runs, killed = collections.defaultdict(list), set()
     for number, line in enumerate(lines):
@@ -62,7 +64,7 @@ def commands(steps, fails):
 
 
 def faults_of_runs(runs, killed, expected):
-    """Return what is wrong with the runs of one task.
+    """Return the faults in the runs of one task.
 
     :param expected: (step, command) of each command that the task runs.
     """
@@ -94,9 +96,10 @@ def faults_of_runs(runs, killed, expected):
 
 
 def faults(tasks, fails, quota, cloud, journal):
-    """Return what is wrong, as a list of sentences.
+    """Return the faults, as a list of sentences.
 
-    :param fails: Index of the step that fails, for each task by its id.
+    :param fails: Dict from the id of a task to the index of the step that
+        fails.
     :param quota: Free storage before the first task.
     :param cloud: The platform after the last task.
     :param journal: Lines of the journal.

@@ -46,7 +46,7 @@ class Cloud:
                 db.execute('UPDATE quota SET free = free - ?', [storage])
 
     def restore(self, task):
-        """Undo the deduction of a task, if there is one."""
+        """Undo the deduction for a task, if there is one."""
         with self._transaction() as db:
             deducted = db.execute(
                 'SELECT storage FROM deduction WHERE task = ?',
@@ -68,7 +68,8 @@ class Cloud:
 
     @contextlib.contextmanager
     def _transaction(self):
-        # Only transactions that begin with this statement can wait for others.
+        # SQLite lets only transactions that begin with this statement wait for
+        # other transactions.
         with contextlib.closing(sqlite3.connect(
                 self.path, timeout=60, isolation_level=None)) as db:
             db.execute('BEGIN IMMEDIATE')

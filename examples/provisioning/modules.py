@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of a platform that provisions database instances.
 
-Three kinds of parameters make a task fail, each in another step. The second
-and the third step fail after they have changed the platform, so that their
-rollbacks have something to undo. Each run is recorded in a journal.
+With one of three kinds of parameters, a task fails, each kind in a different
+step. The second and the third step fail after they have changed the platform,
+so that their rollbacks have something to undo. Each run is recorded in a
+journal.
 """
 
 import functools
@@ -18,7 +19,7 @@ from distperiodic import tasks
 
 
 def recorded(command):
-    """Write the begin and the outcome of each run into the journal."""
+    """Write the start and the outcome of each run into the journal."""
     @functools.wraps(command)
     def run(self, context, parameters):
         self.record('begin', context)

@@ -26,8 +26,8 @@ INSTANCES, KILLS = 30, 3
 QUOTA = 100_000
 # Seconds after which the program gives up.
 LIMIT = 120
-# Parameters of a task by the last digit of its number, and the step that
-# fails.
+# By the last digit of a task's number: the parameters of the task, and the
+# step that fails.
 TOO_MUCH = {3: ({'Cpu': 64}, 0), 6: ({'Memory': 1}, 1),
             9: ({'Storage': 5000}, 2)}
 CONFIG = """\
@@ -56,7 +56,8 @@ class Group:
         self.journal = place / 'journal'
         self.journal.touch()
         self.config = place / 'service.conf'
-        # Other runs of this program have other groups on the same servers.
+        # Several runs of this program may use the same servers, so each run
+        # has a group of its own.
         config = CONFIG.format(group=place.name, place=place, here=HERE)
         self.commands = [['scheduler']]
         if given := [name for name in VARIABLES if os.environ.get(name)]:
@@ -133,7 +134,7 @@ def main():
         group.start_all()
         for number in range(KILLS):
             before = ended()
-            # A fast host may have ended all tasks before the last kill.
+            # On a fast host, all tasks may have ended before the last kill.
             while ended() == before < INSTANCES and time.monotonic() < end:
                 time.sleep(0.05)
             group.replace(number)

@@ -49,7 +49,7 @@ class Pings(distperiodic.PeriodicTasks):
     def ping(self, context, host):
         journal = os.open(os.environ['JOURNAL'],
                           os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        # One line for each begin and end, in one write.
+        # Write one line for each start and each end, in one write.
         for event in ('begin', 'end'):
             os.write(journal, f'{event} {context.tick.timestamp()} {host} '
                               f'{os.getpgrp()}\n'.encode())
@@ -147,7 +147,7 @@ def main():
 
 
 def account(ticks, begun, victim):
-    """Print the numbers of ticks and runs. Return 0 if all is right.
+    """Print the numbers of ticks and runs. Return 0 if there is no fault.
 
     :param ticks: Ticks that have ended for all hosts, in order.
     :param begun: (tick, host, pid) of each run, in order.
@@ -160,7 +160,8 @@ def account(ticks, begun, victim):
     for tick, host, pid in begun:
         runs[tick, host].append(pid)
     repeated = {key: pids for key, pids in runs.items() if len(pids) > 1}
-    # Only a run that was lost with the killed worker may run again.
+    # An object may run twice for a tick only if its first run was lost with
+    # the killed worker.
     wrong = {key: pids for key, pids in repeated.items()
              if pids[:-1] != [victim]}
     print(f'{len(ticks)} ticks of {HOSTS} hosts ended, {len(missing)} are '

@@ -3,8 +3,8 @@
 
 The program kills the active worker, and then freezes its successor. The
 handler uses a licence that only one process may use at a time. The program
-checks that no two processes used it at the same time, and that the next worker
-took over in time.
+checks that no two processes used the licence at the same time, and that the
+next worker took over in time.
 
 The program needs a broker and a coordination service. One Redis server is
 enough for both::
@@ -25,9 +25,9 @@ import distperiodic
 
 HERE = pathlib.Path(__file__).parent
 SESSION, SPACING = 3, 0.5
-# Most seconds from the kill or the freeze to the first run of the next worker:
-# it becomes active within the session timeout + 1 s, and its first tick
-# follows.
+# Maximum number of seconds from the kill or the freeze to the first run of the
+# next worker. This worker becomes active within the session timeout + 1 s, and
+# its first tick follows.
 TAKE_OVER = SESSION + 1 + SPACING
 # Seconds after which the program gives up.
 LIMIT = 60
@@ -53,9 +53,9 @@ class Licensed(distperiodic.PeriodicTasks):
     def use_licence(self, context):
         journal = os.open(os.environ['JOURNAL'],
                           os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        # Each begin and each end is one line, and one write.
+        # Write one line for each start and each end, in one write.
         for event in ('begin', 'end'):
-            # A worker that was frozen may have been replaced.
+            # Another worker may have taken over while this worker was frozen.
             if not context.is_current():
                 break
             os.write(journal, f'{event} {os.getpgrp()} '
@@ -92,11 +92,12 @@ class Cluster:
         self.processes[process.pid] = process
 
     def signal(self, pid, number):
-        """Send a signal to a launcher and to the process it launched."""
+        """Send a signal to a launcher and to the process that it launched."""
         os.killpg(pid, number)
 
     def events(self):
-        """Return (event, pid of the launcher, seconds) for each line."""
+        """Return (event, pid of the launcher, time in seconds) for each line.
+        """
         lines = [line.split() for line
                  in self.journal.read_text().splitlines()]
         return [(event, int(pid), float(at)) for event, pid, at in lines]
@@ -150,7 +151,7 @@ def main():
 
 
 def gap(events, pid, since):
-    """Return the seconds from *since* until this worker's first run."""
+    """Return the seconds from *since* until the first run of this worker."""
     return next(at for event, found, at in events
                 if found == pid and event == 'begin') - since
 
@@ -158,8 +159,8 @@ def gap(events, pid, since):
 def uses(events):
     """Return [pid, begin, end] of each use of the licence.
 
-    A use without an end was interrupted by a kill or a freeze, or is still in
-    progress. Its end is None.
+    The end is None if a kill or a freeze interrupted the use, or if the use is
+    still in progress.
     """
     found = []
     for event, pid, at in events:
@@ -171,10 +172,10 @@ def uses(events):
 
 
 def faults(events, workers, gaps):
-    """Return what is wrong, as a list of sentences.
+    """Return the faults, as a list of sentences.
 
-    :param workers: pids of the active workers, in order. All but the last were
-        killed or frozen.
+    :param workers: Pids of the active workers, in order. All except the last
+        one were killed or frozen.
     :param gaps: Seconds from each kill or freeze to the first use by the next
         worker.
     """

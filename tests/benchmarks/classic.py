@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classic task dispenser on Redis, as articles describe it.
 
-A sorted set contains the pool, one sorted set per worker contains its bucket,
-and a hash contains the names of the buckets. Each call acquires a lock in
-Redis. The original releases a key other than the one that it has locked. This
-is corrected here, because otherwise no measurement is possible. A caller that
-does not get the lock tries again, while the original raises an error.
-``tasks_done`` clears the whole bucket, as in the original.
+The pool is a sorted set, the bucket of each worker is another sorted set, and
+a hash contains the names of the buckets. Each call acquires a lock in Redis.
+The original code releases a key other than the one that it has locked. This
+bug is fixed here, because otherwise no measurement is possible. Here a caller
+that does not get the lock tries again; the original code raises an error.
+``tasks_done`` clears the whole bucket, as in the original code.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ from distperiodic import tasks
 
 
 def tell(path, n):
-    """Append to the file *path* that run *n* is entered now."""
+    """Record in the file *path* that run *n* is entered now."""
     entered = time.time()
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(handle, f'{n} {entered}\n'.encode())

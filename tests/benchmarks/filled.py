@@ -23,7 +23,7 @@ from distperiodic.core.claim import first_fence
 
 SPACE = 'benchmark'
 JOB = 'poll'
-#: The tick that all rows have completed. It is in 2001.
+#: The tick that each object has completed, an instant in 2001.
 LAST = 1_000_000_000 * 1_000_000
 
 _COLUMNS = ('object', 'job', 'position', 'tick', 'settled', 'state', 'fence',
@@ -42,8 +42,8 @@ def sql_store_of(url: str) -> SqlClaimStore:
 
 
 def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
-    """Insert all *objects* as claims of a job that has just completed its
-    tick. Return the number of the job.
+    """Insert one claim for each of *objects*, of a job that has just completed
+    its tick. Return the number of the job.
     """
     schema.sync(url)
     store = sql_store_of(url)

@@ -20,8 +20,8 @@ from tests.benchmarks import measuring
 
 STEPS = 3
 THREADS = 10
-# TaskFlow would need minutes for the number of tasks that the others run in
-# seconds.
+# TaskFlow would need minutes for the number of tasks that the other programs
+# run in seconds.
 FLOWS = 300
 
 
@@ -32,8 +32,8 @@ class Nothing(task.Task):
 
 
 class _Shared(executor.WorkerTaskExecutor):
-    """An executor that stays started, although each engine starts and stops
-    it.
+    """An executor that keeps running, although each engine calls its start()
+    and its stop().
     """
 
     _on = False

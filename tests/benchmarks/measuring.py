@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements and tables of the benchmarks.
 
-The cases of one table alternate, so that other load on the machine affects
-them equally. The result is the ratio of two medians of one run. Each median is
-shown with the minimum and the maximum of its rounds. No benchmark fails
-because of its figures. The line below each table shows the load, which reveals
-the figures of a busy machine.
+The cases of one table alternate, so that other load on the machine affects all
+cases equally. The result is the ratio of two medians from one run of the
+benchmark. Each median is shown with the minimum and the maximum of its rounds.
+No benchmark fails because of its figures. The line below each table shows the
+load of the machine, so a reader can tell whether the machine was busy.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-# If eventlet is installed, futurist imports it, and each process prints a
+# futurist imports eventlet if it is installed, and then each process prints a
 # warning between the tables.
 os.environ.setdefault('PYTHONWARNINGS', 'ignore')
 

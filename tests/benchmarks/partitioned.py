@@ -4,9 +4,10 @@
     python -m tests.benchmarks.partitioned \
         scheduler|worker CONFIG RECORD FLAG [PARTITION]
 
-The job ``quick`` records in RECORD how late each of its runs begins: the due
-time, and the seconds. The file FLAG contains the behaviour of the job ``bad``:
-it is empty, or contains a word of :data:`BAD`, and may change at any time.
+The job ``quick`` records in RECORD the due time of each of its runs, and the
+number of seconds from this time to the start of the run. The file FLAG
+contains the behaviour of the job ``bad``: the file is empty or contains a key
+of :data:`BAD`, and may change at any time.
 """
 
 import os
@@ -33,7 +34,9 @@ BAD = {'slow': 15, 'hang': 15, 'crash': 1}
 
 
 class Tasks(periodic.PeriodicTasks):
-    """Processes of a partition create the tasks as Tasks(conf), too."""
+    """The class of the tasks. The processes of a partition also call
+    Tasks(conf).
+    """
 
     def __init__(self, conf):
         super().__init__(conf)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The due rows of one member's objects, in a table of a million rows.
 
-The table belongs to a service. It has an id, the position that ``position_of``
-returned, and the due time, with an index on position and due time. One member
-of a hundred reads its own rows with ``in_arcs``. The alternative reads all due
-rows, and then keeps the rows that the member owns by the ring.
+The table belongs to a service. Its columns are an id, the position that
+``position_of`` returned, and the due time. It has an index on position and due
+time. One member of a hundred reads its own rows with ``in_arcs``. In the
+alternative, the member reads all due rows, and then keeps the rows that it
+owns by the ring.
 
     pytest -s -o timeout=0 tests/benchmarks/test_arcs.py
 """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that does nothing, through a database and a broker, compared with
-queues of both kinds.
+"""Runs per second of empty handlers, with claims in a database and messages
+over a broker, compared with a queue in a database and with a queue over a
+broker.
 
 distperiodic claims each object in PostgreSQL, sends it through RabbitMQ, and
 records its start and its end, with one scheduler and one worker process.

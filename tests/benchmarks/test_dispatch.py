@@ -4,15 +4,16 @@ with bare messaging.
 
 The figures of distperiodic include all work: a SchedulerService and a
 WorkerService in two processes, members on a ZooKeeper, durable queues, and a
-confirmation of each message. The measurement begins with the tick. So it
-includes reading the catalogue, comparing it, dividing it and claiming the
-objects. It ends when the scheduler knows that the last object is done.
+confirmation of each message. The measurement begins at the tick, and ends when
+the scheduler knows that the last object is done. So it includes the work of
+the scheduler: to read, compare and divide the catalogue, and to claim the
+objects.
 
 The peers send lists that are prepared in advance. The measurement of
 oslo.messaging ends when the sender knows the result (see test_messaging.py).
-That of kombu, which confirms nothing, ends when the last message is received.
-In the case of the first tick no worker's pace is known yet, so the scheduler
-sends small batches.
+The measurement of kombu, which confirms nothing, ends when the last message is
+received. In the case of the first tick, the scheduler does not know the pace
+of any worker yet, so it sends small batches.
 
     pytest -s -o timeout=0 tests/benchmarks/test_dispatch.py
 """
@@ -103,7 +104,8 @@ def our_rounds(zookeeper_url, rabbit_url, rounds, objects=OBJECTS,
                spacing=SPACING, told=lambda pids: None, **more):
     """Measure *rounds* rounds after a first one.
 
-    :param told: called with the pids of scheduler and worker before they end.
+    :param told: called with the pids of the scheduler and the worker, before
+        these processes end.
     :param more: options of the section [distperiodic].
     :returns: (seconds from the tick to the last run, seconds to known done) of
         each round, including the first; CPU seconds of the scheduler and of
@@ -171,8 +173,8 @@ def kombu_worker(url, name, size, answers):
 
 
 def kombu_rounds(url, size, rounds):
-    """Yield the objects per second of each round, in persistent JSON messages
-    of *size* ids.
+    """Yield the objects per second of each round. The messages are persistent,
+    and contain *size* ids as JSON.
     """
     url = url.replace('rabbit://', 'amqp://')
     name = f'kombu-{uuid.uuid4().hex[:8]}'
@@ -200,8 +202,8 @@ def kombu_rounds(url, size, rounds):
 
 def test_objects_per_second(zookeeper, rabbitmq):
     number = measuring.rounds()
-    # The slowest peer runs fewer rounds, because each round already averages
-    # over 20,000 messages.
+    # The slowest peer runs at most three rounds, because each round is already
+    # an average over 20,000 messages.
     peers = {
         'oslo.messaging, one cast per object': test_messaging.bare_rounds(
             rabbitmq.url, OBJECTS, 1, min(number, 3)),

@@ -3,9 +3,10 @@
 
 Four processes repeatedly pull ten tasks and complete them. Then each process
 assigns ten tasks to each of many workers, and completes none. Three programs
-alternate in each round: the dispenser; its bare statements on PostgreSQL; and
-the classic dispenser on Redis. A second table compares a pool of a thousand
-tasks with a pool of a million, with one process.
+alternate in each round: the dispenser, the bare SQL statements of the
+dispenser on PostgreSQL, and the classic dispenser on Redis. A second table
+compares a pool of a thousand tasks with a pool of a million tasks. There, only
+one process makes calls.
 """
 
 import time
@@ -41,7 +42,8 @@ _DONE = (
 
 
 class Bare:
-    """The two statements. Each is a transaction, so it takes one round trip.
+    """The two SQL statements. Each statement is a transaction of its own, so
+    it takes one round trip.
 
     No bucket expires.
     """
@@ -74,8 +76,8 @@ KINDS = {'distperiodic': dispensed.dispenser, 'bare statements': Bare,
 
 
 def pull(kind, url, pool, worker, together, rates):
-    """Report the tasks per second of one process: those that it assigns and
-    completes, and those that it only assigns.
+    """Report two rates of one process, in tasks per second: of tasks that it
+    assigns and completes, and of tasks that it only assigns.
     """
     one = KINDS[kind](url, pool)
     others = [f'{worker}-{number}' for number in range(WORKERS)]
@@ -96,7 +98,7 @@ def pull(kind, url, pool, worker, together, rates):
 
 
 def rates(kind, url, pool):
-    """Return the rates of :func:`pull`, each as the sum of all processes."""
+    """Return the rates of :func:`pull`, each summed over all processes."""
     together = measuring.SPAWN.Barrier(PROCESSES)
     found = measuring.SPAWN.Queue()
     processes = [measuring.SPAWN.Process(target=pull, args=(

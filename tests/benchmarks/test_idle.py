@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of an idle member for its store, for different numbers of claims.
+"""Cost of the calls that an idle member makes to its store, for different
+numbers of claims.
 
 The benchmark covers every call that an idle scheduler makes: the search for
 expired leases, the check of paused jobs, the read of the store's clock, and
@@ -22,7 +23,7 @@ LOOKS = 200
 
 
 def looks(store):
-    """Return the calls of a member, by name."""
+    """Return the calls that a member makes to its store, by name."""
     held, _ = uuid.uuid4().hex, store.now()
     store.claim(filled.JOB, store.now(), ['held'], lease=held, holder='api-1',
                 seconds=600.0, supersede=False)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred members of one group on a real ZooKeeper, and two hundred that
-join at the same time.
+"""The time to join a group on a real ZooKeeper: for one more member of a group
+of a hundred, and for two hundred members at the same time.
 
-Ten processes contain ten members each, with one client and one session for
-each member. Two other kinds of members are measured as well. One kind uses
-tooz as its documentation describes: with a heartbeat thread, and
-``run_watchers()`` every 0.1 s. The other kind uses a watch of kazoo. Times are
-from the machine's monotonic clock, from the request to join until the last of
-the other members knows the new one.
+Ten processes contain ten members each. Each member has a client and a session
+of its own. Two other kinds of members are measured as well. One kind uses tooz
+as the documentation of tooz describes: with a heartbeat thread, and with
+``run_watchers()`` every 0.1 s. The other kind uses a watch of kazoo. Each
+measurement lasts from the request to join until the last of the other members
+knows the new member, by the machine's monotonic clock.
 
     pytest -s -o timeout=0 tests/benchmarks/test_membership.py
 """
@@ -106,8 +106,8 @@ class Polling:
             self.group, lambda event: self._note(event, True))
         self.coordinator.watch_leave_group(
             self.group, lambda event: self._note(event, False))
-        # tooz reports changes from now on, but not the members that were
-        # present before.
+        # From now on tooz reports changes, but it does not report the members
+        # that were already present.
         for name in self.coordinator.get_members(self.group).get():
             self._seen[self.name, name.decode(), True] = time.monotonic()
         while not self._over.wait(POLL):
@@ -127,8 +127,8 @@ class Polling:
 class Pushed(Polling):
     """A member that uses tooz and kazoo's watch on the group.
 
-    It shows the cost of a push alone: without a ring, without trust in a view,
-    and without a second read.
+    This member shows the cost of a push alone. It has no ring, does not decide
+    whether a view is trusted, and reads the group only once.
     """
 
     def _poll(self):
@@ -153,7 +153,8 @@ OURS = 'distperiodic, pushed'
 
 
 def hold(kind, url, orders, answers):
-    """Run a process that contains members, until the order to end."""
+    """Run a process that contains members, until it receives the order to end.
+    """
     from tooz import coordination
 
     members, seen = [], {}
@@ -162,8 +163,8 @@ def hold(kind, url, orders, answers):
         answer = None
         if order == 'gather':
             group, names = about
-            # tooz needs a quarter of a second to find a driver, once per
-            # process. This is not part of a join.
+            # tooz needs a quarter of a second to find its driver, once per
+            # process. This time is not part of a join.
             coordination.get_coordinator(url, b'not-used')
             members = [KINDS[kind](url, group, name, seen) for name in names]
         elif order == 'start':
@@ -218,7 +219,8 @@ class Crowd:
             self._ends.append((process, orders, answers))
 
     def gather(self, number):
-        """Make this number of members of a new group. They do not join yet."""
+        """Create *number* members of a new group. The members do not join yet.
+        """
         self.group = f'benchmark-{uuid.uuid4().hex[:8]}'
         self.names = [f'api-{n}' for n in range(number)]
         for n, (_, orders, _) in enumerate(self._ends):
@@ -235,7 +237,7 @@ class Crowd:
         return [answers.get() for _, _, answers in self._ends]
 
     def wait(self, *order, timeout=60.0):
-        """Return the times of all members when each member has one."""
+        """Wait until each member has recorded a time. Return these times."""
         end = time.monotonic() + timeout
         while True:
             times = [t for answer in self.ask(*order) for t in answer]
@@ -343,8 +345,8 @@ def test_members_come_and_go(zookeeper):
     try:
         for kind in KINDS:
             crowds[kind] = Crowd(kind, zookeeper.url)
-        # The server becomes faster during its first minute. Without these
-        # rounds the first kind would have a disadvantage.
+        # The server becomes faster during its first minute. So run these
+        # rounds first; otherwise the first kind would have a disadvantage.
         for crowd in crowds.values():
             all_at_once(crowd)
         print_joins({k: joins_and_rest(c) for k, c in crowds.items()})

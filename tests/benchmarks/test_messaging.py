@@ -3,8 +3,8 @@
 oslo.messaging.
 
 One process sends, and another process receives and answers. The queues are
-durable, every message is confirmed, and Redis has an append-only file. An
-object counts when the sender knows that it is done.
+durable, the broker confirms every message, and Redis writes an append-only
+file. An object counts when the sender knows that the object is done.
 
     pytest -s -o timeout=0 tests/benchmarks/test_messaging.py
 """
@@ -54,7 +54,7 @@ def our_worker(url, group, ready, over):
 
 
 class Counter:
-    """A counter with a method that waits for a number."""
+    """A counter. A thread can wait until it reaches a number."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -139,8 +139,8 @@ def bare_worker(url, name, ready, over):
     cfg.CONF([])
     transport = bare_transport(url)
     back = bare_client(transport, name + '-back')
-    # An answer to each message would halve the speed of bare messaging. So it
-    # sends one answer for 500 objects, as distperiodic does.
+    # An answer to each message would halve the speed of bare messaging. So the
+    # receiver sends one answer for 500 objects, as distperiodic does.
     waiting = 0
 
     def act(ids):

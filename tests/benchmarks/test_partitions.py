@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delay of the runs of a partition while another partition misbehaves.
 
-The measured partition has 100 objects per second, each with its own due time.
-It runs alone, and together with 15 objects of another partition with 5
-threads. These objects are slow (1 s each, every 3 s), hang (they do not
-return), or crash (the process ends, every 3 s). All cases alternate within the
-same processes. A figure is the median over the rounds of the p99 of a window.
-A ratio is the ratio of two medians.
+In the measured partition 100 objects come due per second, each at its own due
+time. The partition runs alone, and beside another partition with 5 threads.
+The other partition has 15 objects that are slow (1 s each, every 3 s), 15
+objects that hang (their handlers do not return), or one object that crashes
+(its handler ends the process, every 3 s). All cases alternate within the same
+processes. A figure is the median over the rounds of the p99 of a window. A
+ratio is the ratio of two medians.
 
-``local``: one scheduler with its embedded store. A partition that crashes has
-``executor = process``. ``messaging``: ZooKeeper, RabbitMQ and PostgreSQL, one
-scheduler, and one worker for each partition, which is started again when it
-has ended.
+``local``: one scheduler with its embedded store. The partition whose handler
+crashes has ``executor = process``. ``messaging``: ZooKeeper, RabbitMQ and
+PostgreSQL, one scheduler, and one worker for each partition. A worker that has
+ended is started again.
 
     pytest -s -o timeout=0 tests/benchmarks/test_partitions.py
 """
@@ -30,7 +31,8 @@ from tests import programs
 from tests import waiting
 from tests.benchmarks import measuring
 
-#: Seconds of a window, and seconds at its beginning that do not count.
+#: Length of a window in seconds, and the seconds at its beginning that do not
+#: count.
 WINDOW, SETTLING = 11.0, 3.0
 
 class Service:

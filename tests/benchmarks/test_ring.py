@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A view of a thousand members: its construction, and changes by one member.
 
-The ring of tooz is measured as well. Its placement differs, but it has the
-same number of points, and it looks up one object at a time.
+The ring of tooz is measured as well. It places objects differently, but it has
+the same number of points. It looks up one object at a time.
 
     pytest -s -o timeout=0 tests/benchmarks/test_ring.py
 """
@@ -30,13 +30,14 @@ def entries(number):
 
 
 def used(one):
-    """Return a ring after its first use, which places the points."""
+    """Return a ring that was used once. The first use places the points."""
     one.owner_at(0)
     return one
 
 
 def all_arcs(one):
-    """Return the arcs of all members, which are the whole placement."""
+    """Return the arcs of all members. Together they are the whole placement.
+    """
     return {name: one.arcs(name) for name in one.members}
 
 

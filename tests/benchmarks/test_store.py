@@ -3,10 +3,10 @@
 
 The bare statement is a compare-and-set UPDATE of the same number of rows of
 the same table. The driver executes it in its own transaction, without leases
-and without a history. If the database has no RETURNING, the caller does not
-learn which rows it won. The statement runs once on the table of distperiodic,
-where it changes no indexed column. It also runs on a copy with an index on the
-tick, as in a store that searches for due rows.
+and without a history. If the database does not support RETURNING, the caller
+does not learn which rows it changed. The statement is measured on the table of
+distperiodic, where it changes no indexed column. It is also measured on a copy
+with an index on the tick, as in a store that searches for due rows.
 
     pytest -s -o timeout=0 tests/benchmarks/test_store.py
 """
@@ -29,7 +29,7 @@ from tests.benchmarks import measuring
 OBJECTS = 1_000_000
 #: Number of batches for each number of objects in a batch. Batches of
 #: distperiodic and of the bare statement alternate, so that other load affects
-#: them equally.
+#: both equally.
 BATCHES = {1: 200, 100: 100, 500: 40, 1000: 20}
 COPY = 'claims_by_tick'
 _DONE = column_types.STATE_CODES[State.DONE]
@@ -48,8 +48,8 @@ def objects():
 
 
 def in_chance_order(objects):
-    """Return an iterator over the objects in random order. So no object is
-    claimed twice.
+    """Return an iterator over the objects in random order. All batches of a
+    case use one iterator, so they claim no object twice.
     """
     left = list(objects)
     random.Random(18).shuffle(left)

@@ -2,9 +2,10 @@
 """One member's objects out of a million, compared with the classic code.
 
 The classic code is what many services contain today. At every call it builds
-the ring in a dict, and then computes an md5 hexdigest and one bisection for
-each object. It is copied here unchanged, except that it does not read the
-members from the coordination service: both sides get them as an argument.
+the ring in a dict. Then, for each object, it computes an md5 hexdigest and
+does one bisection. The code is copied here unchanged, except that it does not
+read the members from the coordination service: both programs receive the
+members as an argument.
 
     pytest -s -o timeout=0 tests/benchmarks/test_subset.py
 """
@@ -113,7 +114,8 @@ def test_subset_of_a_million():
 
 
 def cases_of(objects, classic):
-    """Return the seconds of each case, after a check that all results agree.
+    """Check that the results of all cases agree. Return the seconds of each
+    case.
     """
     grown = [*MEMBERS, 'api-100']
     first, others = Known(MEMBERS), Known(MEMBERS)

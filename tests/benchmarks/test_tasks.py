@@ -3,9 +3,9 @@
 
 distperiodic writes each task, each claim of a step and each end to PostgreSQL,
 with one scheduler and one worker process. A Celery chain with acks_late keeps
-no record of a task. TaskFlow's worker-based engine runs fewer flows, because
-it is slow, and does not persist them here. The measurement lasts from the
-first submission until the last end is known.
+no record of a task. TaskFlow's worker-based engine runs fewer flows than the
+others run tasks, because it is slow, and its flows are not persisted here. The
+measurement lasts from the first submission until the last end is known.
 
     pytest -s -o timeout=0 tests/benchmarks/test_tasks.py
 """
@@ -102,8 +102,8 @@ def service(tmp_path, zookeeper, rabbitmq, postgresql):
 
 @pytest.fixture
 def two_of_each(tmp_path, zookeeper, rabbitmq, postgresql):
-    # With a long sweep interval, a submission that wakes no scheduler shows in
-    # the figures.
+    # The sweep interval is long, so the figures show if a submission fails to
+    # wake a scheduler.
     made = Service(tmp_path, zookeeper, rabbitmq, postgresql, 2,
                    session_timeout=40, lease=80, sweep_interval=20)
     yield made
@@ -253,8 +253,8 @@ def entered(path, began):
 
 
 def one_at_a_time(path, submit):
-    """Return the milliseconds of submissions, each made after the previous one
-    has run.
+    """Return the milliseconds from each submission to its handler. Each task
+    is submitted after the previous one has run.
     """
     path.touch()
     began = {}
@@ -313,7 +313,8 @@ async def _procrastinate(url, answers):
     app = procrastinate_app(url, procrastinate.PsycopgConnector)
     async with app.open_async():
         with contextlib.suppress(Exception):
-            # The schema exists if another benchmark has created it.
+            # The schema may exist already, because another benchmark has
+            # created it.
             await app.schema_manager.apply_schema_async()
         answers.put(None)
         await app.run_worker_async(
@@ -367,9 +368,9 @@ def test_seconds_from_submission_to_handler(
 
 def test_seconds_from_submission_into_a_queue_to_handler(
         two_of_each, tmp_path):
-    """Two schedulers, two workers and the submitter are separate processes.
-    Each queue is served by one of the schedulers, and is empty at each
-    submission.
+    """The two schedulers, the two workers and the submitter are separate
+    processes. One of the schedulers serves each queue, and the queue is empty
+    at each submission.
     """
     client = two_of_each.client
     waiting.wait_until(lambda: sum(
@@ -418,14 +419,14 @@ def fill(connection, client, number, group, count, queue=None):
         'FROM distperiodic_task, generate_series(1, :count) i '
         'WHERE id = :first'),
         {'prefix': group, 'count': count, 'first': first})
-    # In a queue, only the head is ready: it is the first task.
+    # In a queue only the first task is ready.
     if queue is None:
         connection.execute(sa.text(
             'INSERT INTO distperiodic_ready SELECT id, :number, 0, 0, '
             'created, 0, 0, 1 FROM distperiodic_task WHERE id LIKE :like'),
             {'number': number, 'like': f'{group}%'})
     connection.commit()
-    # The server would do this by itself within a minute.
+    # Otherwise the server would do this by itself within a minute.
     connection.execute(sa.text('ANALYZE distperiodic_task'))
     connection.execute(sa.text('ANALYZE distperiodic_ready'))
     connection.commit()

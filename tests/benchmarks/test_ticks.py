@@ -4,8 +4,9 @@ schedulers.
 
 The handlers only record the time. Two schedulers run at the same time, each on
 its own core, in the order of the table. The lateness of a run counts from its
-own tick: start + k s, or the k-th point of the grid if the scheduler has one.
-A run that has not begun within this time counts as missed.
+own tick: start + k s, or the k-th point of the grid if the scheduler has a
+grid. A job has one tick per second in the measured window, and it has missed
+as many ticks as it lacks runs in this window.
 
     pytest -s -o timeout=0 tests/benchmarks/test_ticks.py
 """
@@ -25,7 +26,8 @@ from tests.benchmarks import measuring
 JOBS = 1000
 SECONDS = 30
 THREADS = 10
-# Seconds. A run that is late by more than this counts for the next tick.
+# Seconds from the last tick of the window to the end of the window. Runs that
+# begin later do not count.
 END = 0.75
 
 
@@ -179,9 +181,7 @@ def ours_spread_and_kept():
 
 
 def ours_driven():
-    """Measure the interface for services that call run_periodic_tasks
-    themselves.
-    """
+    """Measure a service that calls run_periodic_tasks itself."""
     from oslo_service import backend
 
     backend.init_backend(backend.BackendType.THREADING)
@@ -254,8 +254,8 @@ def futurist_worker(strategy):
     if strategy == 'last_started':
         first = began + 1
     else:
-        # The first run is a second after the start, and the next ones are on
-        # the grid.
+        # The first run comes a second after the start, and the later runs
+        # follow the grid.
         first = math.floor(began) + 2
     cpu, wall = until(first + SECONDS + END, clock)
     worker.stop()
@@ -290,7 +290,7 @@ def oslo_service():
     for number in range(JOBS):
         tasks.add_periodic_task(job(number))
     loop = loopingcall.DynamicLoopingCall(tasks.run_periodic_tasks, None)
-    # The first runs are a second after the decorator.
+    # The first runs come a second after the call of the decorator.
     first = time.time() + 1
     loop.start(initial_delay=0)
     cpu, wall = until(first + SECONDS + END)
@@ -333,7 +333,7 @@ def test_a_thousand_jobs():
     with concurrent.futures.ThreadPoolExecutor(2) as pairs:
         for turn in range(measuring.rounds(1)):
             for start in range(0, len(names), 2):
-                # The two cases of a pair swap their cores in each turn.
+                # The two cases of a pair swap their cores in each round.
                 pair = names[start:start + 2][::1 if turn % 2 else -1]
                 for name, answer in zip(pair, pairs.map(
                         in_a_process, pair, range(2)), strict=True):

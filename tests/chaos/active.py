@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the active worker, and choices of an operator.
 
-Three workers serve the partition :data:`tests.chaos.cluster.ALONE`. Other
-faults may affect these workers, too. But during most of those faults, some
-server is affected as well, and nobody has to take over. So a fault of this
-module first reserves the active worker and all servers, and waits for a worker
-that is able to take over. It keeps the servers until another worker has begun
-a run.
+Three workers serve the partition :data:`tests.chaos.cluster.ALONE`. The faults
+of other modules may affect these workers, too. But most of those faults
+overlap a fault of a server, and then no worker has to take over. So a fault of
+this module first reserves the active worker and all servers, and waits for a
+worker that is able to take over. The fault keeps the servers reserved until
+another worker has begun a run.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
 
 _SOON = 0.1
-# Seconds to wait for a worker that is able to take over.
+# Maximum number of seconds to wait for a worker that is able to take over.
 _SPARE = START + 2.0
 #: Seconds until the command of an operator must have ended.
 ANSWERS = 60.0
@@ -58,7 +58,9 @@ def kill(fault):
 
 
 def freeze(fault):
-    """Stop the active worker. Continue it when another one is at work."""
+    """Suspend the active worker. Continue it after another worker has taken
+    over.
+    """
     host = yield from _take_active(fault)
     begin, pids = time.time_ns() // 1000, host.program.children
     for pid in pids:
@@ -72,7 +74,7 @@ def freeze(fault):
 
 def cut_off(fault):
     """Cut the active worker off from ZooKeeper and PostgreSQL, and sometimes
-    from the broker. It continues to run.
+    from the broker. The process of the worker continues to run.
     """
     host = yield from _take_active(fault)
     ways = [host.ways[name] for name in SERVERS
@@ -96,8 +98,8 @@ def promote(fault):
 
 
 def ask(fault):
-    """Make an operator choose any worker at any time, even one that is away
-    or that does not exist.
+    """Make an operator choose a worker at any time. The worker may be down, or
+    may not exist.
     """
     active, members = fault.cluster.active(), [*SPARES]
     if fault.random.random() < 0.8 and active is not None:
@@ -110,8 +112,8 @@ def _take_active(fault):
     """Reserve the host of the active worker and all servers. Return the host
     as soon as another worker is able to take over.
 
-    The hosts come before the servers, as in all faults, so that no two faults
-    wait for each other.
+    Like all faults, reserve hosts before servers, so that no two faults wait
+    for each other.
     """
     while True:
         name = yield from _wait_for_active(fault)
@@ -136,7 +138,9 @@ def _wait_for_active(fault):
 
 
 def _has_spare(fault, active):
-    """Return whether some other worker was not affected by a fault lately."""
+    """Return whether there is another worker that no fault has affected
+    lately.
+    """
     since = time.time_ns() // 1000 - int(START * 1e6)
     lately = {name for window in fault.driver.windows
               if window.end > since and window.kind != 'rolling restart'
@@ -156,7 +160,7 @@ def _until_replaced(fault, host):
 
 
 def _ask(fault, member):
-    """Execute the command of an operator, and record the answer."""
+    """Make an operator choose *member* by a command, and record the answer."""
     fault.happened = True
 
     def command():

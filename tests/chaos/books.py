@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a cluster for the checker, and checks of the chaos suite.
+"""The record of a cluster, as input of the checker, and further checks.
 
 The record combines three sources:
 
@@ -23,13 +23,13 @@ from tests.oracle.facts import Skip
 
 SECOND = checker.SECOND
 
-#: Microseconds for which a fault may have effects after its end: a session and
-#: a lease must expire, and a process must start.
+#: Microseconds for which a fault may have effects after its end. In this time
+#: a session and a lease expire, and a process starts.
 AFTER = int((SESSION + LEASE + 5.0) * SECOND)
 #: Microseconds within which a claim must end.
 PATIENCE = 20 * SECOND
 # Microseconds from the timestamp of a commit until other transactions can see
-# the commit. PostgreSQL takes the timestamp first. On a busy machine, it may
+# the commit. PostgreSQL takes the timestamp first. On a busy machine it may
 # pause before it makes the commit visible.
 _SEEN = SECOND // 10
 
@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
     @property
     def over(self) -> int:
-        """Return the time from which the fault has no effects."""
+        """Return the time after which the fault has no more effects."""
         return self.end + AFTER
 
 
@@ -111,8 +111,9 @@ def _excuse(all_runs, stalls):
 
     A run is stale if an earlier run of its object had a greater fence. A
     process may start a stale run if it was stopped between its last check of
-    the lease and the call of the handler. So a stall excuses the stale runs of
-    its process that begin during the stall or less than 1 s after it.
+    the lease and the call of the handler. So a stall of a process excuses the
+    stale runs of this process that begin during the stall or less than 1 s
+    after it.
     """
     newest = {}
     for run in list(all_runs):
@@ -129,9 +130,10 @@ def _excuse(all_runs, stalls):
 
 
 def _count_beside(all_runs, stalls):
-    """Set for each run the number of other runs of its job at its start.
+    """For each run, count the other runs of the job that are in progress when
+    it starts.
 
-    Runs of processes that were stopped at this moment do not count.
+    Runs of processes that are stopped at this moment do not count.
     """
     going = collections.defaultdict(list)
     for run in all_runs:
@@ -146,7 +148,7 @@ def _count_beside(all_runs, stalls):
 
 
 def claims(moves):
-    """Return all claims in the journal, with their grants and endings.
+    """Return all claims in the journal, each with its grants and endings.
 
     A row in the state 'listed' does not represent a claim.
     """
@@ -201,8 +203,8 @@ def due(record_, moves, history):
     """Return two numbers of due ticks for each job.
 
     The first number is computed from the schedule. It counts the ticks of each
-    object from its first row in the journal to its last watermark. The second
-    number is the sum of ``due`` in the store's history.
+    object from the object's first row in the journal to its last watermark.
+    The second number is the sum of ``due`` in the store's history.
     """
     first, last = {}, {}
     for row in moves:
@@ -220,7 +222,7 @@ def due(record_, moves, history):
 
 
 def beyond(due_):
-    """Find jobs whose history counts more ticks than their schedules have.
+    """Find jobs whose history counts more ticks than are due by the schedule.
 
     :param due_: result of :func:`due`.
     """
@@ -232,11 +234,11 @@ def beyond(due_):
 def check(record_, booked, history, strangers):
     """Return the findings of the checker and of the checks in this module.
 
-    :param booked: effects that were committed in the transaction that ended
-        their run: (object, tick, fence).
+    :param booked: (object, tick, fence) of each effect that was committed in
+        the transaction that ended its run.
     :param history: the store's history: counts by (job, tick).
     :param strangers: pids of processes that must not run anything, because
-        another process had their name.
+        another process held their name.
     """
     return [*checker.check(record_), *_unfounded(record_),
             *_booked(record_, booked), *_account(record_, history),
@@ -247,8 +249,8 @@ def check(record_, booked, history, strangers):
 
 
 def _unfounded(record_):
-    """Find claims that are done, although no run with their fence ended as
-    done.
+    """Find claims with the state done although no run with their fence ended
+    as done.
     """
     done = {(run.key, run.fence) for run in record_.runs
             if run.outcome == 'done'}
@@ -297,7 +299,7 @@ def _account(record_, history):
     found = []
     for tick, count in counts.items():
         if tick[1] > record_.end - PATIENCE:
-            # If a handler ended its run in its own transaction, the store
+            # If a handler ends its run in its own transaction, the store
             # updates the history later.
             continue
         told = history.get(tick, collections.Counter())
@@ -315,7 +317,8 @@ def _account(record_, history):
 
 
 def _early(record_):
-    """Find claims acquired before their tick, by the store's clock.
+    """Find claims that were acquired before their tick came, by the store's
+    clock.
 
     A claim may precede its tick by up to :data:`EARLIEST`.
     """
@@ -326,8 +329,8 @@ def _early(record_):
 
 
 def _repeats(record_):
-    """Find ticks that ran again after a run was done, without a fault at that
-    time.
+    """Find ticks that ran again, after a run was done and without a fault at
+    that time.
     """
     found = []
     by_key = collections.defaultdict(list)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bus of a cluster: its server, its faults and its queues.
 
-Each message bus is a subclass of :class:`Bus`. The cluster holds one bus, and
-the plan, the faults, the gauges and the report query it. So none of them
-depends on the broker that a cluster uses.
+Each message bus is a subclass of :class:`Bus`. The cluster has one bus. The
+plan, the faults, the gauges and the report know the broker only through this
+bus, so they are the same for every broker.
 """
 
 import abc
@@ -48,11 +48,13 @@ class Bus(abc.ABC):
 
     @abc.abstractmethod
     def close_connections(self):
-        """Let the server close all connections of its clients."""
+        """Make the server close all connections of its clients."""
 
     @abc.abstractmethod
     def run_out(self, resource):
-        """Let the server run out of a resource: it accepts no messages."""
+        """Make the server run out of a resource, so that it accepts no
+        messages.
+        """
 
     @abc.abstractmethod
     def recover(self, resource):
@@ -66,12 +68,14 @@ class Bus(abc.ABC):
     def tap(self, *, listens=True):
         """Return a :class:`Tap`.
 
-        :param listens: receive copies of the messages of all members.
+        :param listens: True if the tap receives copies of the messages of all
+            members.
         """
 
 
 class Tap(abc.ABC):
-    """A connection that receives a copy of each message, and sends messages.
+    """A connection that receives a copy of each message, and can send
+    messages.
     """
 
     @abc.abstractmethod

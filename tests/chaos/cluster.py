@@ -3,9 +3,9 @@
 
 Three of the workers serve a partition with one active worker.
 
-The broker is the server of the cluster's bus; see :mod:`tests.chaos.bus`.
-Each scheduler and worker has its own proxy before each server. So a test can
-cut off one process or all of them.
+The broker is the server of the cluster's bus; see :mod:`tests.chaos.bus`. Each
+scheduler and worker reaches each server through a proxy of its own. So a test
+can cut off one process or all of them.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ SERVERS = ('zookeeper', 'broker', 'postgresql')
 SCHEDULERS = ('s1', 's2', 's3')
 WORKERS = ('w1', 'w2', 'w3')
 #: Workers of the partition with one active worker, and the name of this
-#: partition. The first of them is the preferred one.
+#: partition. The first of these workers is the preferred one.
 SPARES = ('p1', 'p2', 'p3')
 ALONE = 'alone'
 #: Number of points of a scheduler on the ring.
@@ -40,7 +40,7 @@ SESSION = 3.0
 LEASE = 6.0
 LATE_AFTER = 2.0
 SWEEP = 0.5
-#: Seconds within which a process ends after a request to stop.
+#: Seconds within which a process must end after a request to stop.
 GRACE = 20
 #: Size of the database's file system in megabytes.
 DISK = 1500
@@ -49,7 +49,7 @@ DISK = 1500
 #: the group have it.
 STANDBY = {f'partition:{ALONE}': {'mode': 'standby', 'preferred': SPARES[0]}}
 
-# Bytes at the end of the ledger in which the last runs are.
+# Number of bytes at the end of the ledger that contain the most recent runs.
 _LATELY = 1_000_000
 
 
@@ -81,8 +81,8 @@ class Host:
 
     @property
     def queues(self):
-        """Prefix of the names of its queues. Each process of the host has a
-        queue.
+        """Prefix of the names of the host's queues. Each process of the host
+        has a queue of its own.
         """
         topic = ('reports' if self.kind == 'scheduler'
                  else f'work.{self.partition}')
@@ -172,7 +172,7 @@ class Cluster:
             its_own=True, within=self.disk))
         schema.sync(self.postgresql.url)
         journal.keep(self.postgresql.url)
-        # The path of a Unix socket must be short, and *place* may be long.
+        # The path of a Unix socket must be short, but *place* may be long.
         address = pathlib.Path(stack.enter_context(
             tempfile.TemporaryDirectory(prefix='ledger-'))) / 'socket'
         stack.enter_context(programs.Program(
@@ -197,7 +197,8 @@ class Cluster:
         """Mount a file system that a test can fill. Return None if this
         process is not allowed to mount one.
         """
-        # The disk is not in *place*, which the server's user cannot access.
+        # Do not mount the disk in *place*, because the server's user cannot
+        # access *place*.
         disk = pathlib.Path(stack.enter_context(
             tempfile.TemporaryDirectory(prefix='disk-')))
         mounted = subprocess.run(
@@ -235,8 +236,9 @@ class Cluster:
         return programs.records(self.book)
 
     def active(self):
-        """Return the host of :data:`SPARES` that began the last run, by the
-        end of the ledger. None means that none of them began a run lately.
+        """Return the host of :data:`SPARES` that began the most recent run, as
+        the end of the ledger shows. None means that none of them began a run
+        lately.
         """
         with self.book.open('rb') as file:
             size = file.seek(0, os.SEEK_END)

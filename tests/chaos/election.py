@@ -22,21 +22,23 @@ SECOND = checker.SECOND
 
 
 class Tenure(NamedTuple):
-    """A time in which one worker was active, or none."""
+    """An interval in which one worker, or no worker, was active."""
 
     begin: int
     end: int
-    #: Process of the worker. Empty means none.
+    #: Process of the worker. Empty means that no worker was active.
     worker: str
     fence: int
 
 
 class Choice(NamedTuple):
-    """A time in which an operator had chosen a member, or none."""
+    """An interval in which one member, or no member, was chosen by an
+    operator.
+    """
 
     begin: int
     end: int
-    #: Empty means none.
+    #: Empty means that no member was chosen.
     member: str
 
 
@@ -59,10 +61,10 @@ class Record:
         #: Pids of the processes that took part in the election.
         self._pids = {line['process']: line['pid'] for line in told
                       if line['what'] == 'candidate'}
-        #: Time of its death, by pid.
+        #: Time of the death of each process, by pid.
         self.died = {line['pid']: line['at'] for line in told
                      if line['what'] == 'gone'}
-        #: Times in which a process was stopped, by pid.
+        #: Intervals in which each process was stopped, by pid.
         self.stalls = collections.defaultdict(list)
         for one in driver.stalls:
             self.stalls[int(one.process)].append((one.begin, one.end))
@@ -77,11 +79,13 @@ class Record:
             (row.committed, row.promoted or '') for row in rows])
 
     def over(self, run):
-        """Return the end of a run, or of the record."""
+        """Return the end of a run. If the run has no end, return the end of
+        the record.
+        """
         return self.end if run.end is None else run.end
 
     def text(self, run):
-        """Return a text about a run."""
+        """Return a description of a run."""
         pid = int(run.process)
         return (f'the run of {run.job} {run.object} by {self.host(run)} '
                 f'(process {pid}) from {self.at(run.start)} to '
@@ -92,7 +96,9 @@ class Record:
         return self._hosts[int(run.process)]
 
     def at(self, instant):
-        """Return the seconds from the beginning to an instant, as text."""
+        """Return the seconds from the beginning of the record to an instant,
+        as text.
+        """
         return f'{(instant - self.begin) / SECOND:.3f}'
 
     def process(self, name):
@@ -119,10 +125,11 @@ class Record:
             if end >= tenure.begin)]), False
 
     def away(self, names, start=0.0, but=()):
-        """Return the times in which any of *names* was not there.
+        """Return the intervals in which any of *names* was unavailable.
 
         :param names: names of hosts and servers; None is ignored.
-        :param start: seconds until it is there again after a fault.
+        :param start: seconds from the end of a fault until its host or server
+            is available again.
         :param but: kinds of faults that do not count.
         """
         names = frozenset(names) - {None}
@@ -133,7 +140,7 @@ class Record:
 
 
 def _changes(kind, end, states):
-    """Return the times in which a value did not change.
+    """Return the intervals in which a value did not change.
 
     :param states: the instant of each row, and the other values of *kind*.
     """
@@ -145,7 +152,7 @@ def _changes(kind, end, states):
 
 
 def free(begin, end, busy):
-    """Return the parts of the time from *begin* to *end* that are not in
+    """Return the parts of the interval from *begin* to *end* that are not in
     *busy*, as pairs.
     """
     found = []
@@ -161,5 +168,5 @@ def free(begin, end, busy):
 
 
 def longest(spans):
-    """Return the seconds of the longest of some times."""
+    """Return the length of the longest of some intervals, in seconds."""
     return max((end - begin for begin, end in spans), default=0) / SECOND

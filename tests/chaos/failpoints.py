@@ -26,17 +26,17 @@ class Point(NamedTuple):
     owner: str
     method: str
     after: bool = False
-    #: Only calls with an argument that has this attribute or key, with this
-    #: value.
+    #: Count only calls with an argument whose attribute or key of this name
+    #: has this value.
     only: tuple[str, str] | None = None
-    #: Only calls that return a true value.
+    #: Count only calls that return a true value.
     fruitful: bool = False
 
 
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
-#: Each process receives only one kind of messages: reports or batches.
+#: Each process receives only one kind of message, either reports or batches.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
 # The class that carries the messages depends on the bus.
 _CARRIER = 'carrier'
@@ -120,8 +120,8 @@ class Points:
         return wrapper
 
     def passed(self, name):
-        """Record that a point was passed, and execute its fault if one is
-        armed.
+        """Record that the process passes a point, and execute the fault of the
+        point if one is armed.
         """
         if name not in self._passed:
             self._passed.add(name)

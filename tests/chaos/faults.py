@@ -2,9 +2,10 @@
 """Start and end of each fault.
 
 A fault is a generator that yields the seconds to wait before its next step. So
-all faults run in one thread. This thread also starts the servers, which would
-end together with it. A fault reserves the hosts and servers that it affects
-until it ends. Another fault that affects one of them waits for this.
+all faults run in one thread. This thread also starts the servers, because a
+server ends with the thread that started it. A fault reserves the hosts and
+servers that it affects, until it ends. If another fault affects one of them,
+it waits until they are free.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from tests.chaos import servers
 from tests.chaos.cluster import SERVERS
 
 _SOON = 0.1
-# Share of the faults of one host that prefer the active worker.
+# Of the faults that affect one host, the share that prefers the active worker.
 _OF_ACTIVE = 0.4
 
 
@@ -42,8 +43,7 @@ class Driver:
         #: Time windows of the faults, for the checker, in microseconds.
         self.windows = []
         self.stalls = []
-        #: Findings that are errors by themselves, without the judgement of a
-        #: record.
+        #: Findings that are errors in any case, without a check of the record.
         self.findings = []
         #: Processes that must not run anything.
         self.strangers = set()
@@ -71,7 +71,8 @@ class Driver:
             except StopIteration:
                 continue
             except (Exception, pytest.fail.Exception) as exc:
-                # The other faults continue, because their results are useful.
+                # The other faults continue, because their results are still
+                # useful.
                 self._tell(traceback.format_exc())
                 self.findings.append(checker.Finding(
                     'broken test', f'{fault.kind}: {exc!r}'))
@@ -98,7 +99,7 @@ class Driver:
 
 
 class Happening:
-    """One fault that is in progress."""
+    """A fault in progress."""
 
     def __init__(self, driver, cluster, fault, random_):
         self.driver = driver
@@ -133,8 +134,8 @@ class Happening:
     def take_host(self, kind=None, active=False):
         """Reserve one host of *kind* and return it. None means any kind.
 
-        :param active: True prefers the active worker of the partition that
-            has one. Some other faults prefer this worker, too.
+        :param active: True prefers the active worker of the partition that has
+            one. If it is False, some of the faults still prefer this worker.
         """
         hosts = list(self.cluster.hosts.values()) if kind is None else (
             self.cluster.of_kind(kind))
@@ -156,8 +157,8 @@ class Happening:
             self.driver._befallen.discard(name)
 
     def end(self, kind, name):
-        """Release a host, and record its part of this fault as a fault of its
-        own, besides the whole fault.
+        """Release a host. Record the part of this fault that affected this
+        host as a separate fault, in addition to the whole fault.
 
         :param kind: kind of this part.
         """
@@ -201,7 +202,7 @@ class Happening:
         self.driver.findings.append(checker.Finding(self.fault.kind, text))
 
 
-# Names of the servers in the kinds of faults.
+# The server that each name in the kinds of faults stands for.
 _ROLES = {'ensemble': 'zookeeper', 'broker': 'broker', 'store': 'postgresql'}
 #: Function and arguments for each kind of fault.
 MAKERS = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load on the servers and the resources in use, over time.
+"""The load on the servers, and the resources in use, over time.
 
-The proxies count requests. So the counts include all members, and they survive
-the restart of a server.
+The proxies count the requests. So the counts include all members, and a
+restart of a server does not reset them.
 """
 
 import collections
@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from tests.chaos.cluster import SERVERS
 
-# Units in which requests are counted, for each server except the broker.
+# The unit in which requests are counted, for each server except the broker.
 _UNITS = {'zookeeper': 'requests to ZooKeeper', 'postgresql': 'statements'}
-#: Seconds over which a rate is measured.
+#: Length in seconds of the window over which a rate is measured.
 WINDOW = 10
 #: Maximum allowed ratio of a rate to the rate without faults.
 STORM = 3.0
@@ -43,7 +43,7 @@ class Rates:
         self.samples = []
 
     def look(self):
-        """Take a sample if the last one is a second old."""
+        """Take a sample if the last sample is at least a second old."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + 1.0
@@ -53,7 +53,7 @@ class Rates:
                 for server in SERVERS}))
 
     def between(self, begin, end):
-        """Return the rates of each server, over every window between two
+        """Return the rates of each server, one for every window between two
         times.
         """
         some = [one for one in self.samples if begin <= one[0] <= end]
@@ -69,7 +69,7 @@ class Rates:
 
 
 def sizes(cluster, engine):
-    """Return the size of each resource by name: the least of several
+    """Return the size of each resource by name: the minimum of several
     measurements.
 
     A resource that a tick needs only for a moment is not a leak.
@@ -106,7 +106,7 @@ def _look(cluster, engine, queues):
             found[name.removeprefix('zk_').replace('_count', '')] = int(
                 value)
     with engine.connect() as connection:
-        # The rows of tasks grow with the submissions, so leave them out.
+        # Each submission adds rows of tasks, so leave these rows out.
         ours = "SELECT id FROM distperiodic_job WHERE kind = 'job'"
         for table, column in ('lease', 'job'), ('claim', 'job'), ('job', 'id'):
             found[f'rows of {table}'] = connection.scalar(sa.text(

@@ -50,8 +50,8 @@ POLICIES = {policy.job: policy for policy in (
     Policy('alone', period=2 * SECOND),
 )}
 #: Number of objects of each job. The numbers are small, because the cluster
-#: shares two processors with other tests. The processors must have time left
-#: for the backlog after a fault.
+#: shares two processors with other tests. After a fault, the processors must
+#: have time left for the backlog.
 OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
            'once': 10, 'slow': 4, 'spread': 30, 'own': 18, 'booked': 6,
            'narrow': 6, 'rare': 30, 'cron': 10, 'alone': 8}
@@ -60,10 +60,11 @@ OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
 #: period may be given up for the next tick.
 RARE = ('spread', 'own', 'group', 'rare', 'cron')
 #: Seconds between the ticks of an object of the job 'own'. The objects use
-#: these values in turn. Zero means the schedule of the job.
+#: these values in turn. Zero means that the object follows the schedule of the
+#: job.
 OWN = (0, 15, 20)
 
-#: Longest run of an object of the job 'alone', in seconds.
+#: Maximum duration of a run of the job 'alone', in seconds.
 LONGEST = 2.0
 
 #: Seconds between two checks of the lease in a handler.
@@ -87,7 +88,8 @@ def is_stubborn(key):
 
 
 class Replaced(Exception):
-    """The run was cancelled, or its process cannot trust its lease."""
+    """The run was cancelled, or its process cannot trust the lease of the run.
+    """
 
 
 class Hands:
@@ -161,9 +163,9 @@ class Hands:
         outcome = 'failed'
         try:
             with self._making:
-                # Runs may start at the same time. The lock ensures that the
-                # process has only one engine, because each engine keeps
-                # connections open.
+                # Runs may start at the same time. The lock ensures that they
+                # create only one engine in the process, because each engine
+                # keeps connections open.
                 if self._engine is None:
                     url = sa.make_url(self._connection)
                     self._engine = sa.create_engine(
@@ -196,8 +198,8 @@ class Hands:
 
 
 def _draw(context, what):
-    """Return a number from 0 to 1 that depends only on *what*, the object, the
-    tick and the attempt.
+    """Return a number from 0 to 1 that depends only on *what*, on the object,
+    on the tick and on the attempt.
     """
     text = f'{what} {context.key} {context.attempt}'.encode()
     digest = hashlib.sha256(text).digest()
@@ -314,7 +316,7 @@ def make_tasks(conf, hands):
         @periodic.periodic_task(
             spacing=2, objects='list_alone', spread=True, topic=ALONE)
         def alone(self, context, key):
-            # At most times, the active worker is in the middle of a run.
+            # Most of the time, the active worker is in the middle of a run.
             if is_stubborn(key):
                 hands.work(context, LONGEST / 2 * (
                     1 + _draw(context, 'takes')), looks=False)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journal of claims, written by the database itself.
 
-A trigger of the tests adds one row to the journal for each inserted or changed
-row of the claims, in the same transaction. So the journal contains exactly the
-committed changes, even if the caller of a transaction did not learn its
-outcome.
+For each row that is inserted into the table of claims, or changed in it, a
+trigger adds a row to the journal, in the same transaction. So the journal
+contains exactly the committed changes, even if the process that committed a
+transaction did not learn the outcome.
 """
 
 import sqlalchemy as sa
@@ -70,7 +70,7 @@ CREATE TABLE chaos_effect (
 
 
 def connect(url):
-    """Return an engine of the tests, which bypasses all proxies."""
+    """Return an engine for the tests, which bypasses all proxies."""
     return sa.create_engine(sa.make_url(url).set(
         drivername='postgresql+psycopg2'), pool_pre_ping=True)
 
@@ -84,7 +84,8 @@ def keep(url):
 
 
 def read(connection, since=0, kind=KIND):
-    """Return all rows after number *since*, with the names of their jobs.
+    """Return all rows with numbers above *since*, each with the name of its
+    job.
 
     The rows of one claim are in the order of its transitions. ``at`` is the
     time of a transition. Other transactions see the transition from the time
@@ -111,8 +112,8 @@ def tasks(connection):
 
 
 def partition(connection, name):
-    """Return each change of the active worker of a partition, of its fence and
-    of the member that an operator has chosen.
+    """Return each change of a partition's active worker, of the partition's
+    fence, and of the member that an operator has chosen.
     """
     return connection.execute(sa.text(
         'SELECT n, worker, fence, promoted, '
@@ -122,8 +123,8 @@ def partition(connection, name):
 
 
 def effects(connection):
-    """Return the effects that were committed with the end of their run, as
-    (object, tick, fence).
+    """Return (object, tick, fence) of each effect that was committed together
+    with the end of its run.
     """
     return connection.execute(sa.text(
         'SELECT object, tick, fence FROM chaos_effect')).all()
@@ -131,6 +132,6 @@ def effects(connection):
 
 STATES = {code: state.value for state, code in STATE_CODES.items()}
 SKIPPED_BY = {code: by.value for by, code in SKIPPED_CODES.items()}
-# A run whose handler committed its end is done, even before the store has
-# counted it.
+# If a handler has committed the end of its run, the run is done, even before
+# the store has counted it.
 STATES[STATE_CODES[State.COMMITTED]] = State.DONE.value

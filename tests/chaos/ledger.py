@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model of the outside world for the handlers. It compares fences and keeps
-all records.
+"""Model of the external systems that handlers change. It compares fences and
+keeps all records.
 
     python -m tests.chaos.ledger SOCKET FILE
 
@@ -10,9 +10,9 @@ record is written before its next action. The ledger rejects an effect whose
 fence is lower than the fence of an accepted effect. When a connection ends,
 the ledger records that the process has died.
 
-Two simpler designs do not work. If all processes appended to one file, nothing
-would compare the fences. In a database, a process that is stopped in a
-transaction would block all others.
+Two simpler designs do not work. If all processes appended to one file, no
+fences would be compared. If the records were in a database, a process that is
+stopped in a transaction would block all other processes.
 """
 
 import contextlib
@@ -25,13 +25,15 @@ import sys
 import threading
 import time
 
-# Seconds that a handler waits for an answer. The ledger always answers
-# quickly. So after a longer wait the test fails, and does not hang.
+# Seconds for which a handler waits for an answer. The ledger always answers
+# quickly, so a longer wait is an error. With the limit the test fails and does
+# not hang.
 _PATIENCE = 20.0
 
 
 class Ledger:
-    """A handler's connection to the ledger: one connection for each process.
+    """The connection of handlers to the ledger. Each process has one
+    connection.
 
     :param name: name of the host.
     """
@@ -63,7 +65,7 @@ class Ledger:
 
 
 class _Teller:
-    """One connection, and the process at its other end."""
+    """The ledger's side of one connection, which belongs to one process."""
 
     def __init__(self, channel):
         self.channel = channel

@@ -44,14 +44,15 @@ SECOND = checker.SECOND
 #: Seconds of normal operation before the first fault.
 CALM = 15.0
 #: Seconds of normal operation after the recovery. The record ends with this
-#: time. It is longer than :data:`tests.chaos.books.PATIENCE`, so the checker
-#: requires that all claims from before the recovery have ended.
+#: time. This time is longer than :data:`tests.chaos.books.PATIENCE`, so the
+#: checker requires an end of every claim that was acquired before the recovery
+#: was complete.
 AFTERWARDS = 22.0
-# The time before the faults begins when each job has run whose period is at
-# most this long, in seconds.
+# The calm time before the faults begins as soon as every job with a period of
+# at most this number of seconds has run.
 _FIRST = 20
-# Seconds within which the cluster must work off its backlog after the last
-# fault.
+# Seconds after the last fault within which the cluster must finish its
+# backlog.
 _PATIENCE = 90.0
 #: Final states of claims. Each must occur in a run of the cluster.
 ENDINGS = ('done', 'dead', 'skipped', 'superseded')
@@ -79,16 +80,16 @@ class Lived:
     #: Number of faults by kind. Planned faults that could not be applied do
     #: not count.
     happened: collections.Counter[str]
-    #: Names of the failpoints that any process passed.
+    #: Names of the failpoints that at least one process passed.
     passed: set[str]
-    #: For each failpoint, the number of processes that a fault killed or
+    #: For each failpoint, the number of processes that faults killed or
     #: stopped there.
     struck: collections.Counter[str]
     #: Number of claims by final state. 'skipped' also counts the ticks that
     #: were skipped without a claim.
     endings: collections.Counter[str]
-    #: For each server, its mean rate of requests before the first fault and
-    #: its maximum rate after that.
+    #: For each server, its mean rate of requests before the first fault, and
+    #: its maximum rate afterwards.
     rates: dict[str, tuple[float, float]]
     #: The resources in use before the first fault and at the end; see
     #: :func:`tests.chaos.gauges.sizes`.
@@ -115,7 +116,8 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
          kinds=EVERY, tell=lambda text: None):
     """Start a cluster, apply the faults of *seed*, and check its record.
 
-    :param place: an empty directory for logs and records, which stay there.
+    :param place: an empty directory for logs and records. They are not
+        deleted.
     :param seconds: length of the plan in seconds. All planned faults begin and
         end within this time.
     :param bus: subclass of :class:`tests.chaos.bus.Bus`.
@@ -123,7 +125,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
     :param pause: see :func:`tests.chaos.plan.draw`.
     :param kinds: kinds of faults that the plan contains, such as
         :data:`tests.chaos.plan.OF_THE_BUS`.
-    :param tell: receives the lines that report the progress.
+    :param tell: called with each line of text about the progress.
     :returns: a :class:`Lived`.
     """
     began = time.monotonic()
@@ -224,8 +226,8 @@ def _keep(path, rows):
 def _until_caught_up(engine, rates):
     """Wait until one of the last two ticks of each object is settled.
 
-    :returns: Seconds that this took. A number greater than ``_PATIENCE`` means
-        that the wait timed out.
+    :returns: Duration of the wait in seconds. A number greater than
+        ``_PATIENCE`` means that the wait timed out.
     """
     began = time.monotonic()
     while time.monotonic() < began + _PATIENCE:
@@ -258,7 +260,7 @@ def _all_run(cluster):
 
 def _deaths(lines, driver):
     """Return (microseconds, host) of each death of a process, and of each stop
-    that was longer than a session.
+    of a process for longer than its session.
     """
     hosts = {line['pid']: line['host'] for line in lines}
     return sorted(
@@ -284,7 +286,9 @@ def _history(connection):
 
 
 def _growth(lived):
-    """Find request storms, resource leaks and a backlog that remained."""
+    """Find request storms, resource leaks, and a backlog that was not finished
+    in time.
+    """
     found = [checker.Finding('storm', (
         f'{most:.0f} {gauges.unit(server, lived.bus)} a second, '
         f'{calm:.0f} in calm times'))
@@ -300,8 +304,8 @@ def _growth(lived):
 
 
 def _vacuity(lived, lines):
-    """Find everything that did not occur, and so was not tested: faults,
-    failpoints, jobs, final states, outcomes of tasks, required claims,
+    """Find all that should have occurred but did not, and so was not tested:
+    faults, failpoints, jobs, final states, outcomes of tasks, required claims,
     take-overs of a partition, and promotions.
     """
     ran = {line['job'] for line in lines if line['what'] == 'end'}

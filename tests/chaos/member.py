@@ -44,7 +44,7 @@ def main(kind, partition, config, ledger, place, clock, carrier):
 
 
 def _announce(ledger):
-    """Let each process that takes part in an election tell its name.
+    """Make each process that takes part in an election record its name.
 
     The store knows the active worker by this name.
     """

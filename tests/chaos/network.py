@@ -4,8 +4,9 @@
 import contextlib
 import time
 
-#: Modes of a proxy that interrupt a sign of life. In the mode 'drop_s2c', the
-#: requests of the host arrive, so ZooKeeper does not end its session.
+#: Modes of a proxy that interrupt a sign of life. The mode 'drop_s2c' is not
+#: among them: in this mode the requests of the host arrive, so ZooKeeper does
+#: not end the session of the host.
 CUTS = ('drop', 'reset')
 # Seconds by which a slow connection delays each byte.
 _LATE = 0.3
@@ -27,11 +28,13 @@ def cut_off(fault, server, active=False):
     """Cut one running host off from a server.
 
     :param active: True means the host of the active worker, if no other fault
-        affects it. It loses the sign of life that needs this server.
+        affects it. The worker then loses the sign of life that needs this
+        server.
     """
     host = yield from fault.take_host(active=active)
     yield from fault.take(server)
-    # No other fault affects the server meanwhile, but the others reach it.
+    # The other hosts still reach the server, so this fault does not count as a
+    # fault of the server. It only keeps other faults away from the server.
     fault.befell.discard(server)
     host.ways[server].set(fault.random.choice(
         CUTS if active else [*CUTS, 'drop_s2c']))
@@ -40,7 +43,9 @@ def cut_off(fault, server, active=False):
 
 
 def lose_commits(fault):
-    """Lose the answers to commits, although the transactions are committed."""
+    """Lose the answers to commits. The transactions are committed all the
+    same.
+    """
     yield from fault.take('postgresql')
     ways = fault.cluster.ways('postgresql')
     lost = 0
@@ -56,9 +61,11 @@ def lose_commits(fault):
 
 
 def _tapped(fault, each):
-    """Call *each* with a tap and every message for a while.
+    """For a while, call *each* with a tap and with every message that it
+    receives.
 
-    If another fault prevents all sending, wait longer for the first message.
+    If no process can send because of another fault, wait longer for the first
+    message.
     """
     yield from fault.take('broker')
     seen = 0
@@ -73,7 +80,7 @@ def _tapped(fault, each):
 
 
 def double(fault):
-    """Deliver every message twice, and once more under another id."""
+    """Deliver every message a second time, and once more under another id."""
     def again(tap, found):
         tap.again(found)
         tap.anew(found, fault.random)

@@ -71,10 +71,11 @@ KINDS = {
 
 
 #: Minimum and maximum number of seconds from the start of a fault to the start
-#: of the next fault. Some faults do not overlap any other fault.
+#: of the next fault. The numbers are large, so some faults overlap no other
+#: fault.
 LOOSE = (1.0, 12.0)
-#: Shorter intervals than :data:`LOOSE`. All kinds of faults occur sooner, but
-#: more faults overlap.
+#: Shorter intervals than :data:`LOOSE`. It takes less time until all kinds of
+#: faults have occurred, but more faults overlap.
 DENSE = (0.8, 3.5)
 
 
@@ -82,7 +83,8 @@ DENSE = (0.8, 3.5)
 ON_A_SMALL_DISK = frozenset(['store disk full'])
 #: All kinds of faults.
 EVERY = frozenset(KINDS)
-#: Faults of the bus and of its messages, and deaths of processes meanwhile.
+#: Faults of the bus and of its messages, and deaths of processes during these
+#: faults.
 OF_THE_BUS = frozenset(
     [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [
         'queue deleted', 'connections closed', 'garbage sent',
@@ -100,7 +102,7 @@ OF_STANDBY = frozenset(
 # Kinds of faults at a failpoint. They occur more often than the others,
 # because there are many failpoints.
 _AT_A_STEP = ('killed at a step', 'frozen at a step')
-# Number of additional faults of each of these kinds in a round of faults.
+# For each of these kinds, the number of additional faults in each round.
 _MORE = 2
 
 
@@ -112,7 +114,7 @@ class Fault(NamedTuple):
     kind: str
     #: Duration of the fault in seconds.
     seconds: float
-    #: Seed for the random choices of the fault, such as the affected host.
+    #: Seed of the random choices for the fault, such as the choice of a host.
     seed: str
     #: Failpoint at which a process is killed or stopped. Empty means that the
     #: fault is not tied to a failpoint.

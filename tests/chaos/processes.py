@@ -40,8 +40,8 @@ def _stop(fault, pid):
 def go_on(fault, pid, begin):
     """Continue a process that was stopped at *begin*.
 
-    The recorded stall includes 0.3 s after the end of the stop. During this
-    time the process may still start overdue work.
+    The recorded stall includes 0.3 s after the end of the stop. During these
+    0.3 s the process may still start work that it should no longer start.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
@@ -64,7 +64,8 @@ def strike(fault, number):
         now = time.time_ns() // 1000
         if not armed.exists():
             return True
-        # No process has passed the point before this time.
+        # This time is not later than the moment at which the process passes
+        # the point.
         begin = now
         return False
     yield from fault.until(is_taken, _PATIENCE)
@@ -99,7 +100,7 @@ def roll(fault):
 def change_points(fault):
     """Change a scheduler's number of points on the ring, and then restore it.
 
-    The scheduler reads the new number when it receives SIGHUP.
+    On SIGHUP, the scheduler reads the new number.
     """
     host = yield from fault.take_host('scheduler')
     for points in fault.random.choice([8, 80, 200]), 40:
@@ -113,7 +114,7 @@ def take_name(fault):
     """Start a second process with the name of a running process."""
     host = yield from fault.take_host()
     # During a restart of ZooKeeper, the second process might join before the
-    # first one. So reserve ZooKeeper, to keep other faults away from it.
+    # first one. So reserve ZooKeeper, to prevent other faults of ZooKeeper.
     yield from fault.take('zookeeper')
     fault.befell.discard('zookeeper')
     fault.happened = yield from fault.until(
@@ -125,9 +126,9 @@ def take_name(fault):
         'twin.conf', state_path=host.place / 'twin'), log)
     yield fault.seconds
     pids = twin.kill()
-    # If the first process was killed or stopped at a failpoint, it may have
-    # lost its name to the second one. Otherwise the second one must not run
-    # anything.
+    # If another fault killed or stopped the first process at a failpoint, the
+    # second process may have acquired its name. Otherwise the second process
+    # must not run anything.
     if not _told_by(fault.cluster, host, 'struck'):
         fault.driver.strangers.update(pids)
 
@@ -140,7 +141,9 @@ def _told_by(cluster, host, what):
 
 
 def step_clock(fault):
-    """Set the wall clock of one host ahead or back for a while."""
+    """Set the wall clock of one host ahead or back for the duration of the
+    fault.
+    """
     host = yield from fault.take_host()
     host.turn_clock(fault.random.choice([-20.0, -3.0, -1.0, 1.0, 3.0, 20.0]))
     yield fault.seconds
@@ -148,8 +151,8 @@ def step_clock(fault):
 
 
 def fill_log(fault):
-    """Restart a host with its log on a full device, and later with its own
-    log file.
+    """Restart a host with a log on a full device, and later restart it with
+    its own log file.
     """
     host = yield from fault.take_host()
     host.program.kill()

@@ -2,11 +2,11 @@
 """The input of the oracle for a cluster of real processes.
 
 The simulation uses the same oracle. Here a scheduler counts as unable to claim
-during each fault of ZooKeeper or PostgreSQL. It also counts as unable during a
-fault of its own host, and for the :data:`START` seconds after that fault. If
-other schedulers are able to claim during this time, they must claim the ticks
-of the affected scheduler. There is no other excuse: the reason of each skip
-must be true at all times.
+during each fault of ZooKeeper or PostgreSQL. A scheduler also counts as unable
+during a fault of its own host, and for :data:`START` seconds after that fault.
+If other schedulers are able to claim during this time, they must claim the
+ticks of the affected scheduler. There is no other excuse, and each skip must
+have a true reason, even during a fault.
 """
 
 from oslo_config import cfg
@@ -28,13 +28,13 @@ from tests.oracle.facts import Reading
 from tests.oracle.facts import Scheduler
 from tests.oracle.facts import Span
 
-#: Guarantee G4: seconds within which a due tick is claimed. They count from
-#: the due time, or from the moment when some scheduler becomes able to claim
-#: the tick, if that is later.
+#: Guarantee G4: seconds within which a due tick is claimed. The seconds count
+#: from the due time or, if that is later, from the moment when some scheduler
+#: becomes able to claim the tick.
 PROMISE = SESSION + 1.0
-#: Seconds within which the owner of an object claims a due tick. They count
-#: from the due time, or from the moment when the owner becomes able to claim
-#: the tick, if that is later.
+#: Seconds within which the owner of an object claims a due tick. The seconds
+#: count from the due time or, if that is later, from the moment when the owner
+#: becomes able to claim the tick.
 PROMPT = 1.0
 #: Seconds added to each limit, because a busy machine delays the processes.
 SLACK = 2.0
@@ -59,8 +59,8 @@ def judge(record, moves, hosts):
 
 def _facts(record, moves, hosts):
     # The objects were listed before the record begins, while the cluster
-    # started. Ticks from before the record may run, but nothing requires
-    # their claims.
+    # started. Ticks from before the record may run, but the oracle does not
+    # require their claims.
     begin = min((row.at for row in moves), default=record.begin)
     tasks = jobs.make_tasks(_conf(), None)
     listings = {
@@ -86,7 +86,7 @@ def _facts(record, moves, hosts):
 
 
 def _after(window):
-    """Return for how many microseconds after a fault a scheduler still counts
+    """Return the microseconds after a fault for which a scheduler still counts
     as unable to claim.
 
     The result is zero for a fault of ZooKeeper or PostgreSQL.

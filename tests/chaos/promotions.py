@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the choices of an operator, who names the next active worker.
 
-A worker that an operator chooses becomes active, or the command or the store
-rejects the choice for a reason that is true. The command rejects a worker
-whose heartbeats have not reached the store lately, and the store then
-withdraws a choice. A later choice replaces an earlier one.
+The chosen worker becomes active, unless the choice is rejected or withdrawn
+for a reason that is true. The command rejects a worker whose heartbeats have
+not reached the store lately. For the same reason the store withdraws a choice
+that it has recorded. A later choice replaces an earlier one.
 """
 
 from typing import NamedTuple
@@ -20,12 +20,13 @@ from tests.chaos.promises import PROMISE
 from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
 
-#: Seconds within which a chosen worker becomes active. The runs of the active
-#: worker end first. The seconds count from the choice or, if that is later,
-#: from the end of the last fault of a server or of one of the two workers.
+#: Seconds within which a chosen worker becomes active. Before that, the runs
+#: of the active worker end. The seconds count from the choice or, if that is
+#: later, from the end of the last fault of a server or of one of the two
+#: workers.
 TAKES_TURN = PROMISE + SLACK + LONGEST
-# Microseconds after a fault of the chosen worker or of a server in which the
-# store may have no recent heartbeat of this worker.
+# Microseconds after a fault of the chosen worker or of a server, during which
+# the store may have no recent heartbeat of this worker.
 _UNHEARD = int((SESSION + START) * checker.SECOND)
 
 
@@ -37,12 +38,12 @@ class Promotion(NamedTuple):
     outcome: str
     #: When the choice ended.
     end: int
-    #: Longest time in seconds in which the choice had to be carried out.
+    #: Longest time in seconds without a fault that could delay this choice.
     longest: float
 
 
 def answer(asked):
-    """Return the kind of an answer to a command of an operator."""
+    """Return the kind of the answer to an operator's command."""
     if asked.code != 0:
         return 'refused'
     return 'needless' if 'is already active' in asked.text else 'accepted'
@@ -89,7 +90,7 @@ def _outcome(record, asked, choice, host):
 
 
 def check(record, promotions):
-    """Find choices that were refused or dropped without a reason, and a choice
+    """Find choices that were refused or dropped without a reason, and choices
     that should have been refused.
 
     :param promotions: result of :func:`accepted`.
@@ -123,8 +124,8 @@ def _dropped(record, promotions):
 
 
 def _was_able(record, member, at):
-    """Return whether no fault explains that the store has no recent heartbeat
-    of a member.
+    """Return whether the store must have a recent heartbeat of a member: no
+    fault can have prevented it.
     """
     return not any(begin <= at <= end + _UNHEARD for begin, end
                    in record.away([*SERVERS, member]))

@@ -13,7 +13,8 @@ from tests.chaos import bus
 from tests.services.rabbitmq import PASSWORD
 from tests.services.rabbitmq import USER
 
-# Commands that take a resource from the broker, and that give it back.
+# For each resource: the command that takes it from the broker, and the command
+# that gives it back.
 _LIMITS = {
     'memory': (('set_vm_memory_high_watermark', '0.0000001'),
                ('set_vm_memory_high_watermark', '0.4')),
@@ -89,8 +90,8 @@ def _connection(server):
 class _Tap(bus.Tap):
     """A queue of the tests that is bound to all names.
 
-    Keep it only for a short time. While it exists, every message has a
-    receiver. So the broker does not report that a worker's queue is gone.
+    Keep this queue only for a short time. While it exists, every message has a
+    receiver, so the broker does not report that a worker's queue is gone.
     """
 
     def __init__(self, server, listens):
@@ -137,7 +138,7 @@ class _Tap(bus.Tap):
 
 
 def _genuine(found):
-    """Return whether a message is from a member, and is of a known form."""
+    """Return whether a message is from a member and has a known form."""
     if found.properties.get('application_headers', {}).get('ours'):
         return False
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Redis as the bus of a cluster: one server, which writes its data to disk.
 
-Limit: there is no replica, so no fault is a failover. A sentinel returns the
-addresses of the servers, and members would bypass their proxies.
-``tests/functional/test_redis_bus.py`` tests failovers.
+Limit: there is no replica, so no fault is a failover. With a failover, a
+sentinel would return the addresses of the servers, and the members would
+bypass their proxies. ``tests/functional/test_redis_bus.py`` tests failovers.
 """
 
 import ast
@@ -16,7 +16,7 @@ import redis
 from tests import services
 from tests.chaos import bus
 
-# Milliseconds since the last read of a stream after which its process counts
+# Milliseconds. If a process has not read its stream for this time, it counts
 # as gone. A process reads twice a second.
 _SILENT = 3000
 # Quoted arguments of a command, as MONITOR prints them.
@@ -44,7 +44,7 @@ class Redis(bus.Bus):
         idle = {}
         with _client(self.server) as client:
             for key in client.scan_iter('distperiodic.*', _type='stream'):
-                # The stream may be deleted meanwhile.
+                # The stream may have been deleted in the meantime.
                 with contextlib.suppress(redis.ResponseError):
                     for group in client.xinfo_groups(key):
                         for one in client.xinfo_consumers(key, group['name']):
@@ -93,7 +93,7 @@ def _client(server):
 
 
 class _Tap(bus.Tap):
-    """A connection on which Redis reports all commands.
+    """A connection on which Redis reports all commands (MONITOR).
 
     A message is a pair: the name of the stream, and the content.
     """
@@ -121,7 +121,7 @@ class _Tap(bus.Tap):
         self._send(queue, json.dumps(message))
 
     def _send(self, queue, body):
-        # The members read the field of the message only.
+        # The members read only the field that contains the message.
         self._client.xadd(queue, {_FIELD: body, 'ours': 1}, nomkstream=True)
 
     def close(self):
@@ -129,8 +129,8 @@ class _Tap(bus.Tap):
 
 
 def _message(line):
-    """Return the stream and the content of a message that a member sent. None
-    means that the command sends no message of the product.
+    """Return the stream and the content of the message that a member sent with
+    a command. None means that the command sends no message of the product.
 
     :param line: a command that Redis reports.
     """

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from tests import waiting
 from tests.chaos import journal
 
-# Seconds that the tests wait for a lock in the database.
+# Seconds for which the tests wait for a lock in the database.
 _PATIENCE = 3
-# Seconds within which some process is expected to listen to a queue.
+# Seconds within which at least one process must listen to a queue.
 _QUEUES = 15.0
 
 
@@ -76,7 +76,8 @@ def freeze(fault, name):
 
 
 def run_out(fault, resource):
-    """Let the broker run out of a resource, so that it accepts no messages."""
+    """Make the broker run out of a resource, so that it accepts no messages.
+    """
     yield from fault.take('broker')
     yield from fault.apart(lambda: fault.cluster.bus.run_out(resource))
     yield fault.seconds
@@ -89,25 +90,27 @@ def delete_queue(fault):
     fault.happened = False
 
     def delete():
-        # After another fault of the broker the members create their queues
-        # again, one by one.
+        # After another fault of the broker, the members create their queues
+        # again, one after another.
         found = waiting.wait_until(
             lambda: sorted(fault.cluster.queues().values()), _QUEUES)
         fault.cluster.bus.delete_queue(fault.random.choice(found))
         fault.happened = True
-    # The queue may be deleted at the same moment. Then the command fails.
+    # The command fails if the queue is deleted at the same moment.
     with contextlib.suppress(pytest.fail.Exception):
         yield from fault.apart(delete)
 
 
 def command(fault, method):
-    """Call *method* of the bus, which disturbs its server."""
+    """Call the method of the bus with the name *method*, which disturbs the
+    server of the bus.
+    """
     yield from fault.take('broker')
     yield from fault.apart(getattr(fault.cluster.bus, method))
 
 
 def end_connections(fault):
-    """Let the database end all connections except that of this test."""
+    """Make the database end all connections except that of this test."""
     yield from fault.take('postgresql')
     with _asking(fault.cluster) as connection:
         connection.execute(sa.text(
@@ -116,7 +119,7 @@ def end_connections(fault):
 
 
 def lock(fault):
-    """Lock the table of claims for a while."""
+    """Lock the table of claims for the duration of the fault."""
     yield from fault.take('postgresql')
     with _asking(fault.cluster) as connection:
         connection.execute(sa.text(
@@ -125,7 +128,7 @@ def lock(fault):
 
 
 def fill_disk(fault):
-    """Fill the file system of the database for a while."""
+    """Fill the file system of the database for the duration of the fault."""
     yield from fault.take('postgresql')
     big = fault.cluster.disk / 'big'
     _fill(big)

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the partition with one active worker.
 
-Four claims are checked:
+The checks cover four rules:
 
-1. No two workers run handlers at the same time. While a process is stopped, it
-   runs nothing. A stall includes 0.3 s after its end, in which the handlers
-   detect that their runs were replaced. Some handlers never check this; the
+1. No two workers run handlers at the same time. A stopped process runs no
+   handler. A stall is extended by 0.3 s after its end, in which the handlers
+   detect that their runs were replaced. Some handlers never check this. The
    run of such a handler may go on after a fault that interrupts the signs of
    life of its worker.
 2. If the active worker is gone, another worker begins a run in time. A worker
    is gone while it is dead, stopped, or cut off from ZooKeeper and the store.
-   The clock starts when the worker is gone or, if that is later, when all else
-   is there: the three servers, a worker that may take over, and a scheduler
-   that may send work. A host is there again
-   :data:`tests.chaos.promises.START` seconds after a fault of its own. A
-   server is there as soon as its fault is over.
-3. No worker takes over from one that gives a sign of life: its membership, or
-   its heartbeats in the store. A sign counts as lost during a fault that
-   interrupts it, and START seconds longer. If an operator has chosen the next
-   worker, only the heartbeats count.
+   The time limit starts when the worker is gone or, if that is later, when all
+   others are available: the three servers, a worker that may take over, and a
+   scheduler that may send work. A host is available again
+   :data:`tests.chaos.promises.START` seconds after a fault of the host. A
+   server is available again as soon as its fault is over.
+3. No worker takes over from a worker with a sign of life. The signs are its
+   membership, and its heartbeats in the store. A sign counts as lost during a
+   fault that interrupts it, and for START seconds after this fault. If an
+   operator has chosen the next worker, only the heartbeats count.
 4. A choice of an operator is carried out, or rejected for a reason that is
    true; see :mod:`tests.chaos.promotions`.
 """
@@ -47,8 +47,8 @@ SECOND = checker.SECOND
 #: Kind of the fault that takes both signs of life from a process that
 #: continues to run.
 CUT_OFF = 'active cut off'
-# The server that each sign of life needs, and the kinds of faults of a host
-# that do not interrupt this sign.
+# For each sign of life: the server that it needs, and the kinds of faults of a
+# host that do not interrupt it.
 _MEMBERSHIP = 'zookeeper', (
     'member cut from store', 'active cut from store', 'member cut from broker')
 _HEARTBEATS = 'postgresql', (
@@ -59,19 +59,20 @@ TAKES_OVER = PROMISE + SLACK
 
 
 class TakeOver(NamedTuple):
-    """A time without an active worker, and its end."""
+    """An interval in which a worker that was active is gone, and its end."""
 
     #: killed, frozen, cut off or released
     why: str
-    #: Process that was active. Empty means that none was.
+    #: Process that was active. Empty means that no process was active.
     process: str
     begin: int
     #: True if the next worker began a run.
     seen: bool
-    #: Seconds until this run, from the moment at which the clock started. None
-    #: means that this run was not seen, or that it began during another fault.
+    #: Seconds from the start of the time limit to this run. None means that no
+    #: such run was seen, or that it began during another fault.
     seconds: float | None
-    #: Longest time in seconds in which a worker had to take over.
+    #: Length in seconds of the longest interval without another fault, in
+    #: which a worker had to take over.
     longest: float
 
     @property
@@ -92,7 +93,8 @@ class Verdict:
     findings: list[checker.Finding]
     take_overs: list[TakeOver]
     promotions: list[promotions.Promotion]
-    #: Number of commands by their answer: accepted, needless or refused.
+    #: Number of commands by the kind of the answer: accepted, needless or
+    #: refused.
     answers: collections.Counter[str]
     #: Number of runs.
     runs: int
@@ -109,7 +111,8 @@ class Verdict:
                 if one.outcome == 'carried out']
 
     def missing(self, happened):
-        """Return what did not occur although a fault was meant to cause it.
+        """Return the events that did not occur although a fault was meant to
+        cause them.
 
         :param happened: kinds of the faults that happened.
         """
@@ -180,8 +183,8 @@ def _overlaps(record):
 
 
 def _is_unaware(record, run, at):
-    """Return whether a handler that never checks its lease may go on with a
-    run, although another worker begins one.
+    """Return whether a handler that never checks its lease may go on with its
+    run although another worker begins a run.
     """
     since = run.start - int(SESSION * SECOND)
     return run.job == 'alone' and jobs.is_stubborn(run.object) and any(
@@ -190,7 +193,7 @@ def _is_unaware(record, run, at):
 
 
 def _take_overs(record):
-    """Yield each time without an active worker."""
+    """Yield each interval without an active worker."""
     for tenure, next_ in itertools.zip_longest(
             record.tenures, record.tenures[1:]):
         for why, begin, end in _absences(record, tenure):
@@ -203,8 +206,8 @@ def _take_overs(record):
 
 
 def _absences(record, tenure):
-    """Yield the reason, the begin and the end of each time in which the worker
-    of a tenure was gone.
+    """Yield the reason, the begin and the end of each interval in which the
+    worker of a tenure was gone.
     """
     if not tenure.worker:
         yield 'released', tenure.begin, tenure.end
@@ -224,7 +227,7 @@ def _absences(record, tenure):
 
 
 def _take_over(record, why, worker, begin, end, seen):
-    """Judge the time from *begin* to *end*, in which *worker* was gone.
+    """Judge the interval from *begin* to *end*, in which *worker* was gone.
 
     :param seen: True if another worker began a run at *end*.
     """
@@ -244,7 +247,9 @@ def _take_over(record, why, worker, begin, end, seen):
 
 
 def _early(record):
-    """Find workers that took over from a worker with a sign of life."""
+    """Find workers that took over from a worker that still gave a sign of
+    life.
+    """
     for tenure, next_ in itertools.pairwise(record.tenures):
         if not tenure.worker or not next_.worker:
             continue

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of the cluster: a client that submits them, and a judge of their
-records.
+"""Tasks of the cluster: a client that submits the tasks, and a judge of the
+records of the tasks.
 
 The client is not part of the cluster. It connects to the servers directly. It
 submits each task with a key, and repeats the submission until it receives an
@@ -36,7 +36,7 @@ QUEUE = 'line'
 PAUSE = 1.0
 # Seconds until a submission is repeated.
 _AGAIN = 0.3
-# Seconds for which the client repeats a submission after it was stopped.
+# Seconds for which the client repeats a submission after a request to stop.
 _LAST = 60.0
 
 
@@ -73,7 +73,8 @@ class Client:
         conf(['--config-file', str(cluster.client_config)])
         self._client = tasks.Client(conf, workflows=WORKFLOWS)
         self._stopped = threading.Event()
-        #: Monotonic time in seconds after which it does not try again.
+        #: Monotonic time in seconds after which the client repeats no
+        #: submission.
         self._over = float('inf')
         self._thread = threading.Thread(target=self._run, daemon=True)
         #: Submissions by task.
@@ -133,8 +134,8 @@ def rules(step):
 
 
 def runs(told):
-    """Return the runs of commands, from the records of the commands. A run of
-    a process that died has ended, too.
+    """Return the runs of commands, from the records that the commands made.
+    The runs of a process that died have ended, too.
     """
     made = []
     going = collections.defaultdict(dict)
@@ -162,8 +163,9 @@ def excuse(all_runs, stalls):
     """Remove runs with an old fence that a stopped process began when it
     continued.
 
-    Such a process was stopped just before it began a command. Meanwhile the
-    step may have got a new fence. The process detects this at its next check.
+    Such a process was stopped just before it began a command. During the stop,
+    the step may have received a new fence. The process detects this at its
+    next check.
     """
     newest = {}
     for run in sorted(all_runs, key=lambda run: run.start):
@@ -177,7 +179,7 @@ def excuse(all_runs, stalls):
 
 
 def judge(client, told, rows, moves, stalls, begin, end, patience):
-    """Return the facts of the oracle and its findings.
+    """Return the input of the oracle, and its findings.
 
     :param rows: see :func:`tests.chaos.journal.tasks`.
     :param moves: transitions of claims of commands; see

@@ -25,8 +25,8 @@ TICK = 1_000_000 * SECOND
 
 
 class Books:
-    """Records of one object: in the ledger, in the journal, and in the store's
-    history.
+    """Records of one object in the ledger, in the journal, and in the history
+    of the store.
     """
 
     def __init__(self, job='poll', key='poll-001'):
@@ -189,7 +189,7 @@ FIRST = TICK - TICK % PERIOD
 
 @pytest.fixture
 def steady():
-    """Return records of an object that ran for each tick except one."""
+    """Return the records of an object that ran for every tick except one."""
     return _steady('own', 'own-000')
 
 

@@ -26,7 +26,7 @@ from tests.chaos.promises import START
 SECOND = checker.SECOND
 BEGIN = 1_000_000 * SECOND
 END = 100.0
-#: Seconds within which a worker takes over, and a bit more.
+#: Slightly more than the seconds within which a worker takes over.
 TOO_LATE = PROMISE + SLACK + 0.5
 
 
@@ -35,7 +35,8 @@ def at(seconds):
 
 
 class Life:
-    """Records of three workers, of which the first is active from second 1."""
+    """Records of three workers. The first worker is active from second 1 on.
+    """
 
     def __init__(self):
         self.told, self.rows = [], []

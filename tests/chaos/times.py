@@ -2,9 +2,10 @@
 """Duration of take-overs and of the recovery from faults.
 
 The take-over of a run lasts from the death or stop of its process to the next
-grant of its claim. The recovery lasts from the end of the last fault to the
-last late claim, or to the last end of an earlier claim. The times of grants
-and claims are those of the journal, by the store's clock.
+grant of its claim. The recovery begins at the end of the last fault. It ends
+at the last late claim, or when the last claim from before the recovery ends,
+if that is later. The times of grants and claims are from the journal, by the
+store's clock.
 """
 
 import bisect
@@ -22,7 +23,7 @@ from tests.chaos.cluster import SWEEP
 SECOND = checker.SECOND
 
 #: Seconds within which the claims of a dead worker are granted again, if there
-#: is no other fault. The worker's session or lease expires first. ZooKeeper
+#: is no other fault. First, the worker's session or lease expires. ZooKeeper
 #: detects an expired session up to 1 s later, because its clock has ticks of
 #: 0.5 s. The next sweep then finds the claims. Another worker receives the
 #: work and starts it within 1.5 s. The 1.5 s are long because all processes
@@ -35,16 +36,18 @@ RECOVERY = SESSION + LEASE + 10.0
 #: A claim counts as late if it was acquired more than this number of
 #: microseconds after its tick.
 LATE = 2.5 * SECOND
-# A fault does not affect a take-over if it ended more than this number of
-# microseconds before the death of the process.
+# If a fault ended more than this number of microseconds before the death of a
+# process, it does not affect the take-over.
 _NEAR = 5 * SECOND
-# Jobs whose claims may be late for other reasons: the phase of an object, an
-# earlier run that has not ended, or missed ticks that run one after another.
+# Jobs whose claims may be late without a fault, because an object has a phase,
+# because an earlier run has not ended, or because missed ticks run one after
+# another.
 _SLOW = ('spread', 'wait', 'slow', 'all', 'each', 'narrow')
 
 
 class TakeOver(NamedTuple):
-    """A run whose process died or stopped, and whose claim was granted again.
+    """The take-over of a run whose process died or was stopped, and whose
+    claim was granted again.
     """
 
     #: Seconds from the death or the stop to the next grant.
@@ -56,14 +59,14 @@ class TakeOver(NamedTuple):
 
 
 def take_overs(moves, deaths, windows):
-    """Return the take-overs: runs whose process died or stopped, and whose
-    claim was granted again.
+    """Return the take-overs of runs whose process died or was stopped, and
+    whose claim was granted again.
 
     :param moves: rows of the journal; see :func:`tests.chaos.journal.read`.
     :param deaths: (microseconds, host) of each death or stop of a process.
     :param windows: the times of the faults.
     """
-    # For each host, its runs as (begin, end, row).
+    # For each host, (begin, end, row) of its runs.
     running = collections.defaultdict(list)
     begun = {}
     next_grant = collections.defaultdict(list)
@@ -95,7 +98,8 @@ def take_overs(moves, deaths, windows):
 
 
 def check(moves, deaths, windows, record, healed):
-    """Find take-overs and a recovery that took too long."""
+    """Find take-overs that took too long, and a recovery that took too long.
+    """
     found = [checker.Finding('take-over', (
         f'{one.row.job} {one.row.object} tick {one.row.tick} of '
         f'{one.row.worker} after {one.seconds:.1f} s'))
@@ -139,7 +143,7 @@ def ended(record, healed):
 
 
 def lateness(record):
-    """Return the delays of all claims that no fault affected, by job.
+    """Return the delay of each claim that no fault affected, by job.
 
     A delay is the number of seconds from the tick to the claim.
     """

@@ -53,7 +53,8 @@ TICKS = itertools.count(1_700_000_000 * SECOND, 60 * SECOND)
 SCHEDULER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
 OTHER = 'api-2~00c0ffee00c0ffee~1~f1.t1.r40'
 WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.t1.s10'
-#: Seconds of a lease that outlasts each test, and of an expired lease.
+#: Duration in seconds of a lease that outlasts each test, and of a lease that
+#: has expired from the start.
 LONG, OVER = 600.0, -1.0
 
 DROPPED = [State.SKIPPED, State.SUPERSEDED, State.CANCELLED]
@@ -76,7 +77,9 @@ class World:
         self.shared = shared
 
     def store(self):
-        """Open a store for the use of one thread; it shares the claims."""
+        """Open a store for use in one thread. If ``shared``, it has the claims
+        of the world's other stores.
+        """
         self._made.append(self._make())
         return self._made[-1]
 
@@ -97,7 +100,9 @@ def of_memory():
 
 @pytest.fixture(scope='session')
 def of_simulation():
-    """The simulation's store. All members of a simulation share one object."""
+    """The simulation's store. All members of a simulation share one store
+    object.
+    """
     shared = simulated.SharedStore(
         SystemClock(), journal.Journal(SystemClock().now))
     return World(lambda: shared, shared=False)
@@ -449,7 +454,9 @@ IDS = ["'; DROP TABLE claims; --", '%', '%s', ':a', '\\', 'a\nb', '"', '{}',
 
 
 def test_ids_are_told_apart_to_the_last_sign(store, job, tick):
-    """No case folding, no stripped blanks, no Unicode normalization."""
+    """The store compares ids exactly: it folds no case, strips no blanks and
+    normalizes no Unicode.
+    """
     lease, won = take(store, job, tick, *IDS)
     running = name()
 
@@ -578,7 +585,8 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
 
 @pytest.mark.parametrize(('state', 'move'), [
     (state, move) for state in STATES for move in MOVES
-    # The state's ending move is a repeated call here, and it succeeds.
+    # The move that leads to an ended state is left out. In this state it is a
+    # repeated call, which succeeds.
     if (state, move) not in (
         (State.DONE, Move.FINISH), (State.DEAD, Move.BURY),
         *((s, claims.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
@@ -614,7 +622,9 @@ def test_no_move_is_made_with_what_nobody_has(store, job, tick, move):
     Move.START, Move.FINISH, Move.RETRY, Move.BURY, Move.RECLAIM,
     Move.SKIP], ids=value)
 def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
-    """A void or repeated claim in a call does not affect the other claims."""
+    """If some claims in a call are void or repeated, the other claims of the
+    call are not affected.
+    """
     begun = move in (Move.FINISH, Move.RETRY, Move.BURY)
     lease, won = (run if begun else take)(store, job, tick, 'a', 'b', 'c')
     if begun:
@@ -725,7 +735,7 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
 
 def test_what_the_gone_held_is_left_to_them_while_they_renew(
         store, job, tick):
-    """The holders may be alive, and cut off from the other members only."""
+    """The holders may be alive, but cut off from the other members."""
     lease, _ = run(store, job, tick, 'a')
     over = functools.partial(store.take_over_expired, [job], holder=OTHER,
                              limit=9, seconds=LONG, gone=[WORKER])
@@ -1289,7 +1299,7 @@ RING = -2 ** 63, 2 ** 63 - 1
 
 
 def listed(store, job, *, before=None, limit=10_000):
-    """For each listed object its watermark, its since and its schedule."""
+    """For each listed object, its watermark, its since and its schedule."""
     return {row.object: (row.settled, row.since, row.rule)
             for row in store.rows(job, *RING, before=before, limit=limit)}
 
@@ -1351,8 +1361,8 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
 ])
 def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         store, job, tick, later, since):
-    """The process that lists the object may have been suspended after it had
-    read the catalogue.
+    """The process that lists the object may have been suspended after its read
+    of the catalogue.
     """
     enlist(store, job, tick, 'a', at=tick)
     delist(store, job, tick + 5 * SECOND, 'a')
@@ -1951,7 +1961,7 @@ def test_a_job_that_is_paused_says_why(one, job):
 
 @pytest.fixture(params=['postgresql', 'mariadb'])
 def many_sessions(request):
-    """A world whose database locks single rows, and not all of its tables."""
+    """A world whose database locks single rows, not whole tables."""
     return request.getfixturevalue(f'of_{request.param}')
 
 
@@ -1963,7 +1973,8 @@ def kept(many_sessions, job, tick):
     """
     with opened(many_sessions) as store, opened(many_sessions) as handler:
         lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
-        # The store's own connections have time limits and would be closed.
+        # Do not use a connection of the store: it has a time limit and would
+        # be closed.
         engine = handler.database.read(lambda connection: connection.engine)
         with engine.connect() as session, session.begin() as transaction:
             assert finish_in(
@@ -2018,7 +2029,8 @@ def test_a_lease_with_a_row_that_is_kept_is_taken_over_later(
 @pytest.mark.parametrize('started', [True, False])
 def test_a_claim_that_is_given_up_waits_for_a_short_lock(
         many_sessions, job, tick, started):
-    """No handler ends the claim, so nothing else would free the object soon.
+    """If the call left the locked claim out, the object would stay busy,
+    because no handler ends this claim.
     """
     with opened(many_sessions) as store, opened(many_sessions) as other:
         lease = (run(store, job, tick, 'a', 'b')[0] if started
@@ -2041,7 +2053,7 @@ def test_a_claim_that_is_given_up_waits_for_a_short_lock(
 def test_a_reclaim_that_finds_nothing_locks_nothing(
         many_sessions, job, tick):
     """A worker that refuses granted runs gives them up, while its scheduler
-    reclaims them.
+    reclaims the same runs.
     """
     with opened(many_sessions) as store, opened(many_sessions) as other:
         lease, _ = run(store, job, tick, 'a')
@@ -2151,8 +2163,8 @@ def test_what_was_lost_less_often_begins_anew_once_it_has_ended(
 
 def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
         store, job, tick):
-    """Without the earlier losses, a job with short ticks would never reach its
-    last attempt.
+    """If the earlier losses did not count, an object whose ticks come in quick
+    succession would never reach its last attempt.
     """
     lose(store, job, tick, 'a', 2)
     lose(store, job, tick, 'b', 5)
@@ -2483,7 +2495,8 @@ def test_a_clock_may_be_wrong_by_a_part_of_a_second(one, job):
 
 
 def test_a_tick_whose_time_is_over_is_nobodys(store, job, tick):
-    """Neither new objects, nor ended claims, nor waiting claims are claimed.
+    """No object is claimed for such a tick: neither a new object, nor one
+    whose claim has ended or waits.
     """
     claim(store, job, tick, ['a'])
     bring(store, job, tick, 'e', State.DONE)
@@ -2599,7 +2612,9 @@ def test_a_run_ends_or_is_taken_back_and_never_both(
 
 def test_a_run_ends_or_is_taken_over_and_never_both(
         one, shared, job, tick):
-    """finish() changes claims before the lease, the take-over after it."""
+    """The two calls change claims and leases in opposite orders: finish()
+    changes the claims first, the take-over changes the lease first.
+    """
     leases = {run(one, job, tick, f'a{n}', f'b{n}')[0]: n for n in range(20)}
 
     def ask(store, number):
@@ -2658,7 +2673,9 @@ OPERATIONS = st.lists(st.tuples(
 
 
 class Forgetful:
-    """A store that loses each first answer, so each call is made twice."""
+    """A store that loses the first answer to each call, so each call is made
+    twice.
+    """
 
     def __init__(self, store):
         self._store = store
@@ -2684,7 +2701,7 @@ class Forgetful:
                         or name == 'psycopg2'],
                 ids=' '.join)
 def told(request):
-    """A store, or a store that loses each first answer."""
+    """A store, or a store that loses the first answer to each call."""
     name, heard = request.param
     with opened(request.getfixturevalue(f'of_{name}')) as one:
         yield one if heard == 'heard' else Forgetful(one)
@@ -2699,7 +2716,7 @@ def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
     store = told
     job = f'job-{uuid.uuid4().hex[:8]}'
     tick = next(TICKS)
-    #: For each object the leases that it has had so far.
+    #: For each object, the leases that it has had so far.
     leases = {key: [] for key in 'abc'}
     fences = dict.fromkeys('abc', 0)
     open_in = {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of operators over each kind of bus: which members receive them,
-which replies come back, and which messages are dropped.
+"""Commands of operators over each kind of bus: their receivers, the replies,
+and the messages that are dropped.
 """
 
 import dataclasses

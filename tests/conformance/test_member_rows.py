@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of members and their answers: guarantees in every database."""
+"""Rows of members, and answers of members to commands: guarantees in every
+database.
+"""
 
 import collections
 import uuid

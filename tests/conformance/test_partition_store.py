@@ -61,7 +61,8 @@ class World:
                 tables.partition.c.space == self.group).values(values)))
 
     def seen(self):
-        """For each worker its role and the seconds since its heartbeat."""
+        """For each worker, its role and the seconds since its last heartbeat.
+        """
         now = self.store.database.dialect.lease_now
         return {row.worker: (row.role, (row.age) / 1e6)
                 for row in self.store.database.read(
@@ -72,7 +73,9 @@ class World:
                     ).all())}
 
     def claimed(self, *objects):
-        """Claim objects; return the name of their lease and of a new lease."""
+        """Claim objects; return the name of their lease, and a name for a new
+        lease.
+        """
         lease = uuid.uuid4().hex
         self.tick = self.store.now()
         self.store.claim('poll', self.tick, objects, lease=lease,
@@ -126,7 +129,9 @@ def test_a_lease_that_has_not_expired_is_not_taken_over(world):
 
 
 def test_who_has_read_an_older_fence_takes_nothing_over(world):
-    """Another worker took over after the read, and then its lease expired."""
+    """After the read, another worker took over, and then the lease of that
+    worker expired.
+    """
     world.acquire(A, seconds=OVER)
     world.acquire(B, seconds=OVER)
 
@@ -248,7 +253,7 @@ def test_one_of_many_that_ask_at_once_becomes_active(world):
 
 
 def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
-    """The runs start before the take-over, and none starts after it."""
+    """The runs start before the take-over. No run starts after it."""
     world.acquire(A)
     other, held = world.another(), threading.Event()
 
@@ -269,7 +274,8 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
     def hold_to_the_end():
         """Hold the partition while its lease expires.
 
-        On a busy machine the lease may expire before.
+        On a busy machine, the lease may expire before the partition is held.
+        Then return None.
         """
         world.partitions.beat('p', A, Role.ACTIVE, seconds=0.3)
         return world.store.database.write(hold)
@@ -343,7 +349,7 @@ def test_a_worker_that_shares_keeps_its_partition_only_by_renewal(world):
 
 
 def test_a_worker_that_shares_and_starts_voids_an_expired_lease(world):
-    """The holder of the expired lease is not active when it comes back."""
+    """When the holder of the expired lease comes back, it is not active."""
     world.acquire(A, seconds=OVER)
     assert world.share(B, seconds=OVER) == set()
 
@@ -363,8 +369,9 @@ def test_a_worker_that_does_not_start_voids_no_lease(world):
 
 @pytest.mark.parametrize('known', [True, False])
 def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
-    """The silent worker is in the group, or the group is unknown. In both
-    cases its runs may continue, although its own lease has expired.
+    """The silent worker is in the group, or the members of the group are
+    unknown. In both cases the runs of this worker may continue, although its
+    own lease has expired.
     """
     world.share(A)
     members = [A] if known else None
@@ -376,7 +383,8 @@ def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
 
 @pytest.mark.parametrize('shared', [True, False])
 def test_a_worker_that_is_gone_prevents_nothing_in_its_group(world, shared):
-    """The worker stopped while the coordination service was unavailable."""
+    """The worker has stopped while the coordination service was unavailable.
+    """
     if shared:
         world.share(A)
     else:
@@ -478,8 +486,8 @@ print(admin.promote('p', 'h:1', by='op', within=600.0).active, flush=True)
 
 
 def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
-    """Without the wait, the choice would still be recorded after the
-    take-over.
+    """Without the wait, the store would record the choice although the worker
+    has already taken over.
     """
     world.acquire(A)
     world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)

@@ -56,7 +56,9 @@ class World:
         return pruned(self.store.database, self.group, **days)
 
     def run(self, tick, objects, *, dead):
-        """Run objects; either all of them end as dead, or none does."""
+        """Run objects. If *dead*, all of them end as dead; otherwise all of
+        them succeed.
+        """
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
         assert len(self.store.claim(
             'poll', tick, objects, lease=lease, holder='api-1', seconds=60.0,
@@ -128,7 +130,8 @@ def test_failures_of_objects_that_are_dead_stay_and_block_no_others(world):
     now = world.store.now()
     ill = [f'ill-{n:04}' for n in range(1100)]
     well = [f'well-{n:04}' for n in range(1050)]
-    # The time of this failure is later, as after a step of the clock.
+    # This failure is recorded later than the others, as after a step of the
+    # clock.
     world.run(now - 9 * DAY, ['later'], dead=True)
     world.run(now - 9 * DAY, ill, dead=True)
     world.run(now - 9 * DAY, well, dead=True)
@@ -137,7 +140,7 @@ def test_failures_of_objects_that_are_dead_stay_and_block_no_others(world):
         tables.failure.c.object.in_([*ill, *well])).values(at=now - 8 * DAY))
     world.run(now - 7 * DAY, ['young'], dead=True)
     world.run(now - 6 * DAY, ['young'], dead=False)
-    # For a dead object only the record of its last tick is kept.
+    # For a dead object, only the record of its last tick is kept.
     world.execute(sa.update(tables.failure).where(
         tables.failure.c.object == 'ill-0000').values(at=now - 8 * DAY))
     other = World(world.url)

@@ -2,7 +2,7 @@
 """Steps of tasks: guarantees in every database.
 
 Each test has a group of its own. One test compares the runs of a task with
-:class:`Model`. In this test workers get lost, calls are repeated because their
+:class:`Model`. In this test workers are lost, calls are repeated because
 answers were lost, and results arrive too late.
 """
 
@@ -235,7 +235,7 @@ def test_the_history_counts_each_task_of_a_queue_that_its_worker_goes_on_with(
 
 
 def leases(board):
-    """Return the names of all leases, with their numbers of runs."""
+    """Return the name of each lease, with the number of runs in it."""
     engine = database.make_engine(board.url)
     with engine.connect() as connection:
         found = connection.execute(
@@ -264,7 +264,8 @@ def test_a_lease_ends_with_the_last_of_its_runs(board):
 
 
 def test_a_step_that_cannot_be_claimed_is_not_granted_with_others(board):
-    """The claim of its command is still open, so it stays ready."""
+    """The claim of the step's command is still open, so the step stays ready.
+    """
     ids = board.client.submit_many([{'type': 'two'}] * 2)
     [lease] = board.take()
     granted = board.begin(lease)
@@ -818,7 +819,8 @@ def test_two_schedulers_at_once_never_take_the_same_step(board):
     for thread in threads:
         thread.join()
 
-    # Without SKIP LOCKED, some rows that others had locked may be left.
+    # On a database without SKIP LOCKED, the threads may have left some locked
+    # rows. Take these now.
     taken.update(one.object for lease in board.take() for one in lease.claims)
     assert taken == collections.Counter(ids)
 
@@ -1126,7 +1128,8 @@ def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
     id_ = board.client.submit(type_)
     fates = iter(fates)
     model = Model(WORKFLOWS[type_])
-    #: (lease of claims, lease of their runs) pairs; None: no run has started.
+    #: (lease of claims, lease of the runs of these claims) pairs. None means
+    #: that no run has started.
     leases = [(lease, None) for lease in board.take([id_])]
     while leases:
         [(lease, granted)] = leases
@@ -1185,7 +1188,7 @@ class Model:
         self.steps = steps
         self.at, self.back, self.cursor = 0, False, 0
         self.status = 'running'
-        #: Number of runs of each command, and of those that were lost.
+        #: Number of runs, and of lost runs, of each command.
         self.runs = collections.Counter()
         self.lost_runs = collections.Counter()
         self._anew()

@@ -478,7 +478,7 @@ def _call_all(one):
 
 @pytest.mark.parametrize('world', ['postgresql'], indirect=True)
 def test_a_statement_that_arrives_late_changes_nothing(one, monkeypatch):
-    """The network delivers it after the call was repeated."""
+    """The network delivers the statement after the call was repeated."""
     one.recreate_task_pool({'a': 1})
     one.assign_tasks(1, 'ann')
     late = []
@@ -577,7 +577,7 @@ def test_calls_for_one_worker_at_once_do_not_exceed_its_limit(world, pool):
     one = world.dispenser(pool)
     one.recreate_task_pool({number: -number for number in range(100)})
 
-    # The first call of a dispenser looks up the pool, so make it here.
+    # A dispenser looks up the pool at its first call, so make this call here.
     every = [world.dispenser(pool) for _ in range(6)]
     for other in every:
         other.give_back('ann', other.assign_tasks(10, 'ann'))

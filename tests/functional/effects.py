@@ -26,7 +26,7 @@ _newest = sa.Table(
 
 
 class Ledger:
-    """The access to the tables from one process."""
+    """Access of one process to the tables."""
 
     def __init__(self, url: str):
         self._engine = database.make_engine(url)
@@ -39,9 +39,9 @@ class Ledger:
     def write(self, context) -> dict[str, bool]:
         """Write both effects of a run.
 
-        :returns: whether the claim was current before the effects; whether the
-            table ``newest`` accepted the fence; whether the effect was
-            committed together with the end of the run.
+        :returns: Three booleans. The claim was current before the effects; the
+            table ``newest`` accepted the fence; the effect was committed
+            together with the end of the run.
         """
         mine = context.is_current()
         accepted = self._compare(context.object, context.fence)

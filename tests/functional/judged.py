@@ -39,14 +39,14 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
            committed=()):
     """Return the record of the job ``ping`` of *cluster* between two ticks.
 
-    :param repeats: returns whether a run that has ended may be repeated,
-        because its process could not report the end. None allows this for the
-        processes in *stalls*.
+    :param repeats: function that returns whether a run that has ended may be
+        repeated, because its process could not report the end. None means that
+        the runs of the processes in *stalls* may be repeated.
     :param windows: (begin, end) of each fault that explains unclaimed ticks,
         in seconds.
     :param committed: (object, tick, fence) of runs that committed their effect
-        and their end together. Their process may have died before it recorded
-        the end.
+        and their end together. The process of such a run may have died before
+        it recorded the end.
     """
     stopped = {stall.process for stall in stalls}
     if repeats is None:
@@ -93,8 +93,8 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
 
 
 def assert_kept(cluster, first, last, **about):
-    """Assert that no run is lost, doubled or overlapping, and that the history
-    has the right totals.
+    """Assert that no run is lost or repeated, that no runs overlap, and that
+    the history has the right totals.
     """
     found = record(cluster, first, last, **about)
     assert found.runs

@@ -37,8 +37,8 @@ class Place:
         self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
     def make_store(self, late_after=30 * DAY / SECOND):
-        """Open the store. By default it accepts claims of ticks that are long
-        past.
+        """Open the store. By default the store accepts claims of ticks that
+        are long past.
         """
         self.store = SqlClaimStore(
             self.url, namespace=self.group, late_after=late_after)

@@ -34,8 +34,8 @@ from tests import dispensed
 
 #: Seconds until the bucket of a silent worker expires.
 TIMEOUT = 1.0
-#: Number of tasks in the first recreation of the pool, and their growth per
-#: second.
+#: Number of tasks that a recreation of the pool names at the start of the
+#: test, and the number by which this number grows per second.
 FIRST, MORE = 1500, 100
 #: Share of each kind of call, in percent.
 _KINDS = {'assign': 40, 'done': 30, 'back': 10, 'check': 14, 'recreate': 5,
@@ -77,7 +77,7 @@ def work(url, pool, worker, seed, path):
     journal = Journal(path)
     one = dispensed.dispenser(url, pool, bucket_timeout=TIMEOUT)
     held, begin = [], float(os.environ['BEGIN'])
-    # Tasks that this worker no longer has. Other workers may have them.
+    # Tasks that this worker no longer has. They may be with other workers.
     former = collections.deque(maxlen=10)
     for number in itertools.count():
         [kind] = draws.choices(list(_KINDS), list(_KINDS.values()))

@@ -124,7 +124,8 @@ class Recorder:
 
 
 def make_tasks(conf, record):
-    """Return the tasks. The options set their objects, spacing and duration.
+    """Return the tasks. The options set the objects, the spacing and the
+    duration of the runs.
     """
 
     ledger = effects.Ledger(conf.effects) if conf.effects else None

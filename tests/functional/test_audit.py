@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic audit`` reports from the rows of real databases whether all
-due ticks were run.
+"""``distperiodic audit`` reports, from the rows of real databases, whether all
+due ticks ran.
 """
 
 import collections
@@ -44,8 +44,8 @@ CLASSES = ('due', 'on_time', 'late', 'dead', 'superseded', 'cancelled',
 
 @pytest.fixture
 def tick(place):
-    """Return a tick on a full minute, ten minutes ago. So the next ticks are
-    due, too.
+    """Return a tick on a full minute, ten minutes ago, so that the following
+    ticks are due, too.
     """
     place.write_tasks(HOSTS)
     return place.now - place.now % MINUTE - 10 * MINUTE
@@ -108,7 +108,8 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     store = place.store
     place.run('poll', tick, 'a', 'b', 'c', dead=['c'])
     place.run('poll', tick + MINUTE, 'a', 'b', 'c')
-    # Skip three ticks of each object. The last of them counts all three.
+    # Skip three ticks of each object. One skip, of the last tick, counts all
+    # three.
     store.skip('poll', tick + 4 * MINUTE, ['a', 'b', 'c'], holder='api-1',
                by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)
     store.claim('poll', tick + 5 * MINUTE, ['a', 'b', 'c'], lease='first',
@@ -149,7 +150,8 @@ def test_a_watermark_that_moved_without_a_record_is_lost(place, tick):
             if 'lost' in numbers}
     assert lost == {('poll', at.replace('+00:00', 'Z')): {
         'due': 3, 'on_time': 2, 'lost': 1}}
-    # One line above the table names the tick, the job and the number.
+    # One line above the table names the lost tick, its job and the number of
+    # objects.
     [line] = [line for line in place.show(
         'audit', '--tasks', 'tasks:Tasks').splitlines()
         if f'{at[:19]}Z' in line and not line.startswith('|')]

@@ -22,7 +22,7 @@ AWAY = 10.0
 @pytest.fixture
 def started(tmp_path):
     """Return a function that starts a cluster of two schedulers and two
-    workers, and waits for its first work.
+    workers, and waits until the cluster runs work.
     """
     made = []
 

@@ -95,8 +95,8 @@ def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
 
 def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
         cluster):
-    """A tick may be too short for six losses of a worker; the losses of
-    earlier ticks count.
+    """The time between two ticks may be too short for six losses of a worker,
+    so the losses in earlier ticks count, too.
     """
     cluster.set(spacing=10, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')
@@ -109,7 +109,7 @@ def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
     waiting.wait_until(given_up, 90, 'it is not given up', interval=0.2)
     assert len([run for run in cluster.runs() if run.object == EXITS]) <= 6
 
-    # A tick that was due before the object was given up is skipped.
+    # A tick that came due before the object was given up is skipped.
     first, *later = waiting.wait_until(
         lambda: (ticks := sorted(given_up())) and len(ticks) > 2 and ticks,
         60, 'its later ticks do not end', interval=0.2)

@@ -73,7 +73,9 @@ class Service:
                 '--config-file', self.config)
 
     def refused(self, **environment):
-        """Return the one line that the program prints in place of starting."""
+        """Return the one line that the program prints when it refuses to
+        start.
+        """
         told = commands.run(*self.argv, cwd=self.place, **environment)
         assert told.returncode == 2, told.stderr
         lines = [line for line in told.stderr.splitlines()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With claims in a store, no tick is lost or doubled when processes die.
+"""With claims in a store, no tick is lost and none runs twice when processes
+die.
 
 ZooKeeper, RabbitMQ, PostgreSQL and the signals are real. The handlers record
 their runs.
@@ -137,7 +138,7 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
 def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
         claimed):
     """When the session of a killed process expires, its entry disappears. Then
-    other members find its runs and repeat them.
+    other members find the runs of the process and repeat them.
     """
     claimed.set(takes=0.5, lease=60)
     schedulers, _ = started(claimed)
@@ -148,7 +149,7 @@ def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
 
     schedulers[0].kill()
 
-    # The session timeout is 2 s, and the lease is a minute.
+    # The session timeout is 2 s, and a lease lasts a minute.
     claimed.wait_complete(2, after=tick, timeout=40)
 
 
@@ -188,8 +189,8 @@ def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
 
 
 def service_of(tasks, tmp_path, url):
-    """Return a scheduler service in this process, with its own group and a
-    store.
+    """Return a scheduler service in this process, with a group of its own and
+    a store.
     """
     conf = configuration(
         connection=url, state_path=str(tmp_path),

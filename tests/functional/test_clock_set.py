@@ -33,8 +33,8 @@ class Host:
         wall_clock.set_ahead(self._ahead, seconds)
 
     def more(self, ticks, timeout):
-        """Wait for this number of complete ticks, all later than the present
-        ticks.
+        """Wait for this number of complete ticks, all later than the ticks so
+        far.
         """
         newest = max((run.tick for run in self.cluster.runs()), default=0)
         return self.cluster.wait_complete(

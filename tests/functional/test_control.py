@@ -68,8 +68,8 @@ def ask(cluster, *argv):
 def trigger(cluster):
     """Trigger the job, and return the output.
 
-    If a tick is skipped between the command's read of the clock and its claim,
-    the command runs nothing, and is repeated.
+    If a tick is skipped after the command has read the clock and before it
+    claims, the command runs nothing. Then repeat it.
     """
     return waiting.wait_until(
         lambda: (told := run(cluster, 'job', 'trigger', 'ping')

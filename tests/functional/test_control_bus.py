@@ -2,7 +2,7 @@
 """Commands of operators over the broker.
 
 With a store, the broker makes members execute a command sooner. Without a
-store, it carries the command itself.
+store, the broker delivers the command itself.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ def claimed(told):
 
 
 def triggered(cluster):
-    """Return the runs that no schedule made."""
+    """Return the runs that an operator triggered."""
     return [one for one in cluster.runs() if one.tick % 1]
 
 

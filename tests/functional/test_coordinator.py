@@ -2,9 +2,9 @@
 """Membership and ring on a real ZooKeeper, also during faults.
 
 Measured durations, such as the time until all members see a join, are printed
-and recorded as properties of the test. A deadline in a test only ensures that
-something happens at all, under any load of the machine. The printed figures
-show how fast it happens.
+and recorded as properties of the test. The deadlines of the tests only ensure
+that an event happens at all, under any load of the machine. The printed
+figures show how fast it happens.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ from tests.logged import lines
 from tests.services import ports
 from tests.waiting import wait_until
 
-#: Session timeout in seconds. The servers here grant 1 s or more, so they
-#: grant it as requested.
+#: Session timeout in seconds. The servers here grant any timeout of 1 s or
+#: more, so they grant this one as requested.
 SESSION = 2
 #: Seconds within which a group must recover after the last fault.
 SOON = 20.0
@@ -165,8 +165,8 @@ class Noted(Membership):
         return names(self.view(self.group))
 
     def when(self, *identities, after=0.0):
-        """Return when it first saw exactly these members after an instant.
-        None means not yet.
+        """Return when this membership, after an instant, first saw exactly
+        these members. None means that it has not seen them yet.
         """
         return next((at for at, view in list(self.seen)
                      if at >= after and names(view) == list(identities)),
@@ -205,14 +205,15 @@ def all_know(rings, timeout=SOON):
 
 
 def me(one):
-    """Return the entry of a HashRing in its view. None means that it has lost
-    its term.
+    """Return the entry of a HashRing in its own view. None means that the
+    HashRing has lost its term.
     """
     return one.view(one.group_id).me
 
 
 def tenures(rings):
-    """Return the tenure of each. 0 means that it has lost its term."""
+    """Return the tenure of each HashRing. 0 means that it has lost its term.
+    """
     return [mine.tenure if mine else 0 for mine in map(me, rings)]
 
 
@@ -399,8 +400,8 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
     # of this machine.
     sure = max(one.at for one in asked if one.known) - began
     assert sure < SESSION * 2 / 3 + 0.1
-    # The member stays certain for a while after the cut, because it was
-    # certain shortly before.
+    # The member stays certain for a short time after the cut, because it was
+    # certain shortly before the cut.
     assert last > began
 
     way.set('pass')
@@ -748,8 +749,8 @@ def test_a_fork_of_a_started_member_connects_anew_and_disturbs_nobody(
     both = sorted([mine, told['identity']])
     assert told['members'] == both
     assert 0 < len(told['subset']) < len(OBJECTS)
-    # The child has left at once, and the other members may not even have seen
-    # it.
+    # The child has left at once, so the other members may not even have seen
+    # the child.
     wait_until(lambda: parent.do('members') == [mine])
     assert parent.do('entry') == entry
     assert [one for one in parent.asked() if not one.known] == []
@@ -980,9 +981,9 @@ def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
     """The points change just after the thread has read the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
-    # Use a private method: no public one is called between a read of the group
-    # and the use of its result. A process also calls Term.read when it joins,
-    # but then a change of points only makes it join again.
+    # Use a private method: no public method is called after a read of the
+    # group and before its result is used. A process also calls Term.read when
+    # it joins, but then a change of points only makes the process join again.
     keep = a._read
     points = iter(range(42, 52))
 

@@ -401,7 +401,7 @@ def test_a_server_that_is_not_there_is_one_line(scheme):
 
 @pytest.fixture
 def psycopg2(postgresql):
-    """Return the same server with the URL of the other driver."""
+    """Return the PostgreSQL server, with a URL for the other driver."""
     url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
     return types.SimpleNamespace(
         url=url.render_as_string(hide_password=False))
@@ -620,8 +620,8 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
 
 def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         postgresql):
-    """The store also handles a host that loses power between the end of a run
-    and its commit.
+    """The store also handles a host that loses power after a handler has ended
+    its run, but before the commit.
     """
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex
@@ -685,7 +685,7 @@ def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
     schema.sync(sqlite_url)
     store = SqlClaimStore(sqlite_url, namespace='tests')
     store.now()
-    # SQLite does not reduce the file below its present number of pages.
+    # SQLite raises this limit to the present number of pages of the file.
     store.database.write(lambda connection: connection.exec_driver_sql(
         'PRAGMA max_page_count = 1').scalar())
 
@@ -851,8 +851,8 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
     with pytest.raises(exceptions.SchemaError, match=(
             rf'{sqlite_url}: .*; .*\bpath\b')) as raised:
         schema.check(sqlite_url)
-    # The error must not recommend this command, because creating tables would
-    # not help.
+    # The error must not recommend this command, because it would not help to
+    # create tables.
     assert 'distperiodic db sync' not in str(raised.value)
 
     # An empty file is a database without tables.
@@ -864,9 +864,9 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
 def test_a_check_keeps_the_locks_of_this_process(sqlite_url, tmp_path):
     """A check must not release the file locks of this process.
 
-    Without these locks, another process that closes the database believes that
-    it is the last user. It then removes the log to which this process still
-    writes.
+    Without these locks, another process that closes the database takes itself
+    for the last user. That process then removes the log to which this process
+    still writes.
     """
     schema.sync(sqlite_url)
     path = tmp_path / 'claims.sqlite'

@@ -28,7 +28,8 @@ from tests.logged import lines
 
 @pytest.fixture
 def alone(tmp_path):
-    """Return one scheduler without coordination service, broker and database.
+    """Return one scheduler without a coordination service, a broker or a
+    database.
     """
     made = Cluster(tmp_path, '', objects=6, spacing=1, pool_size=8,
                    misfire='all', overlap='wait')
@@ -250,7 +251,8 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
 
     told = worker.status()
     assert not told['healthy']
-    # Its problem differs from that of a service that was never started.
+    # The reported problem differs from that of a service that was never
+    # started.
     assert told['problem'] not in (
         None, service.WorkerService(conf, Tasks(conf)).status()['problem'])
 

@@ -99,9 +99,10 @@ class Programs:
         return ticks
 
     def wait_divided(self, name, spacing, objects, processes, after=0.0):
-        """Wait for a tick that this number of processes divided among them.
+        """Wait for a tick whose objects were divided among this number of
+        processes.
 
-        They ran each object exactly once.
+        The processes ran each object exactly once.
         """
         def divided():
             for tick, runs in self.runs(name, spacing).items():
@@ -188,7 +189,7 @@ def test_the_ported_program_divides_its_hosts(
 @pytest.fixture
 def nodewatch(programs, zookeeper, tmp_path):
     """Return a function that starts a program of the example, like the script
-    of that name.
+    with the name of the program.
     """
     project = tomllib.loads((SERVICE / 'pyproject.toml').read_text())
     scripts = project['project']['scripts']
@@ -271,7 +272,7 @@ def test_the_service_sends_its_nodes_to_workers(
 
 
 def section(page, first):
-    """Return the configuration that a page shows, from its line *first* on."""
+    """Return the configuration that a page shows, from the line *first* on."""
     lines = (ROOT / page).read_text().splitlines()
     begin = next(at for at, line in enumerate(lines)
                  if line.strip() == '[distperiodic]' and (
@@ -295,7 +296,7 @@ def of_reader(place):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_the_first_program_of_the_tutorial_pings_all_hosts(
         number, tmp_path):
-    """The program runs alone, and is stopped as a reader stops it. The record
+    """The program runs alone. The test stops it as a reader would. The record
     of its runs is kept.
     """
     (tmp_path / 'first_job.conf').write_text(section(

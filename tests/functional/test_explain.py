@@ -325,7 +325,7 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
         return scene.due - number * period
 
     def at(number):
-        # Round the age down. Then the instant is not before the tick.
+        # Round the age down, so that the instant is not before the tick.
         return ['a', '--at', f'{(place.now - tick(number)) // SECOND}s']
     place.run('poll', tick(9), 'a', 'b')
     place.run('poll', tick(8), 'a', 'b', dead=['a'])

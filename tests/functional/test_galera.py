@@ -60,7 +60,7 @@ def tick():
 
 @pytest.fixture
 def stores(cluster):
-    """Return one store for each node."""
+    """Return a store for each node."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(opened(node.url))
                for node in cluster.nodes]
@@ -109,7 +109,7 @@ def at_once(*calls):
             barrier.wait(20)
             returned[number] = call()
         except BaseException as exc:
-            # This includes the failure of an assertion.
+            # Also pass on the failure of an assertion.
             raised.append(exc)
     threads = [threading.Thread(target=body, args=one)
                for one in enumerate(calls)]
@@ -195,8 +195,8 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
 
 def test_what_was_answered_by_no_node_is_answered_by_another(
         stores, job, tick):
-    """The answer is lost with a node. The repeated call gets it from another
-    node.
+    """A node dies before it answers. The call is repeated on another node,
+    which gives the answer.
     """
     lease, into = name(), name()
     first, second, third = stores
@@ -278,7 +278,9 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
 
 
 def test_of_two_starts_at_once_one_at_least_sees_them_both(stores, job):
-    """Because of this, a limit on concurrent runs applies across all nodes."""
+    """A limit on concurrent runs applies across all nodes only if, of two
+    simultaneous starts, at least one sees both.
+    """
     for _ in range(20):
         tick, leases = next(TICKS), [name(), name()]
         for key, lease in zip('ab', leases, strict=True):
@@ -365,8 +367,8 @@ def test_a_node_that_lost_the_others_is_waited_for(
 def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
     """The clients repeat unanswered calls on another node.
 
-    They keep their address, which leads to this node after the kill, as behind
-    a load balancer.
+    The clients of the killed node keep its address, which leads to the other
+    node after the kill, as behind a load balancer.
     """
     first, second, _ = cluster.nodes
     objects = MANY[:40]

@@ -12,11 +12,11 @@ MOST = 5
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
-    """Return a cluster with two jobs in one partition, which may use 5 of 40
-    slots.
+    """Return a cluster with two jobs in one partition. The partition may use 5
+    of 40 slots.
 
-    A run takes much longer than its report. So even a slow machine uses all 5
-    slots.
+    A run takes much longer than its report. So all 5 slots are in use even on
+    a slow machine.
     """
     schema.sync(postgresql.url)
     made = Cluster(

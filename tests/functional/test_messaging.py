@@ -169,8 +169,8 @@ def test_what_is_meant_for_another_process_is_dropped_aloud(
 
 
 def test_what_is_meant_for_another_term_of_the_process_goes_on(ends):
-    """The bus delivers the message. The receiver compares the term later, and
-    answers.
+    """The bus delivers the message. It is the receiver that compares the term,
+    and answers.
     """
     ends.send(1, worker=ends.worker.replace('~1~', '~2~'))
     ends.report(1, ends.scheduler.replace('~1~', '~2~'))
@@ -314,8 +314,8 @@ def most_memory():
 @pytest.mark.parametrize('packed', [True, False])
 def test_what_would_fill_the_memory_is_not_opened(
         rabbitmq, ends, packed):
-    """A compressed body of a few kilobytes can expand to any size. A long body
-    takes more memory when it is parsed.
+    """A compressed body of a few kilobytes can expand to any size. When a long
+    body is parsed, it takes more memory than its length.
     """
     if packed:
         body = gzip.compress(b'[' + b'0,' * 150_000_000 + b'0]')
@@ -418,7 +418,7 @@ def out_of_memory(server):
     server.ctl('set_vm_memory_high_watermark', '0.0000001')
     try:
         # The broker informs its connections after the command has returned.
-        # Until then it confirms the messages that they publish.
+        # Until then the broker confirms the messages from these connections.
         wait_until(lambda: 'running' not in server.ctl(
             '--quiet', 'list_connections', 'state').split())
         yield
@@ -467,8 +467,8 @@ def test_an_exchange_that_was_deleted_is_declared_again(mortal, fragile):
         channel.exchange_delete('distperiodic')
     fragile.send(1)
     wait_until(lambda: fragile.unsent or fragile.sent)
-    # AMQP does not inform the listeners that the exchange is gone. They bind
-    # again when they connect.
+    # AMQP does not inform the listeners that the exchange is gone. A listener
+    # binds its queue again only when it connects.
     mortal.ctl('close_all_connections', 'test')
     fragile.talk('after', 20)
 
@@ -485,7 +485,7 @@ def test_an_idle_bus_closes_at_once(ends):
 
 
 def test_a_report_after_closing_is_dropped_and_counted():
-    """A run may end after its worker has stopped waiting for it."""
+    """A worker that stops may give up waiting for a run that then ends."""
     ends = Ends('fake://')
     ends.back.start(20)
     ends.back.close(3)
@@ -572,8 +572,8 @@ def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
         for _ in range(4):
             with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
                 ends.back.start(0.5)
-        # Four calls share one attempt to connect. It has a thread and the
-        # heartbeat of its connection.
+        # The four calls share one attempt to connect. The attempt has at most
+        # two threads: its own, and the heartbeat of its connection.
         assert len(set(threading.enumerate()) - before) <= 2
     wait_until(lambda: not set(threading.enumerate()) - before)
     ends.back.start(20)

@@ -254,7 +254,7 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
 
 
 def paused(place):
-    """Return the pause reason of each job, as a scheduler reads it."""
+    """Return the reason of the pause of each job, as a scheduler reads it."""
     found = place.store.attend({'poll': 60.0, 'sync': 60.0}, {})
     return {name: status.paused for name, status in found.items()}
 
@@ -279,7 +279,7 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     again = place.ask('job', 'resume', 'poll')
     assert 'poll' in resumed
     assert 'poll' in again
-    # The answers for a paused and for a running job differ.
+    # The answer for a paused job differs from the answer for a job that runs.
     assert resumed != again
 
 
@@ -401,8 +401,8 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
 
 def test_an_object_is_triggered_once_however_often_it_is_asked(
         place, monkeypatch):
-    """A repeated call triggers nothing, because an answer may have been lost.
-    A trigger settles no tick of the schedule.
+    """The answer to the first call may have been lost, so a repeated call
+    triggers no object again. A trigger settles no tick of the schedule.
     """
     place.run('poll', place.now - SECOND, 'a')
     control = StoreAdmin(place.url, namespace=place.group)

@@ -92,7 +92,8 @@ def test_a_class_without_a_job_of_the_partition_is_one_line(
 
 def test_a_partition_whose_threads_all_hang_leaves_others_theirs(
         service, tmp_path):
-    """Check also that the partition has as many threads as its section sets.
+    """The test also checks that the partition has as many threads as its
+    section sets.
     """
     with programs.Program(
             service(**{'partition:bad': {'pool_size': 3},

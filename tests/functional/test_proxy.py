@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network faults of the test proxy have exactly their described effects.
+"""The network faults of the test proxy have exactly the effects that
+:mod:`tests.proxy` describes.
 """
 
 import contextlib

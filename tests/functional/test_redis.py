@@ -30,7 +30,7 @@ from tests.services import ports
 AWAY = 6.0
 OBJECTS = [f'object-{n}' for n in range(8)]
 SPACING = 2
-# Seconds that any action may take on a loaded machine.
+# Maximum duration of any action on a loaded machine, in seconds.
 LONG = 120.0
 
 
@@ -307,8 +307,8 @@ def test_a_group_keeps_its_work_while_a_replica_is_promoted(
         behind_a_sentinel):
     """The two schedulers and two workers are separate processes. The sentinel
     promotes the replica of a killed master. After that, the commands of an
-    operator reach all members over the promoted replica, and not by their next
-    read of the store.
+    operator reach all members over the promoted replica, before the next read
+    of the store by a member.
     """
     cluster, master, replica = behind_a_sentinel
     for kind in ('scheduler', 'scheduler', 'worker', 'worker'):

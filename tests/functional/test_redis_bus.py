@@ -333,8 +333,7 @@ def test_a_database_that_is_none_is_told_at_once(mortal):
 
 @contextlib.contextmanager
 def an_old_server(version):
-    """Run a server that answers like a Redis of that version. Yield its port.
-    """
+    """Run a server that answers like a Redis of *version*. Yield its port."""
     text = f'# Server\r\nredis_version:{version}\r\n'.encode()
     answer = b'$%d\r\n%s\r\n' % (len(text), text)
 

@@ -29,8 +29,8 @@ def connection(redis_server):
 
 
 def fill(connection, *queues):
-    """Let each queue have a message, and close all other connections. The
-    server is full from then on.
+    """Add a message to each of *queues*, close all other connections, and make
+    the server full.
     """
     with connection.pipeline() as pipeline:
         for queue in queues:
@@ -64,6 +64,6 @@ def test_a_queue_that_is_gone_is_declared_when_the_server_has_room(
     connection.config_set('maxmemory', 0)
     ends.talk('after', 20)
 
-    # The attempts to declare it do not fill the log.
+    # The attempts to declare the queue do not fill the log.
     assert len(lines(caplog, 'the broker lost a queue')) <= 2
     assert len(lines(caplog, 'the broker cannot be reached')) <= 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages to all processes that hear a name, over a real Redis."""
+"""Messages to all processes that listen to a name, over a real Redis."""
 
 import contextlib
 import socket

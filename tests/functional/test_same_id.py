@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that share a member id, by mistake or during a replacement.
 
-The group accepts one of them at a time. The other process must not take
-messages of the first one, and must not lose them.
+The group accepts one of them at a time. The process that is not accepted must
+not take or lose messages of the other process.
 """
 
 import collections
@@ -39,7 +39,8 @@ either = pytest.mark.parametrize(
 
 
 def refused(program):
-    """Return the lines of *program* about another process with its member_id.
+    """Return the log lines of *program* about another process with the same
+    member_id.
     """
     return [line for line in program.logged('not in the group')
             if 'member_id' in line.text]

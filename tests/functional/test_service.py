@@ -139,8 +139,8 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
             10, 'the member began nothing')
         goes.terminate()
         group.wait_members(1, timeout=3)
-        # If it left the group during its runs, other members could run these
-        # objects again.
+        # If a member left the group during its runs, other members could run
+        # the same objects again.
         assert pairs('start') == pairs('end')
         assert goes.wait() == 0
         local.wait_complete(2, after=time.time())
@@ -326,8 +326,8 @@ def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
             waiting.wait_until(
                 lambda: remote.logged('not sent'), 20,
                 'no process noticed that the broker is down')
-            # The scheduler is still a member and still ticks, so it does not
-            # wait for the broker.
+            # The scheduler is still a member and still starts ticks, so it
+            # does not wait for the broker.
             assert len(group.now.members) == 1
             broker.start()
             back = time.time()

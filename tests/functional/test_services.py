@@ -50,7 +50,7 @@ def test_zookeeper_forgets_its_data_when_wiped(zookeeper_server, client):
     zookeeper_server.start()
 
     # The old client has seen later transactions than the wiped server has, so
-    # the server rejects it.
+    # the server rejects the client.
     anew = kazoo.client.KazooClient(
         zookeeper_server.url.removeprefix('zookeeper://'))
     anew.start(timeout=10)
@@ -176,7 +176,8 @@ def test_servers_listen_on_loopback_only(
 @pytest.mark.parametrize('service', [
     'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'])
 def test_no_server_outlives_a_killed_test_run(service):
-    """Containers are not tested here, because testcontainers itself ends them.
+    """This test does not cover containers, because testcontainers itself ends
+    them.
     """
     run = subprocess.Popen(
         [sys.executable, '-c',

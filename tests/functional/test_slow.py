@@ -53,8 +53,8 @@ def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
     pings = [run for run in cluster.runs() if run.object != KEPT]
     assert longest_gap(pings, *seen) < 3 * SPACING
     assert longest_gap(cluster.runs(job='pong'), *seen) < 3 * SPACING
-    # The lease of the open session was renewed: without this it would have
-    # expired four times.
+    # The lease of the run in the open session was renewed. Otherwise it would
+    # have expired four times over.
     assert [run.fence for run in cluster.runs() if run.object == KEPT] == [
         kept.fence]
     assert cluster.logged('store away') == []

@@ -47,8 +47,8 @@ def under_way(cluster, pid):
 
 def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
         cluster):
-    """The worker disappears from the group, but it still runs and renews its
-    leases.
+    """The worker disappears from the group, but its runs continue and it
+    renews their leases.
     """
     cluster.set(objects=8, takes=5, spacing=8)
     url = sa.make_url(cluster.backend_url)
@@ -80,8 +80,8 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
 
 def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
         cluster):
-    """All processes die, so none of them can report the others as gone, and
-    their leases last long.
+    """All processes die, so none of them can report the others as gone. The
+    leases of the processes last long.
     """
     cluster.set(lease=60, objects=12, takes=1, spacing=4)
     programs = [*cluster.programs, cluster.start('worker')]
@@ -112,8 +112,8 @@ def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
 
 def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
         cluster, ledger):
-    """``is_current()`` returns False, the comparing store rejects the old
-    fence, and ``finish()`` rejects the effect.
+    """``is_current()`` returns False, the table that compares fences rejects
+    the old fence, and ``finish()`` rejects the effect.
     """
     cluster.set(objects=8, takes=1)
     victim = cluster.start('worker')
@@ -122,8 +122,8 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
     pid, = victim.children
 
     def just_begun():
-        # Freeze the worker only early in its runs. If a handler is frozen in a
-        # transaction, the database ends the transaction.
+        # Freeze the worker only early in its runs, before any handler opens a
+        # transaction: the database ends a transaction whose handler is frozen.
         runs = under_way(cluster, pid)
         return len(runs) > 1 and all(time.time() - r.at < 0.5 for r in runs)
     waiting.wait_until(just_begun, 20)

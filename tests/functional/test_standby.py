@@ -42,7 +42,8 @@ class Own(distperiodic.PeriodicTasks):
 '''
 
 
-#: Run a test with each kind of store. The other tests use only one kind.
+#: Run a test with each kind of store. Tests without this decorator use only
+#: one kind.
 STORES = pytest.mark.parametrize(
     'cluster', ['sqlite', 'postgresql', 'mariadb'], indirect=True)
 
@@ -60,7 +61,7 @@ def cluster(request, tmp_path, zookeeper, rabbitmq):
         misfire='all', overlap='wait')
     made.set_section('partition:default', mode='standby')
     scheduler = made.start('scheduler')
-    # From now on the test may change the file for the workers.
+    # From now on the test may change the file that the workers read.
     waiting.wait_until(lambda: scheduler.logged('scheduler'), 30)
     yield made
     made.close()
@@ -93,8 +94,7 @@ def wait_pids(cluster, after, timeout=20.0):
 
 
 def turns(cluster):
-    """Return how many runs began in a process other than that of the run
-    before.
+    """Return how many runs began in a different process than the run before.
     """
     begun = sorted(cluster.runs(), key=lambda run: run.at)
     return sum(one.pid != other.pid
@@ -115,7 +115,7 @@ class Worker:
 
     @property
     def active(self):
-        """Number of times that it became active."""
+        """Number of times that the worker became active."""
         return len(self.program.logged('partition active'))
 
     def kill(self):
@@ -355,8 +355,8 @@ def test_a_worker_does_not_become_active_beside_one_with_another_mode(
 
 @contextlib.contextmanager
 def both_ways(cluster):
-    """Proxies to the store and to ZooKeeper, for processes that are started
-    within.
+    """Proxies to the store and to ZooKeeper, for the processes that are
+    started while the proxies exist.
     """
     direct = cluster.options['connection']
     store, zookeeper = sa.make_url(direct), sa.make_url(cluster.backend_url)
@@ -397,7 +397,7 @@ def test_a_worker_with_another_mode_that_is_not_in_its_group_yet_counts(
             line = waiting.wait_until(
                 lambda: waits.program.logged('partition shared'), 20)[0]
             assert line['workers'] == member
-            # Wait for longer than a heartbeat counts.
+            # Wait until the last heartbeat no longer counts.
             begun = time.time()
             waiting.wait_until(
                 lambda: time.time() > begun + 2 * SESSION, 3 * SESSION)

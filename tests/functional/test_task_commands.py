@@ -29,7 +29,9 @@ MODULES = 'tests.functional.modules:Modules'
 
 
 class Desk:
-    """Commands about the tasks of a place, and runs of their steps."""
+    """Commands about the tasks of a place, and runs of the steps of these
+    tasks.
+    """
 
     def __init__(self, place):
         self.place = place
@@ -346,7 +348,7 @@ def test_a_long_queue_is_counted_up_to_a_maximum(desk):
     [finding] = [row['finding'] for row in desk.place.tell('doctor')[1]
                  if row['check'] == 'task_queues']
     assert '10,000 tasks or more waiting' in finding
-    # A queue below the maximum is counted exactly.
+    # If a queue is shorter than the maximum, the count is exact.
     for id_ in ids[:6]:
         desk.client.cancel(id_)
     assert desk.client.queues('q')[0].waiting == MOST_COUNTED - 1
@@ -497,7 +499,7 @@ def test_only_old_tasks_that_have_ended_are_pruned_with_their_claims(desk):
     assert sorted(left) == sorted([stuck, young, waits])
     assert told.split()[-1] == 'tasks=3'
     assert done in desk.place.refuse('task', 'show', done)
-    # The claims of the three tasks that are left.
+    # Only the claims of the three remaining tasks are left.
     assert desk.claims() == 3
 
 
@@ -669,8 +671,8 @@ def test_a_start_in_the_past_is_at_once(desk_of_sqlite):
     (10 ** 18, '9999-12-31T23:59:59'), (-10 ** 18, '0001-01-01T00:00:00')],
     ids=['late', 'early'])
 def test_a_stored_start_that_is_no_datetime_is_shown(tmp_path, by, shown):
-    """An earlier release accepted such a start, which made a whole group
-    unreadable.
+    """An earlier release accepted such a start, and then no task of the group
+    could be read.
     """
     group = Group(tmp_path)
     with contextlib.closing(group):
@@ -784,7 +786,9 @@ def shown(group, task):
 
 
 def test_a_process_alone_tells_why_its_tasks_wait(alone):
-    """The reports of the scheduler tell its commands and its threads."""
+    """The reports of the scheduler contain its commands and its number of
+    threads.
+    """
     def finding(check):
         told = commands.run('doctor', '-f', 'json', '--config-file',
                             alone.config)

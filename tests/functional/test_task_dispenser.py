@@ -44,8 +44,8 @@ class Crew:
     def start(self, number):
         """Start a process in place of one that was killed.
 
-        Every second process has the name of an earlier one, like a program
-        that a person starts again.
+        Every second process has the name of a process that was killed, like a
+        program that a person starts again.
         """
         self.started += 1
         name = f'w{number}' if self.started % 2 else (

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(400)
 def started(place, zookeeper, rabbitmq, postgresql, schedulers=2,
             **options):
     """Start one worker and the schedulers of a group on these servers. Yield
-    after its first task has ended.
+    after the first task of the group has ended.
     """
     schema.sync(postgresql.url)
     group = Group(place, backend_url=zookeeper.url,

@@ -125,9 +125,9 @@ def isolated(tmp_path):
 def check(group, ids, dead=()):
     """Check the runs of some tasks.
 
-    No step was skipped. No two steps of a task ran at the same time or in the
-    wrong order. Each run has a higher fence than the run before, and only runs
-    of dead processes have no end.
+    No step was skipped. The steps of a task never ran at the same time or in
+    the wrong order. Each run has a higher fence than the run before, and only
+    runs of dead processes have no end.
     """
     ends = {(r['task'], r['step'], r['back'], r['fence']): r['at']
             for r in group.runs('end')}
@@ -158,7 +158,7 @@ def check(group, ids, dead=()):
 
 
 def is_over(pid):
-    """Return whether the process runs no more code; it may be a zombie."""
+    """Return whether the process has ended. A zombie counts as ended."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -541,7 +541,7 @@ def test_a_queue_waits_for_the_successor_of_a_frozen_handler_in_a_thread(
 
     done = group.ended(first)
     group.ended(second)
-    # The frozen handler is still at work. It delays nobody.
+    # The frozen handler is still running. It delays no other run.
     assert [(r['task'], r['attempt']) for r in group.runs('end')] == [
         (first, 2), (second, 1)]
     pathlib.Path(f'{gate}-1').touch()

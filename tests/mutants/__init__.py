@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small bugs in the product's own code, and the suites that must catch them.
+"""Small bugs that are planted in the product's code, and the suites that must
+catch them.
 
 The text files beside this module contain the bugs, in the format of
 :mod:`tests.mutants.bug`. :mod:`tests.mutants.runner` plants each bug in a copy

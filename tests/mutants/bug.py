@@ -10,9 +10,9 @@ A bug is a block of lines. Blank lines separate the blocks::
     -the line that is replaced
     +the line that takes its place
 
-The lines that begin with a space or a minus must occur in the file, in this
-order without others between them, and exactly once. Lines that begin with #
-are comments.
+The lines that begin with a space or a minus must occur exactly once in the
+file, as consecutive lines and in this order. Lines that begin with # are
+comments.
 """
 
 import pathlib

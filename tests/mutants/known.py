@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test that caught each bug before.
+"""For each bug, the test that caught it before.
 
 This test is tried first, because a whole suite takes long. If it no longer
 catches the bug, all suites of the bug are tried, as for a new bug.

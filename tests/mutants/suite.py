@@ -15,7 +15,8 @@ import re
 import sys
 from typing import NamedTuple
 
-#: Time limits in seconds for a test and for a suite. A bug may make it hang.
+#: Time limits in seconds for a test and for a suite, because a bug may make a
+#: test hang.
 TEST, SUITE = 60, 600
 SEEDS = 40
 
@@ -35,7 +36,7 @@ class Suite(NamedTuple):
     last: re.Pattern | None = None
 
     def caught(self, code, output):
-        """Return what caught the bug, or None.
+        """Return the test or seed that caught the bug, or None.
 
         :param code: Exit code of the command.
         :param output: Output of the command.
@@ -56,7 +57,9 @@ class Suite(NamedTuple):
 
 
 class Unusable(Exception):
-    """The suite cannot judge a bug: it fails without the bug, or it breaks."""
+    """The suite cannot judge a bug, because it fails without the bug or
+    breaks.
+    """
 
 
 class NoSuchTest(Unusable):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that every due tick was claimed, or was skipped for a true reason.
 
-The oracle reads no state of the product. It uses only the record of the
-world::
+The oracle does not read the state of the product. It uses only the record of
+the world::
 
     facts   the record: schedules, listings, which members were able to act
     due     the ticks that each object was due for     (core.due, brute force)

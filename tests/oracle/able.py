@@ -2,13 +2,14 @@
 """The deadline for the claim of a due tick (guarantee G4), computed from the
 record of the world.
 
-The library promises two claims. The earlier of their deadlines holds:
+The library makes two promises. A claim must come before the earlier of the two
+deadlines:
 
 - The owner by the true ring claims promptly. Its bound counts from the latest
   of three moments: the tick is due; the member has become the owner and is
   able to detect this; the member is able to claim.
-- Any other member that is able to claim does so in a late scan. This does not
-  depend on the owner, or on what is known about the owner.
+- Any other member that is able to claim does so in a late scan. This promise
+  does not depend on the owner, or on knowledge about the owner.
 
 A member is able to claim while it is alive, knows that it is a member, is not
 stalled, and receives answers from the store. The bounds count from the end of
@@ -65,7 +66,7 @@ class Able:
                    self._late(job, max(since, known)))
 
     def prompt(self, job: str, name: str, since: int) -> int:
-        """Return the deadline for the owner, which claims after a read of the
+        """Return the deadline for a claim by the owner, after a read of the
         catalogue.
         """
         for process, begin, end in self._owners.spans(name, since):

@@ -2,11 +2,11 @@
 """The ticks that each object was due for, computed from the record of the
 world.
 
-The life of an object is divided at each change of its catalogue or its job.
-One schedule holds in each piece, and the oracle enumerates the ticks of this
-schedule. A change takes effect at the next read of the catalogue, whose exact
-time is unknown. So a tick near a change *may* run, and every other tick *must*
-be decided::
+Each change of the object's catalogue or of its job divides the life of the
+object into pieces. In each piece one schedule holds, and the oracle enumerates
+the ticks of this schedule. A change takes effect at the next read of the
+catalogue, whose exact time is unknown. So a tick near a change *may* run, and
+every other tick *must* be decided::
 
     catalogue     absent | there                              | absent
     may run              |--------------------------------------------|
@@ -52,7 +52,8 @@ class Due(NamedTuple):
     #: End of the interval in which the tick is due: the next change of the
     #: object's schedule or listing.
     until: int
-    #: True if the tick must be decided; False if it only may run.
+    #: True if the tick must be decided. False if it may run, but need not be
+    #: decided.
     must: bool
     plan: due.Plan
     job: Job
@@ -132,7 +133,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
 
 def _turned(owners: 'Owners', pair: Pair,
             changes: Sequence[Listed]) -> bool:
-    """Return whether the last of *changes* gave another schedule to an object
+    """Return whether the last of *changes* gave a new schedule to an object
     that the store still lists.
 
     The object may have been absent for a time in which no reading recorded
@@ -204,7 +205,7 @@ def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
 
 
 def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
-    """Return all ticks that an object was due for, in the order of ticks."""
+    """Return all ticks that an object was due for, oldest first."""
     position = ring.position_of(pair[1])
     found: dict[int, Due] = {}
     for piece in pieces_:
@@ -316,7 +317,7 @@ class Owners:
     def spans(self, name: str, since: int) -> Iterator[
             tuple[str, int, int]]:
         """Yield each process that owned the object after *since*, with the
-        begin and the end of this ownership.
+        begin and the end of its ownership.
         """
         owners = self._of(name)
         begin: int | None = None

@@ -47,7 +47,7 @@ class Listed(NamedTuple):
     """A change of an object's entry in its catalogue."""
 
     at: int
-    #: Whether the catalogue lists the object after the change.
+    #: True if the catalogue lists the object after the change.
     there: bool
     #: The object's own schedule after the change. None means the job's
     #: schedule.
@@ -110,11 +110,11 @@ class Bounds(NamedTuple):
     #: Maximum time from the moment when some member is able to claim, to its
     #: claim of a tick that the owner leaves unclaimed.
     late: int
-    #: Maximum time between two checks of a paused job, or of a tick that waits
-    #: for a run.
+    #: Maximum time between two checks of a paused job, and between two checks
+    #: of a tick that waits for a run.
     sweep: int
-    #: Maximum deviation of a decision from the end of a grace, and maximum
-    #: time for which a change may be unknown.
+    #: Maximum deviation of a decision from the end of a grace. Also the
+    #: maximum time for which a change may be unknown.
     slack: int
 
 

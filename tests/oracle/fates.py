@@ -61,8 +61,9 @@ class Object:
 
     def open(self, begin: int, end: int, *, but: int,
              started: bool = False) -> Iterator[Span]:
-        """Yield the spans of claims that were open between two times: claims
-        of ticks before *but*, and claims that an operator triggered.
+        """Yield the spans of the claims that were open between two instants.
+        These are claims of ticks before *but*, and claims that an operator
+        triggered.
 
         :param started: only claims whose run was granted by *end*.
         """
@@ -96,8 +97,8 @@ class Object:
         return None if by is None else (at, by)
 
     def settled_before(self, due: Due) -> bool:
-        """Return whether the tick was settled before its schedule came into
-        force.
+        """Return whether the tick was settled before the schedule of the tick
+        came into force.
 
         Such a tick is not due, because only ticks after the watermark are due.
         If the tick has a phase, its due time may be after the change.
@@ -353,7 +354,7 @@ class Oracle:
     @staticmethod
     def _immediate(one: Object, claim: checker.Claim,
                    used: set[int]) -> int | None:
-        """Return the number of a piece whose beginning is itself a tick.
+        """Return the index of the piece whose beginning is itself a tick.
 
         If a job runs immediately, *claim* may be the claim of such a tick.
 
@@ -417,8 +418,8 @@ class Oracle:
 def _with_following(dues: list[Due]) -> Iterator[tuple[Due, Due | None]]:
     """Return each due tick with the next one of the same schedule.
 
-    Where a change of the schedule is not known yet, ticks of two schedules are
-    mixed.
+    While a change of the schedule is not known yet, ticks of both schedules
+    are mixed.
     """
     for index, due in enumerate(dues):
         yield due, next((

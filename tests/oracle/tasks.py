@@ -121,9 +121,9 @@ class TaskFacts:
     runs: Sequence[CommandRun]
     #: Task, instant and fence of each run that the store granted, in order.
     grants: Sequence[tuple[str, int, int]]
-    #: Task and instant of each claim that was acquired again because it was
-    #: lost or returned, or because its retry was due. No run of the new claim
-    #: had been granted at that instant.
+    #: Task and instant of each claim that was acquired again, because its run
+    #: was lost or returned, or because a retry was due. No run of the new
+    #: claim had been granted at that instant.
     recoveries: Sequence[tuple[str, int]]
     requests: Sequence[Request]
     stalls: Sequence[checker.Stall]
@@ -394,7 +394,7 @@ def _cancelled(steps: Sequence[Step], before: Row, visit: _Visit
         return [begun] if visit.runs else [unstarted, begun]
     if not visit.grants:
         return [unstarted]
-    # The command waits for a retry.
+    # The command is waiting for a retry.
     last = _newest(visit.runs)
     if last is not None and last.outcome in ('failed', 'unknown'):
         return [begun]

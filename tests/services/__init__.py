@@ -10,8 +10,8 @@ takes the first available one of these:
 2. a container, if a Docker daemon answers;
 3. the program of the Debian package.
 
-Without any of them the test fails, and says what to install. No test is
-skipped because a server is missing.
+If none of these is available, the test fails and names the package to install.
+No test is skipped because a server is missing.
 """
 
 from tests.services.etcd import etcd

@@ -12,7 +12,9 @@ from tests.services import ports
 
 @functools.cache
 def docker_answers() -> bool:
-    """Return True if a Docker daemon answers; checked once in a test run."""
+    """Return True if a Docker daemon answers. This is checked once in a test
+    run.
+    """
     try:
         client = docker.from_env(timeout=3)
     except docker.errors.DockerException:

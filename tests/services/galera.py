@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB Galera: several servers with one database, which all accept writes.
+"""MariaDB Galera: several servers that share one database and all accept
+writes.
 
 The nodes always run the programs of the Debian packages. Tests of a cluster
 break its nodes, and no container image allows this in the same way.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of loopback that stay free while their server is down."""
+"""Ports on the loopback interface that stay free while the server that uses
+them is down.
+"""
 
 import pathlib
 import random
@@ -11,7 +13,7 @@ _GIVEN: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a port that is in no use; each call returns another port.
+    """Return an unused port. Each call returns a different port.
 
     The port is below the range from which the kernel takes the ports of
     outgoing connections. Inside this range, a client that retries a connection

@@ -18,7 +18,8 @@ IMAGE = 'postgres:16'
 USER = 'tests'
 PASSWORD = 'loopback-only'  # noqa: S105
 
-# Debian keeps the programs of each version apart, and out of PATH.
+# Debian keeps the programs of each version in a separate directory, outside
+# PATH.
 PLACES = tuple(str(path) for path in sorted(
     pathlib.Path('/usr/lib/postgresql').glob('*/bin'), reverse=True))
 
@@ -87,7 +88,7 @@ def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
         '-c dynamic_shared_memory_type=mmap '
         # Tests read the time at which a transaction was committed.
         '-c track_commit_timestamp=on '
-        # Nothing here must outlive the machine.
+        # The data need not survive a crash of the machine.
         '-c fsync=off')
     data = place / 'data'
     return PostgreSQL(port, process.Process(

@@ -58,8 +58,8 @@ class RabbitMQ(server.Server):
 class _PortMapper(server.Server):
     """epmd, the program through which Erlang's nodes find each other.
 
-    A node that finds no epmd starts one, which never ends. So this one starts
-    before the broker, and ends with it.
+    A node that finds no epmd starts one that never ends. So the epmd of this
+    class starts before the broker, and ends with the broker.
     """
 
     def __init__(self, place: pathlib.Path, port: int):

@@ -151,7 +151,8 @@ def directory(service: str, within: pathlib.Path | None = None
 
 
 def program(name: str, package: str, *places: str) -> str:
-    """Return the path of a program, or fail the test and say what to install.
+    """Return the path of a program. If the program is missing, fail the test
+    and name the package to install.
 
     :param places: Directories to search before those of PATH.
     """

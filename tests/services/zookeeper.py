@@ -20,8 +20,8 @@ from tests.services import server
 JARS = pathlib.Path('/usr/share/java')
 IMAGE = 'zookeeper:3.9'
 
-# Milliseconds of a tick. A short tick allows short sessions. The longest
-# session is as long as with ZooKeeper's own default.
+# Milliseconds of a tick. A short tick allows short sessions. The maximum
+# length of a session is that of ZooKeeper's default configuration.
 TICK = 500
 SETTINGS = {
     'tickTime': str(TICK),
@@ -151,7 +151,9 @@ class Divided(NamedTuple):
     ways: list[proxy.Proxy]
 
     def set(self, mode: proxy.Mode) -> None:
-        """Set the mode of the connections between it and the others."""
+        """Set the mode of the connections between the third server and the
+        others.
+        """
         for way in self.ways:
             way.set(mode)
 
@@ -183,7 +185,7 @@ def zookeeper_divided(leads: bool, notices_after: int = 10
             place, ports.free_port(), number,
             lines(*far[:2], near[2]) if number == 3
             else lines(*near[:2], far[2])) for number in (1, 2, 3)]
-        # Two servers can elect a leader, which is the one with the higher
+        # Two servers can elect a leader. They elect the server with the higher
         # number.
         first = servers[1:] if leads else servers[:2]
         for some in first, [one for one in servers if one not in first]:

@@ -2,7 +2,7 @@
 """Bugs that are planted in a world, to check that the checker finds them.
 
 No bug changes the code of the product. A bug changes the answer of a port, or
-the way in which a process is driven.
+the way in which the simulation drives a process.
 """
 
 import types
@@ -21,9 +21,9 @@ class Bug:
 
     #: Whether schedulers search for claims whose lease has expired.
     sweeps = True
-    #: Whether a restarted process has the nonce of the process before it.
+    #: Whether a restarted process has the nonce of its predecessor.
     same_nonce = False
-    #: Fixed settings with which the bug shows; see :func:`.draws.draw`.
+    #: Settings with which the bug has an effect; see :func:`.draws.draw`.
     given = types.MappingProxyType({})
 
     def store(self, kind):
@@ -83,7 +83,7 @@ class NoCompareAtFinish(Bug):
 
 
 class TwoWin(Bug):
-    """The key (job, object, tick) is not unique."""
+    """Two claims may have the same key (job, object, tick)."""
 
     def store(self, kind):
         class Store(kind):
@@ -127,10 +127,9 @@ class NoSweep(Bug):
 
 
 class NoCompareAtStart(Bug):
-    """A run is granted even if another lease has the object by now."""
+    """A run is granted even if another lease now contains the claim."""
 
-    # A batch whose sending failed, as far as its scheduler knows, still
-    # reaches its worker.
+    # A batch may reach its worker although its scheduler takes it for unsent.
     given = types.MappingProxyType(
         {'local': False, 'workers': 3, 'noise': ('message unsent',)})
 
@@ -165,7 +164,9 @@ class SameFence(Bug):
 
 
 class TrustByName(Bug):
-    """A process is identified by the name of its host, not by its own name."""
+    """A process is identified by the name of its host, which it shares with
+    its predecessors.
+    """
 
     same_nonce = True
 
@@ -233,7 +234,7 @@ class OthersNotCounted(Bug):
 
 class AsBelieved(Bug):
     """A skip counts all ticks that its member believes to be missed. Some of
-    them may have been settled since then.
+    these ticks may have been settled since the member read the row.
     """
 
     def store(self, kind):

@@ -2,7 +2,8 @@
 """A cluster that shares a store, with faults.
 
 A seed draws the cluster, its jobs and a subset of the faults. Faults occur for
-a while and are then healed. After a time for recovery the record is judged::
+a while, and then all faults are healed. After some time for the recovery, the
+record is judged::
 
     0 ── faults ──────────────── healed ── recovery ── the end
          kill, freeze, outages            no faults
@@ -46,7 +47,7 @@ class Cluster:
     """A simulated cluster; see the module's diagram.
 
     :param bug: name of a planted bug; see :mod:`.bugs`.
-    :param given: settings that are not drawn; see :func:`.draws.draw`.
+    :param given: settings that replace drawn ones; see :func:`.draws.draw`.
     """
 
     def __init__(self, seed, *, bug=None, log=None, **given):
@@ -63,16 +64,16 @@ class Cluster:
         #: Jobs of the commands of tasks, by name.
         self.commands = tasks.commands() if has_tasks else {}
         self.healed = False
-        # Set the number of rows that makes a job large, and the longest pause
-        # between two late scans of a large job.
+        # Set the number of rows above which a job counts as large, and the
+        # longest pause between two late scans of a large job.
         pipeline._PAGE = setup.page
         late_claims._LONGEST_PAUSE = setup.rest
         self.world.tell('SETUP %s', setup)
-        #: First, the newest jobs, which a process gets at its next start.
-        #: Then, the jobs that each member was configured with.
+        #: The newest jobs. ``_installed`` has, for each member, the jobs with
+        #: which its next process starts.
         self.newest_jobs = dict(setup.jobs)
         self._installed = {}
-        #: Jobs, by their names and the texts of their schedules.
+        #: Each job by its name and the text of its schedule.
         self._known = {}
         self.partitions = {}
         if any(job.max_in_flight for job in setup.jobs.values()):
@@ -81,7 +82,7 @@ class Cluster:
         noise = set(setup.noise)
         self.locked = faults.Locks(seed, self.world)
         self.clock = StoreClock(self.world)
-        #: Maximum number of seconds by which one step may set the store's
+        #: Maximum number of seconds by which one fault may set the store's
         #: clock.
         self.most_step = min(2.0, setup.lease / 10)
         self.stores = stores.of(self)
@@ -100,12 +101,12 @@ class Cluster:
             setup.rules or setup.life.rules)
         #: Share of the reads of a catalogue that fail.
         self.catalogue_fails = 0.1 if 'catalogue fails' in noise else 0.0
-        #: Shares of the runs that fail, and that take long.
+        #: Share of the runs that fail, and share of the runs that take long.
         self.fails = 0.1 if 'handlers fail' in noise else 0.0
         self.slow = (0.3 if has_standby else 0.02) if (
             'handlers slow' in noise) else 0.0
-        #: Seconds that each run of (job, object, tick) takes, if it takes
-        #: long.
+        #: Duration in seconds of each run that takes long, by (job, object,
+        #: tick).
         self._long = {}
         self.sweeps = self.bug.sweeps
         names = [f's{n}' for n in range(setup.schedulers)]
@@ -173,8 +174,8 @@ class Cluster:
         last = self._pauses[job][-1]
         if last.end == FOREVER:
             self.operator.resume(job)
-            # Members read only at their sweeps whether a job is paused. So a
-            # pause may end later for them.
+            # A member reads only at its sweeps whether a job is paused. So for
+            # a member, a pause may end later.
             self._pauses[job][-1] = last._replace(
                 end=self.world.now + int((1 + self.setup.sweep) * SECOND))
 
@@ -183,7 +184,7 @@ class Cluster:
     def behaviour(self, run):
         """Return the seconds that *run* takes, and whether it fails.
 
-        A slow run is slow in each process that repeats it. So the result of
+        If a run is slow, each repetition of it is slow, too. So the result of
         one run may arrive while a second run of the same claim is in progress.
         """
         random = self.world.random
@@ -300,7 +301,7 @@ class Cluster:
             requeues=self.stores.requeues)
 
     def judge(self):
-        """Return the oracle after it has judged the record."""
+        """Let an oracle judge the record, and return the oracle."""
         journal = self.stores.journal
         return fates.judge(self.facts(), journal.claims, journal.skips)
 
@@ -335,8 +336,9 @@ class Cluster:
                       if process.group == ensemble.SCHEDULERS]
         for one in schedulers:
             one.unable += self.line.outages
-        # If more objects wait than one claim may contain, a sweep checks only
-        # one piece of those whose runs its own scheduler has dispatched.
+        # A sweep checks the waiting objects whose runs its own scheduler has
+        # dispatched. If there are more than one claim may contain, it checks
+        # only one piece of them.
         sweeps = setup.sweep * math.ceil(setup.objects / setup.batch_size)
         return Facts(
             self.world.begin, self.world.now,

@@ -2,8 +2,8 @@
 """The choices of a seed: the cluster, its jobs and its faults.
 
 *Short* worlds last minutes, with ticks every few seconds. *Long* worlds last
-hours, with few ticks. In a long world no later tick hides a lost tick soon
-after it.
+hours, with few ticks. In a long world a lost tick is not hidden soon by a
+later tick.
 """
 
 import dataclasses
@@ -73,10 +73,11 @@ JOBS = {
                    max_in_flight=4, priority=1),
 }
 
-#: Limit for the partition of all jobs, if one of the jobs has its own limit.
+#: Limit of the partition that all jobs are in, if one of the jobs has a limit
+#: of its own.
 MOST = 10
 
-#: Faults that last for a while.
+#: Faults that last for some time.
 FAULTS = (
     'kill scheduler', 'kill worker', 'stop scheduler', 'stop worker',
     'rolling restart', 'all down', 'freeze short', 'freeze long',
@@ -113,7 +114,7 @@ class Setup:
     noise: list[str]
     #: Number of rows in one read of the store.
     page: int = 2000
-    #: Longest pause in seconds between two late scans of a large job.
+    #: Maximum pause in seconds between two late scans of a large job.
     rest: float = 60.0
     #: Possible numbers of points. Each member gets one of these numbers.
     points: tuple[int, ...] = (8, 40, 40, 100)
@@ -163,15 +164,15 @@ def schedule_of(random, life, name):
 def draw(random: Random, **given):
     """Draw the cluster of a seed.
 
-    :param given: settings that are not drawn. ``without`` contains faults and
-        noise to leave out.
+    :param given: settings that replace drawn ones. ``without`` contains faults
+        and noise to leave out.
     """
     without = given.pop('without', ())
     long = given.get('long', random.random() < 0.25)
     sql = given.get('sql', random.random() < 0.06)
     life = life_of(long, sql)
-    # A tick that waits for a place under a limit is checked at each sweep. The
-    # processes of long worlds sweep too rarely for such a job.
+    # If a tick waits because of a limit, each sweep checks it. In long worlds,
+    # the processes sweep too rarely for a job with such a limit.
     names = sorted(JOBS.keys() - {'narrow'} if long else JOBS)
     jobs = {name: job_of(name, schedule_of(random, life, name))
             for name in random.sample(
@@ -182,8 +183,8 @@ def draw(random: Random, **given):
                 and one not in without]
     session = random.choice(life.sessions)
     if sql:
-        # A late scan in SQLite costs a hundred times as much as in memory.
-        # With a long session, late scans are rare.
+        # A late scan in SQLite costs a hundred times as much as in memory. If
+        # the session timeout is long, late scans are rare.
         session = max(life.sessions)
     drawn = dict(
         long=long, sql=sql,
@@ -201,10 +202,10 @@ def draw(random: Random, **given):
         drawn |= dict(objects=3, schedulers=min(3, drawn['schedulers']),
                       sweep=max(life.sweeps), lease=max(life.leases))
     if random.random() < 0.3:
-        # Catalogues of more than one page are read arc by arc. Use few arcs,
-        # because each costs one call.
+        # A catalogue of more than one page is read arc by arc. Use few arcs,
+        # because each arc costs one call.
         drawn |= dict(page=3, rest=1.0, points=(8,))
     setup = Setup(**{**drawn, **given})
-    # The product requires that these options are below these limits.
+    # The product requires a sweep interval within these limits.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
     return setup

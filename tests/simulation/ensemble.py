@@ -44,7 +44,7 @@ class Ensemble:
         self._show(process, group)
 
     def join(self, process, group, member):
-        """Add *member* as the entry of *process*, and retry until the entry
+        """Add *member* as the entry of *process*. Retry until the entry
         exists.
         """
         if process.leaving:
@@ -67,14 +67,14 @@ class Ensemble:
             self._changed(group)
 
     def entry(self, process, group):
-        """Return the entry of *process* in the group. None means that it has
-        none.
+        """Return the entry of *process* in the group. None means that the
+        process has no entry.
         """
         return self._entries[group].get(process.name)
 
     def unheard(self, process, group):
-        """Start the session timeout of *process*, which was killed, stopped or
-        cut off a moment ago.
+        """Start the session timeout of *process*, which has just been killed,
+        frozen or cut off.
         """
         world = self.world
         process.sure_until = min(

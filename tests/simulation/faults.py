@@ -19,7 +19,8 @@ class Faults:
         self._world = cluster.world
         self._random = cluster.world.random
         self._setup = cluster.setup
-        #: The object that kills each process which runs it, as (job, object).
+        #: (job, object) of the object whose handler kills each process that
+        #: runs it.
         self.deadly = None
 
     def plan(self):
@@ -143,8 +144,8 @@ class Faults:
         self.rolling_restart(process, seconds)
 
     def all_down(self, process, seconds):
-        """Kill all schedulers for a while. Soon after the restart, kill one of
-        them again.
+        """Kill all schedulers, and start them again later. Soon after the
+        restart, kill one of them again.
         """
         for one in list(self._cluster.here.values()):
             if one is not None and one.alive and one.identity[0] == 's' and (
@@ -161,7 +162,7 @@ class Faults:
     freeze_long = freeze_short
 
     def poison(self, process, seconds):
-        """For a while, kill each process that runs a certain object. Killed
+        """For some time, kill each process that runs a certain object. Killed
         processes start again.
         """
         jobs = self._cluster.catalogues
@@ -230,9 +231,9 @@ class Faults:
         most = self._cluster.most_step
         seconds = self._random.uniform(-most, most)
         if self._setup.sql:
-            # If a host's clock is set back, the clock of its store continues
-            # at half speed. The oracle does not model this, so set the clock
-            # only forward.
+            # If the clock of a host is set back, the clock of a store on this
+            # host continues at half speed. The oracle does not model this, so
+            # set the clock only forward.
             seconds = abs(seconds)
         self._cluster.clock.step(seconds)
 
@@ -284,12 +285,12 @@ class Locks:
     """Rows that other transactions have locked for a moment, in a quarter of
     the worlds.
 
-    The locks have their own random generator, so that older seeds keep their
-    worlds.
+    The locks have their own random generator, so that the worlds of older
+    seeds do not change.
     """
 
-    #: Seconds that a lock lasts, and seconds for which the row then stays
-    #: free.
+    #: Duration of a lock in seconds, and the seconds for which the row then
+    #: stays free.
     _LASTS, _FREE = 0.02, 1.0
 
     def __init__(self, seed, world):

@@ -17,7 +17,7 @@ class Journal:
         self.claims = {}
         self.skips = []
         self._leases = {}
-        #: Fence that was granted, by (lease, object).
+        #: The granted fence, by (lease, object).
         self.granted = {}
         #: Time, job and text of each schedule that came into force.
         self.adopted = []
@@ -26,8 +26,8 @@ class Journal:
         self.adopted.append((self._now(), job, text))
 
     def claim(self, job, name, tick, lease):
-        """Record a claim. If the claim is known and its lease is new, it was
-        claimed again.
+        """Record a claim. If the claim is known but its lease is new, count a
+        second claim as new.
         """
         key = job, name, tick
         known = self.claims.get(key)

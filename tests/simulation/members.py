@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated schedulers and workers: the product's flow, driven as the services
-drive it.
+"""Simulated schedulers and workers. They drive the product's flow as the
+services do.
 
 The members of :mod:`distperiodic.testing` and of :mod:`tests.unit.world` do
 all due work when the clock moves. Here each step is an event. A killed process
@@ -37,10 +37,10 @@ class _Member(Process):
         self.views = Views()
 
     def _sure(self, entry):
-        """Return whether the process is certain that *entry* is its own and is
-        current.
+        """Return whether the process is certain that *entry* is its own
+        current entry.
 
-        The product also decides this by the process's own clock.
+        Like the product, decide this by the process's own clock.
         """
         return (parse_entry(entry).tenure == self.member.tenure
                 and self.world.t < self.sure_until)
@@ -115,7 +115,7 @@ class Worker(_Member):
             self.grants.renew()
 
     def stop(self):
-        """Accept no more work, finish the runs, and leave the group."""
+        """Accept no more work. Leave the group when the runs have ended."""
         self.leaving = True
         self.member = dataclasses.replace(self.member, slots=0)
         self.cluster.ensemble.publish(self, self.group, self.member)

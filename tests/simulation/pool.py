@@ -2,8 +2,8 @@
 """The pool of a simulated process, whose handlers take virtual time.
 
 The handlers of :mod:`distperiodic.testing` and of the unit tests return at
-once. Here a run begins at one event and ends at another. In between its
-process can be killed, frozen or replaced.
+once. Here a run begins at one event and ends at another. Between these events
+its process can be killed, frozen or replaced.
 """
 
 from distperiodic.flow.worker import runs
@@ -16,7 +16,8 @@ class Pool(runs.Executor):
     """The executor of the product, whose runs take virtual time.
 
     :param jobs: jobs by name.
-    :param report: receives each report and the entry of its receiver.
+    :param report: called with each report, and with the entry of the member
+        that receives the report.
     :param lease_of: returns the lease in which a batch runs.
     """
 
@@ -44,7 +45,8 @@ class Pool(runs.Executor):
 
     def run(self, batch_run, chunk):
         """Begin the run of *chunk*, and schedule its end."""
-        # A chunk has one object: runs take too long here to share a thread.
+        # A chunk has only one object, because the runs here take too long to
+        # share a thread.
         [index] = runs.drain(chunk)
         batch, process = batch_run.batch, self._process
         refusal = self._may_start(batch)

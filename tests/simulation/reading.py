@@ -54,7 +54,7 @@ class Catalogues:
                 Listed(self._world.now, False))
 
     def turn(self, job, key):
-        """Change the schedule of an object, if it has its own."""
+        """Change the schedule of an object, if the object has its own."""
         rule = self._objects[job].get(key)
         if rule is not None and len(self._rules) > 1:
             rule = self._world.random.choice(
@@ -69,8 +69,8 @@ class Catalogues:
     def read(self, job, arcs, identity, instant):
         """Return the answer of the catalogue method of *job*.
 
-        It contains the objects, their own schedules, and whether these are
-        only the objects in the arcs.
+        The answer contains the objects and their own schedules, and says
+        whether they are only the objects in the arcs.
         """
         objects = list(self._objects[job])
         partial = job == 'parts'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenes with one fault at the worst moment. Each of them once found an error.
+"""Scenes with one fault at the worst moment. Each scene once found an error.
 
 A scene is fixed, except for the random durations of runs and calls.
 """
@@ -25,8 +25,8 @@ class Scene:
     text: str
     #: Seconds between the ticks of each job, by name.
     jobs: dict[str, float]
-    #: Called with the cluster at the start. It schedules the events of the
-    #: scene.
+    #: Function that is called with the cluster at the start. It schedules the
+    #: events of the scene.
     events: Callable[[Cluster], None]
     given: dict[str, object] = dataclasses.field(default_factory=dict)
 
@@ -116,7 +116,7 @@ def _an_old_catalogue(cluster):
             catalogues.come('latest', f'latest-new{n}')
             catalogues.go('latest', f'latest-{n}')
     cluster.world.after(1850, change)
-    # s0 starts again before its session ends. It is the first member that
+    # Before its session ends, s0 starts again, and s0 is the first member that
     # reads the changed catalogue.
     _at(cluster, 1860, 'kill scheduler', 's0', 1)
 

@@ -27,16 +27,16 @@ from tests.simulation.journal import Journal
 
 _SPACE = 'group'
 _STATES = {code: state for state, code in STATE_CODES.items()}
-# A run whose handler committed its end is done, even before the store has
-# counted it.
+# If a handler has committed the end of its run, the run is done, even before
+# the store has counted it.
 _STATES[STATE_CODES[State.COMMITTED]] = State.DONE
 _STATUSES = {code: str(status) for status, code in CODES.items()}
 _BY = {code: by.value for by, code in SKIPPED_CODES.items()}
 
 
 class InSqlite:
-    """One database. All processes share one store object, which keeps no state
-    of a process.
+    """One database. All processes share one store object. This object keeps no
+    state that belongs to a process.
     """
 
     def __init__(self, cluster):
@@ -57,7 +57,7 @@ class InSqlite:
         self._own = sqlite.directory().open(self._path)
         self._sessions = sa.create_engine(url, poolclass=pool.NullPool)
         self.tasks = cluster.bug.task_store(TaskStore)(url, namespace=_SPACE)
-        #: ``close`` sets these journals and lists.
+        #: close() fills these journals and lists.
         self.journal = self.steps_journal = None
         self.task_rows = self.grants = self.recoveries = ()
 
@@ -87,8 +87,9 @@ class InSqlite:
         return found and found[0]
 
     def partition(self, name):
-        """Return the active worker of a partition, its fence, the end of its
-        lease, and the worker that an operator chose.
+        """Return the state of a partition: its active worker, its fence, the
+        end of the lease of the active worker, and the worker that an operator
+        chose.
         """
         return self._own.execute(
             'SELECT worker, fence, until, promoted FROM '
@@ -102,8 +103,8 @@ class InSqlite:
 
     @contextlib.contextmanager
     def no_trouble(self):
-        """Suppress store errors within this context. An operator would simply
-        repeat the command.
+        """Cause no store errors within this context. After such an error, an
+        operator would simply repeat the command.
         """
         trouble, share = self._trouble, self._trouble.share
         trouble.share = 0.0
@@ -195,8 +196,8 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
             journal.claim(job, name, tick, lease)
         return
     if settled != was_settled:
-        # An object that was listed again has not missed a tick, so this is not
-        # a skip.
+        # An object that is listed again has not missed a tick, so this change
+        # is not a skip.
         if not relisted:
             journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
         return

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQLite databases that use virtual time, and fail at random.
 
-The clocks of the host are those of the world. Each statement and each commit
-may fail. A commit that reports an error may have taken effect.
+The databases read the clocks of the world in place of the host's clocks. Each
+statement and each commit may fail. A commit that reports an error may have
+taken effect all the same.
 """
 
 import atexit
@@ -76,7 +77,7 @@ class Trouble:
         self.clock = clock
         self.share = share
         # Connections of the services read the host's clocks. Replace these
-        # clocks by those of the world.
+        # clocks with those of the world.
         self._read = HostClock.read
         HostClock.read = lambda _: Reading(
             'one', self.world.t, self.clock.now())
@@ -133,7 +134,7 @@ class Directory:
         self._troubles = {}
         atexit.register(shutil.rmtree, self._path, ignore_errors=True)
         sa.event.listen(sa.engine.Engine, 'do_connect', self._connecting)
-        # Apply all migrations once, to a database that ``new`` copies.
+        # Apply all migrations once, to a database that new() then copies.
         schema.sync(f'sqlite:///{self._path}/empty')
         with sqlite3.connect(self._path / 'empty') as connection:
             connection.create_function('sim_now', 0, lambda: 0)

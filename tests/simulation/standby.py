@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worlds whose partition has one active worker, on the real store in SQLite.
 
-Some seeds have such a world in addition to their usual world, which it does
-not change. The judge checks three rules. Only the active worker begins runs.
-No two workers run at the same time. Another worker takes over in time once the
-active worker has lost both signs of life: its lease and its entry in the
-group.
+Some seeds have such a world in addition to their usual world. The usual world
+of a seed is the same with and without it. The judge checks three rules. Only
+the active worker begins runs. No two workers run at the same time. Another
+worker takes over in time once the active worker has lost both signs of life:
+its lease and its entry in the group.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from tests.simulation import ensemble
 from tests.simulation import members
 from tests.simulation.world import SECOND
 
-#: Share of the seeds that have a world with one active worker in addition.
+#: Share of the seeds that also have a world with one active worker.
 SHARE = 0.03
 #: Seeds whose standby world failed once, each with its error.
 FAILED = {
@@ -30,8 +30,8 @@ FAILED = {
 PARTITION = 'default'
 #: Seconds between two sweeps of a worker, and between two checks of the judge.
 _LOOKS = 0.25
-#: Seconds within which a standby worker must take over from when it is allowed
-#: to.
+#: Seconds within which a standby worker must take over. They count from the
+#: moment when it is allowed to.
 _TAKES_OVER = 1.0
 #: Faults that interrupt a sign of life.
 FAULTS = (
@@ -90,8 +90,8 @@ class Worker(members.Worker):
         self._show()
 
     def _show(self):
-        """Publish the number of runs that schedulers may send here: 0 unless
-        this worker is active.
+        """Publish the number of runs that schedulers may send to this worker.
+        It is 0 unless the worker is active.
         """
         slots = self._slots if (
             self.standby.role is Role.ACTIVE and not self.leaving) else 0
@@ -123,8 +123,8 @@ class Judge:
         self.take_overs = 0
         #: Fence at the last check.
         self._fence = 0
-        #: Time from which a standby worker is allowed to take over. None means
-        #: that no worker is allowed to.
+        #: Time since which a standby worker has been allowed to take over.
+        #: None means that no worker is allowed to.
         self._open_since = None
         #: Whether an operator has ever chosen a worker.
         self._chosen = False
@@ -135,7 +135,9 @@ class Judge:
         self._world.after(_LOOKS, self._look)
 
     def began(self, run, going):
-        """Judge the start of *run*, while the runs *going* are in progress."""
+        """Judge the start of *run* at a time when the runs *going* are in
+        progress.
+        """
         worker, fence, *_ = self._row()
         if worker != run.process:
             self._find(f'not active: {run.process} begins {run.job} '
@@ -149,8 +151,8 @@ class Judge:
                            f'{other.start - self._world.begin}')
 
     def victims(self, processes):
-        """Return the processes for a fault: half of the time only the active
-        worker, else all *processes*.
+        """Return the processes that a fault may affect. With a probability of
+        one half this is only the active worker, otherwise all of *processes*.
         """
         worker, *_ = self._row()
         return (self._world.random.random() < 0.5 and [
@@ -172,7 +174,7 @@ class Judge:
 
     def _excused(self, process, since):
         """Return whether *process* may run although another worker is active,
-        because it could not detect this.
+        because *process* could not detect the take-over.
 
         Such a process was frozen or cut off during its run, or it is cut off
         from the store and an operator has chosen another worker.
@@ -188,8 +190,9 @@ class Judge:
             f'{text} at {self._world.t / SECOND:.3f}')
 
     def _row(self):
-        """Return the active worker, its fence, the remaining seconds of its
-        lease, and the worker that an operator chose.
+        """Return the state of the partition: its active worker, its fence, the
+        remaining seconds of the lease of the active worker, and the worker
+        that an operator chose.
         """
         row = self._cluster.stores.partition(PARTITION)
         if row is None:

@@ -45,7 +45,7 @@ class SharedStore(SharedMemoryStore):
 
     def take_over_expired(self, jobs, **options):
         if self._locked('', 'a lease'):
-            # A later search takes over a lease that has a locked row.
+            # A lease with a locked row is taken over by a later search.
             return []
         return super().take_over_expired(jobs, **options)
 

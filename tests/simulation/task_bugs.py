@@ -52,7 +52,7 @@ class _TaskBug(Bug):
 
 
 class _Undone(Exception):
-    """Raised to roll back a transaction."""
+    """This exception is raised to roll back a transaction."""
 
 
 def _not_committed(database, call):
@@ -142,7 +142,7 @@ class StaleFence(_TaskBug):
 
 
 class LateResult(_TaskBug):
-    """The values of a result are stored although the result came too late."""
+    """The values in a result are stored although the result came too late."""
 
     given = _LATE
 
@@ -165,8 +165,8 @@ class LateResult(_TaskBug):
 
 
 class RollbackOrder(_TaskBug):
-    """Steps are rolled back from the first to the last, not from the last to
-    the first.
+    """Steps are rolled back in the order in which they ran, not in the reverse
+    order.
     """
 
     def moves(self, kind):
@@ -186,7 +186,7 @@ class RollbackOrder(_TaskBug):
 
 
 class DoubleSubmit(_TaskBug):
-    """Two tasks may have one key."""
+    """Two tasks may have the same key."""
 
     def task_store(self, kind):
         class Store(kind):

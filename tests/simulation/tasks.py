@@ -18,7 +18,7 @@ from distperiodic.operator.tasks import NewTask
 from tests import checker
 from tests.oracle import tasks as oracle
 
-#: Share of the worlds with the store in SQLite that have tasks.
+#: Of the worlds with the store in SQLite, the share that has tasks.
 SHARE = 0.5
 #: The partition of all workers of a world.
 _MODULE = 'default'
@@ -43,12 +43,12 @@ def commands():
 
 
 def have(seed):
-    """Return whether the world of *seed* has tasks, if its store supports
-    them.
+    """Return whether the world of *seed* has tasks if the store of this world
+    supports tasks.
     """
     # The number 8 is chosen so that the older seeds of seeds.txt have no
-    # tasks. So these seeds still reproduce the errors that were found before
-    # there were tasks.
+    # tasks. So these seeds still reproduce the errors that they found before
+    # the simulation had tasks.
     return random.Random(f'tasks 8 in {seed}').random() < SHARE
 
 
@@ -58,9 +58,9 @@ class _Plan:
 
     definition: workflow.Definition
     fate: str
-    #: Index of the step that has the fate.
+    #: Index of the step that meets this fate.
     at: int
-    #: Number of runs of the step that have the fate.
+    #: Number of runs of the step that meet this fate.
     times: int
 
 
@@ -129,8 +129,8 @@ class Tasks:
             action(_UNDOES) if random.random() < 0.7 else None)
 
     def _submit(self, task, plan, tries=20):
-        """Submit *task*. A client without an answer tries again if the task
-        has a key.
+        """Submit *task*. If the client receives no answer and the task has a
+        key, submit it again.
         """
         world, random = self._world, self._random
         id_ = f't{len(self._submissions):03d}'
@@ -240,8 +240,8 @@ class Tasks:
             going.append(run)
 
     def behaviour(self, run):
-        """Return the seconds that *run* takes, and whether it fails. Set its
-        result.
+        """Return the seconds that *run* takes, and whether it fails. Set the
+        result of the run.
         """
         random, plan = self._random, self._plans[run.object]
         seconds = 0.01 + 0.1 * random.random()
@@ -294,8 +294,8 @@ class Tasks:
         return [*checker.check(record), *oracle.judge(facts)]
 
     def endings(self):
-        """Return the last status of each task, and the fate of the task of
-        each run.
+        """Return the last status of each task and, for each run, the fate of
+        its task.
         """
         last = {row.task: row.status
                 for row in self._cluster.stores.task_rows}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle requires the ticks that had to be claimed, and no other ticks."""
+"""The oracle requires a claim of each tick that had to be claimed, and of no
+other tick.
+"""
 
 import pytest
 
@@ -30,8 +32,8 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
     first.
 
     The owner is stalled until 20 s, and then reads the catalogue for the tick
-    of 16 s. Just before, a member that is not on the ring has recorded the
-    object for 20.1 s.
+    of 16 s. Just before this read, a member that is not on the ring recorded
+    the object for 20.1 s.
     """
     bounds = Bounds(at(1), at(5), at(1), at(2))
     facts = Facts(
@@ -61,9 +63,10 @@ def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
         claimed, found):
     """A tick before the watermark is not due by a new schedule.
 
-    The schedule is every 10 s until 40 s, and then every 24 s. By its phase,
-    the object comes due for the tick of 24 s shortly after 40 s, by the new
-    schedule. By the old schedule it was due for the ticks of 20 s and 30 s.
+    The schedule is every 10 s until 40 s, and then every 24 s. By the new
+    schedule, and by its phase, the object comes due for the tick of 24 s
+    shortly after 40 s. By the old schedule it was due for the ticks of 20 s
+    and 30 s.
     """
     name = next(
         f'spread-{n}' for n in range(1000) if at(0.8) < schedule.phase_us(

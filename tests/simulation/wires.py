@@ -2,7 +2,7 @@
 """The connections of a simulated process to its store and to its workers.
 
 The store queue of :mod:`tests.unit.world` answers at once, or when a test
-allows it. Here calls and answers take virtual time, and may be lost.
+allows it. Here, calls and answers take virtual time, and both may be lost.
 """
 
 import dataclasses
@@ -12,7 +12,8 @@ from distperiodic.core.member import process_of
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Span
 
-# Microseconds. If a call takes longer, the store counts as not answering.
+# Microseconds. If a call takes longer than this, the store counts as not
+# answering.
 _IN_TIME = SECOND // 50
 
 
@@ -71,8 +72,8 @@ class StoreQueue:
 
     @property
     def unanswered(self):
-        """Time since which a call is unanswered. None means that there is no
-        call.
+        """Time since which the current call has been unanswered. None means
+        that there is no call.
         """
         return self._since if self._asked else None
 

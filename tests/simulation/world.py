@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time, chance and processes, without waiting and without threads.
 
-Each event is an entry of a heap, with its instant. An event of a killed
-process does not happen. An event of a frozen process happens after the freeze.
-The events of one thread keep their order.
+A heap contains the events, each with its instant. If a process is killed, its
+events do not happen. If a process is frozen, its events happen after the
+freeze. The events of one thread keep their order.
 
 A test moves the clock of :mod:`distperiodic.testing`. Here events move the
 time, and each process and the store have their own wall clocks.
@@ -40,7 +40,7 @@ class World:
         self._names = itertools.count(1)
         self.processes = {}
         self.stalls = []
-        #: Number of occurrences of each fault.
+        #: Number of times that each fault occurred.
         self.faults = {}
 
     @property
@@ -125,8 +125,8 @@ class Process:
         self.clock = Clock(world, world.random.randrange(1, 10_000))
         self.alive = True
         self.frozen = False
-        #: Time since which the process cannot reach the coordination service.
-        #: None means that it can.
+        #: Time since which the process has not been able to reach the
+        #: coordination service. None means that it can reach the service.
         self.cut = None
         #: Earlier intervals in which the process could not reach the
         #: coordination service.
@@ -138,7 +138,7 @@ class Process:
         #: Time at which the process was killed or began to stop.
         self.left = FOREVER
         #: Time at which the process first saw itself among the members. None
-        #: means not yet.
+        #: means that this has not happened yet.
         self.entered = None
         #: Intervals in which the process was stalled, or the store did not
         #: answer it.
@@ -147,7 +147,7 @@ class Process:
         self.heard = 0
         #: True time until which the process can be certain of its session.
         self.sure_until = float('inf')
-        #: Time since which the process knows that it is not in the ring.
+        #: Time since which the process has known that it is not in the ring.
         self._out = None
         self._pending = []
         self.runs = []

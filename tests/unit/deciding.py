@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of schedulers that decide on ticks, with a store in memory.
 
-Listing, claimer and store are those of the product. There is no dispatcher
-and no worker: a test starts and ends the runs. No tick is recorded as lost,
-because ``test_claimer.py`` tests that.
+The listing, the claimer and the store are those of the product. There is no
+dispatcher and no worker: a test starts and ends the runs. No tick is recorded
+as lost here; ``test_claimer.py`` tests such records.
 """
 
 import collections
@@ -28,7 +28,7 @@ from distperiodic.testing import FrozenClock
 from distperiodic.testing.store import SharedMemoryStore
 from tests.unit.world import StoreQueue
 
-#: Seconds. Longer than any test lasts.
+#: Seconds. No test lasts as long as this.
 _LONG = 1e9
 _VIEW = View('group', (), Ring({'me': 40}), 1, 0.0, None, 0.0)
 
@@ -108,7 +108,7 @@ class Bench:
             process.ended(claim.object)
 
     def taken(self):
-        """Return the decisions since the last call."""
+        """Return the decisions since the last call of this method."""
         ends, self.store.ends = self.store.ends, []
         return ends
 
@@ -146,7 +146,7 @@ class Process:
     def objects(self, job):
         return set()
 
-    # -- what a test makes it do
+    # -- methods that a test calls
 
     def read(self, objects, at):
         """Read a catalogue: walk first, and compare readings later.

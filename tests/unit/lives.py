@@ -3,8 +3,8 @@
 documentation describes it.
 
 The model examines all ticks one by one. It follows the page ``tick.rst``: the
-ticks that are due by the row, the ``misfire`` policy for those that are late,
-and ``overlap`` for a tick that comes due during an earlier run.
+row determines the due ticks, ``misfire`` decides on ticks that are late, and
+``overlap`` decides on a tick that comes due during an earlier run.
 """
 
 import functools
@@ -27,7 +27,8 @@ from tests.unit.deciding import End
 DAY = 86400 * SECOND
 LINES = ['*/20 * * * *', '0,30 1-3 * * *', '20 */2 * * *']
 SPACINGS = [(1200, 0), (1800, 60), (7200, 1200)]
-# In one of them a clock is set forward, in the other half an hour back.
+# On the first of these days the clock of the zone is set forward. On the
+# second it is set back by half an hour.
 DAYS = [('Europe/Berlin', '2026-03-29'), ('Australia/Lord_Howe', '2026-04-05')]
 
 
@@ -144,7 +145,7 @@ class Life:
                 self.ended >= missed[given_up[-1]])
             self.end(given_up,
                      SkippedBy.OVERLAP if ran else SkippedBy.MISFIRE)
-        # One after the other, the oldest first.
+        # Decide on one tick after the other, the oldest first.
         self.waits = self.waits or len(run) > 1
         if run:
             self.claim(run[0], late=True)
@@ -184,14 +185,16 @@ class Piece:
 
     def __init__(self, life):
         self.model, self.row = life.model, life.row
-        #: The decisions, each with its instant.
+        #: The decisions in this interval, each with its instant.
         self.ends = []
         self.until = None
         #: True if a later schedule drops the undecided ticks.
         self.replaced = False
 
     def assert_accounted_for(self):
-        """Check that each tick was decided once, and none early."""
+        """Check that each tick was decided exactly once, and that no tick was
+        decided early.
+        """
         came = [(tick, at) for tick, at in self.model.occasions(self.row)
                 if at <= self.until]
         for now, end in self.ends:

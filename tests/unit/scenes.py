@@ -122,7 +122,7 @@ class Scene:
             self.life.look(self.now)
 
     def start(self):
-        """Start the run that waits, if there is one."""
+        """Start the waiting run, if there is one."""
         if self.life.open is not None and not self.life.started:
             self.bench.start()
             self.life.start()
@@ -134,8 +134,8 @@ class Scene:
             self.life.finish(self.now)
 
     def begin(self, grid=None):
-        """Replace all processes by a new one, which may have another schedule
-        of the job.
+        """Replace all processes with a new one, in which the job may have
+        another schedule.
         """
         self.stop()
         if grid is not None and grid != self.grid:
@@ -160,8 +160,8 @@ class Scene:
     def instant(self):
         """Return the instant for which a catalogue is read.
 
-        It is a tick of the job, or the first instant from now on that can be
-        due.
+        The instant is a tick of the job, or the first instant from now on that
+        can be due.
         """
         if not self.job.run_immediately and (
                 self.group or self.now not in self.grid.ticks):
@@ -240,7 +240,7 @@ def scenes(draw, *kinds, number=1):
 
 
 def steps(*actions, least=0, back=()):
-    """Return steps of which most lead to the next tick.
+    """Return steps. Most of them lead to the next tick.
 
     :param least: Minimum number of steps.
     :param back: Negative moves, by which the clock is set back.

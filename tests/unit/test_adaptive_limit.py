@@ -15,7 +15,9 @@ class Bound:
         self.held = 0
 
     def fill(self):
-        """Send as many runs as the limit allows; return the runs then held."""
+        """Send as many runs as the limit allows; return the number of runs
+        that workers then hold.
+        """
         room = self.bound.room(3, self.now)
         self.bound.give(room)
         self.held += room

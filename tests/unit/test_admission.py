@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission under ``max_in_flight``: the batches that wait or run."""
+"""Admission under ``max_in_flight``: which batches run, and which wait."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.unit.world import job
 
 @pytest.fixture
 def places():
-    """Jobs ``a`` and ``b`` in a partition of 4 places, at most 2 of them for
-    ``b``; job ``c`` is in another partition.
+    """Jobs ``a`` and ``b`` share a partition that may run 4 objects, at most 2
+    of them of ``b``. Job ``c`` is in another partition.
     """
     jobs = [job('a', objects=True), job('b', objects=True, max_in_flight=2),
             job('c', objects=True, topic='other')]

@@ -99,7 +99,7 @@ def test_what_was_skipped_is_told_by_whom(by, fate):
 
 @st.composite
 def histories(draw):
-    """Objects with different lifetimes: the first and last tick of each."""
+    """The lifetimes of some objects: for each, its first and its last tick."""
     lives = draw(st.lists(st.tuples(
         st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=12))
     return [(first * MINUTE, last * MINUTE) for first, last in lives]
@@ -108,8 +108,8 @@ def histories(draw):
 def history_of(lives, missed=()):
     """The counts of each tick, for objects that ended as done at each tick.
 
-    :param missed: (index, ticks) pairs: ticks that the object with this index
-        skipped. They are counted in the last of these ticks.
+    :param missed: (index, ticks) pairs: the ticks that the object with this
+        index skipped. All of them are counted at the last one.
     """
     ticks = collections.defaultdict(Counts)
     for at, (first, last) in enumerate(lives):
@@ -139,7 +139,8 @@ def account_of(ticks, alike, job=JOB, rows=(), now=0, since=0):
 
 
 def judged(ticks, lives):
-    """The same sums, for objects listed from their first to their last tick.
+    """The sums of ``account_of`` for objects that are listed from their first
+    to their last tick.
     """
     return account_of(
         ticks, [(row(last, first), 1) for first, last in lives])
@@ -198,7 +199,8 @@ def test_what_was_triggered_stands_for_no_tick():
 
 
 def waiting(job=JOB, now=5 * MINUTE, settled=0, **options):
-    """The classes for three objects whose watermark is behind."""
+    """The classes of the ticks of three objects whose watermarks are behind.
+    """
     return account_of({}, [(row(settled, settled + 1, **options), 3)], job,
                       now=now)
 
@@ -214,7 +216,7 @@ class TestAfterTheWatermark:
     def test_what_was_attended_and_not_claimed_in_time_is_lost(self):
         attended = JOB._replace(attended=Attendance(
             2 * MINUTE, 5 * MINUTE))
-        # The ticks of the minutes 2 and 3, and not yet the tick of minute 4.
+        # The ticks of minutes 2 and 3 count, but not yet the tick of minute 4.
         assert waiting(attended) == {
             Fate.PASSED_OVER: 6, Fate.LOST: 6, Fate.PENDING: 3}
 

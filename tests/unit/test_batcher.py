@@ -44,7 +44,9 @@ class Workers:
         self.scheduler.flow.pump()
 
     def turn(self):
-        """Run all batches; a worker with the poisonous object dies first."""
+        """Run all batches. A worker that has the poisonous object dies before
+        it runs anything.
+        """
         me = self.scheduler
         for name in list(self.names):
             mine = [b for b in me.bus.open.values()
@@ -108,7 +110,7 @@ def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
 
 @pytest.mark.parametrize('most', [2, 4])
 def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
-    """After some losses a newer tick supersedes the claim, again and again."""
+    """Again and again, a newer tick supersedes the claim after some losses."""
     me = at_work(world, 4)
     deaths = []
     for _ in range(12):
@@ -117,7 +119,7 @@ def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
             if workers.deaths < most:
                 workers.turn()
         deaths.append(workers.deaths)
-        # No worker runs for a while, and the lost runs wait.
+        # For some time no worker runs, and the lost runs wait.
         workers.names = []
         workers.show()
         me.bus.open.clear()
@@ -305,8 +307,8 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
 
 
 def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
-    """The limit had room for all suspects until other schedulers took their
-    shares.
+    """The limit allowed all suspects to run until other schedulers used their
+    shares of the limit.
     """
     me = at_work(world, 10, job(objects=True, max_in_flight=12),
                  workers=[worker('w0', slots=1000)])
@@ -339,7 +341,9 @@ def test_a_suspect_that_is_refused_stays_one(world):
 
 
 def test_a_message_alone_takes_no_run_from_its_worker(world):
-    """A message can be forged, but the store knows the granted runs."""
+    """A message can be forged, so only the store decides which runs are
+    granted.
+    """
     me = world.scheduler(
         job(objects=True), finishes=False, store=world.shared_store(),
         catalogues={'poll': ['a']},

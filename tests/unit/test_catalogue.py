@@ -20,7 +20,7 @@ ME = 'api-2'
 
 
 class Node:
-    """An object as a service has it."""
+    """An object like those of a service."""
 
     def __init__(self, id_):
         self.id = id_

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about due objects: claims, skips, and their reasons."""
+"""Decisions about due objects: claims, skips, and the reasons of skips."""
 
 import collections
 import itertools
@@ -37,8 +37,8 @@ class Store:
         self.read = collections.Counter()
         #: The watermark of the objects that are skipped.
         self.settled = ALWAYS
-        #: Microseconds by which the store's clock is behind the member's
-        #: clock.
+        #: Microseconds by which the clock of the store is behind that of the
+        #: member.
         self.behind = 0
 
     def adopt(self, schedules):
@@ -268,8 +268,9 @@ def test_an_object_that_would_have_waited_and_never_ran_loses_its_ticks():
     (300, SkippedBy.LOST), (15, SkippedBy.MISFIRE)])
 def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
         phase, late, by):
-    """Each object of the job has a phase, and the period is one hour. The tick
-    is late by slightly more, or slightly less, than schedulers promise.
+    """Each object of the job has a phase, and the period is one hour. The
+    claim of the tick is late by slightly more, or slightly less, than the
+    promised limit.
     """
     desk = Desk(every=3600.0, spread=True, misfire='skip', grace=10,
                 status={'attended': NOW - 10 * 3600 * SECOND})
@@ -279,7 +280,7 @@ def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
     at = ring.position_of(key)
     due_at = NOW - late * SECOND
     moment = due_at - schedule.phase_us(at, 3600 * SECOND)
-    # Set the clock so that the object's tick is due at this moment.
+    # Set the clock to the moment at which the object's tick is due.
     desk.clock.advance((3600 * SECOND - moment % (3600 * SECOND)) / SECOND)
     last = moment // (3600 * SECOND) * 3600 * SECOND + 3600 * SECOND
 
@@ -310,7 +311,9 @@ def test_a_listing_that_was_to_run_immediately_is_given_up_like_a_tick(
 
 
 def test_a_listing_that_came_during_a_run_is_skipped_by_overlap():
-    """A listing has no phase."""
+    """An object that runs at its listing is due at this instant, without a
+    phase.
+    """
     desk = Desk(spread=True, run_immediately=True)
     half, listed = -2 ** 63, tick(2) + 13 * SECOND
     assert schedule.phase_us(half, MINUTE) == MINUTE // 2
@@ -364,7 +367,8 @@ def test_with_a_phase_a_tick_is_claimed_until_the_next_one_is_due(
 
 
 def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
-    """A caller that only polls could find another pending request each time.
+    """A caller that only polls could find another request pending at each
+    poll.
     """
     desk = Desk()
     desk.queue.slow = True
@@ -406,7 +410,8 @@ def sweep(desk):
 def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
     desk = Desk(piece=2)
     desk.claimer.wait_for('poll', 'abcde')
-    # The objects are still running, so each sweep judges all of them again.
+    # The objects are still running, so each sweep must judge all of them
+    # again.
     desk.store.rows_of = lambda job, objects: (
         desk.store.read.update(objects),
         [Row(key, 0, tick(2), tick(9), free=False) for key in objects])[1]
@@ -417,7 +422,9 @@ def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
 
 
 def test_one_piece_of_a_long_backlog_of_own_runs_is_read_at_each_sweep():
-    """The reports of their ends may be lost, so all are read in turn."""
+    """The reports of the ends of the runs may be lost, so the sweeps read all
+    objects, one piece after the other.
+    """
     desk = Desk(piece=2)
     desk.claimer.wait_for('poll', 'abcdefg')
     desk.dispatcher.in_flight = set('abdfg')
@@ -483,7 +490,8 @@ def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
 
 
 def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
-    """An earlier skip may have omitted the row, because the row was locked."""
+    """An earlier skip may have left out the row, because the row was locked.
+    """
     desk, counted = Desk(), []
     desk.store.claim = lambda job, tick, objects, **options: Claimed(
         [], ['a'], 0, [], [])

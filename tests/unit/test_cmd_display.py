@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of commands: stable keys for programs, fitting lines for people."""
+"""Output of commands: programs get stable keys, and people get lines that fit
+the terminal.
+"""
 
 import io
 import json

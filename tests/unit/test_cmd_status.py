@@ -83,8 +83,8 @@ def test_schedulers_that_wait_for_workers_are_a_warning(workers):
 
 
 def test_a_member_with_far_too_much_is_a_warning():
-    # With few points the shares differ; search for names with a big
-    # difference.
+    # With few points the shares differ. Search for names whose shares differ
+    # widely.
     for number in range(100):
         found = group([member(f'm-{number}-{n}', 2) for n in range(6)])
         worst = max(found.of_fair(m.identity) for m in found.members)
@@ -194,7 +194,7 @@ def test_a_paused_job_is_named():
 
 @pytest.mark.parametrize(('active', 'fine'), [('w~1', True), ('', False)])
 def test_a_partition_without_an_active_worker_is_a_warning(active, fine):
-    """The missing slots of its workers cause no second warning."""
+    """The missing slots of the partition's workers cause no second warning."""
     code, text = status.judge(
         group([member('a', 400)], {'p': (worker('w', 0),)}),
         settings(dispatcher='messaging', backend_url='file:///tmp/x'),

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about tasks: their input, and the sentences that they print."""
+"""Commands about tasks: the input of the commands, and the sentences that they
+print.
+"""
 
 import argparse
 import dataclasses
@@ -99,7 +101,7 @@ def test_each_reason_of_a_wait_has_its_sentence(wait):
 
     assert '{' not in told
     assert 'None' not in told
-    # A sentence names the cause of the wait, unless the cause is a queue.
+    # A sentence names the cause of the wait, except when the cause is a queue.
     assert any(name in told for name in ('a.run', 'my queue', 'nodes', 'Z'))
 
 

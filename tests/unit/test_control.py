@@ -243,7 +243,7 @@ class Stored:
             found=self.found)
 
     def look(self):
-        """Let the member read its row, which is the same as before."""
+        """Let the member read its row, which has not changed."""
         self.queue.asked.clear()
         self.clock.advance(6)
         self.control.sweep()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands over the bus: a valid message is decoded unchanged, and all others
-are rejected.
+"""Commands over the bus: a valid message is decoded unchanged, and any other
+message is rejected.
 """
 
 import copy
@@ -109,7 +109,7 @@ def test_a_message_that_was_changed_is_refused_and_nothing_else_is_raised(
         assert '\n' not in str(exc)
         assert len(str(exc)) < 500
     else:
-        # If there are keys, only the original message has a valid signature.
+        # With keys, only the original message has a valid signature.
         assert not keys or encoded == an_encoded(kind, keys)
         assert isinstance(decoded, (ControlRequest, ControlReply))
 

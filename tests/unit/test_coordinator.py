@@ -21,7 +21,7 @@ from distperiodic.core import ring
 from tests import waiting
 from tests.logged import lines
 
-URL = 'zookeeper://user:hunter2@127.0.0.1:1'  # never connected to
+URL = 'zookeeper://user:hunter2@127.0.0.1:1'  # no test connects to it
 GROUP = 'things'
 OTHERS = {'api-2': 40, 'api-3': 40}
 ME = 'api-1'
@@ -29,7 +29,7 @@ MEMBERS = {ME: 40, **OTHERS}
 
 
 class Node:
-    """An object with an id, as services have them."""
+    """An object with an id, like the objects of a service."""
 
     def __init__(self, id_):
         self.id = id_
@@ -50,7 +50,7 @@ class Told:
         self.views = {}
         self.running = False
         self.failure = None
-        #: Until this event is set, a start does not return.
+        #: A start does not return until this event is set.
         self.answers = threading.Event()
         self.answers.set()
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that run for one object from its tick to its counted outcome."""
+"""The files whose functions are called for one object, from its tick until its
+outcome is counted.
+"""
 
 import itertools
 import pathlib
@@ -78,10 +80,10 @@ class Member:
 
 @pytest.fixture(scope='module')
 def crossed():
-    """The files of the package that one object crosses in a usual tick.
+    """The files of the package that one object crosses in an ordinary tick.
 
-    Each file has a function that was called between the tick and the counted
-    outcome of the only object.
+    In each of these files, a function was called after the tick of the only
+    object and before its outcome was counted.
     """
     member = Member()
     while not member.done:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions on an object whose runs take time, and whose listing, schedule
-or job changes, against a model that examines all ticks one by one.
+"""Decisions on an object whose runs take time and whose listing, schedule or
+job changes, compared with a model that examines all ticks one by one.
 """
 
 import pytest
@@ -24,7 +24,7 @@ def overlap(data):
 
 
 def group(data):
-    """A job of the group, whose members all act."""
+    """A job of scope ``group``. All members of the group act on it."""
     scene = data.draw(scenes('group'))
     scene.begin()
     scene.play(data.draw(steps()))
@@ -34,8 +34,8 @@ def group(data):
 
 
 def relisted(data):
-    """An object that is delisted and listed again, also with another own
-    schedule.
+    """An object that is delisted and listed again. Then it may have another
+    schedule of its own.
     """
     scene = data.draw(scenes('objects', 'spread', number=2))
     own = st.sampled_from([None, *scene.grids])
@@ -53,7 +53,7 @@ def relisted(data):
 
 
 def own_put_back(data):
-    """An object whose own schedule changes and is put back."""
+    """An object whose own schedule changes, and then changes back."""
     scene = data.draw(scenes('objects', 'spread', number=2))
     first, second = data.draw(st.permutations([None, *scene.grids]))[:2]
     scene.begin()
@@ -66,8 +66,8 @@ def own_put_back(data):
 
 
 def job_put_back(data):
-    """A job whose schedule changes and is put back, also with an object that
-    has its own.
+    """A job whose schedule changes, and then changes back. The object may have
+    a schedule of its own.
     """
     scene = data.draw(scenes('objects', 'spread', 'group', number=2))
     first, second = scene.grids
@@ -81,8 +81,8 @@ def job_put_back(data):
 
 
 def removed(data):
-    """A job that is removed from the program and put back, also with another
-    schedule of the job or of its object.
+    """A job that is removed from the program, and added again later. Then the
+    job or its object may have another schedule.
     """
     scene = data.draw(scenes('objects', 'spread', 'group', number=2))
     own = data.draw(own_of(scene))

@@ -95,7 +95,7 @@ def at_work(world, objects, *jobs, **options):
 
 
 def sizes(scheduler):
-    """For each worker's name the number of objects that it received."""
+    """For the name of each worker, the number of objects that it received."""
     given = collections.Counter(s.worker for s in scheduler.starts)
     return dict(given)
 
@@ -261,7 +261,9 @@ def test_jobs_of_one_priority_take_turns(world):
 
 
 def test_more_jobs_than_anybody_counts_may_be_stuck(world):
-    """Fifty jobs unknown to the worker do not block the job it knows."""
+    """Fifty jobs that the worker does not know do not block the job that it
+    knows.
+    """
     jobs = [job(f'strange-{n}', objects=True, priority=1) for n in range(50)]
     me = at_work(world, 3, *jobs, job('known', objects=True),
                  workers=[worker(slots=10)])
@@ -373,7 +375,9 @@ def test_a_worker_that_refuses_is_left_alone_for_a_second(world):
 
 
 def test_a_refusal_of_one_job_does_not_keep_back_another(world):
-    """A refusal for an unknown view concerns only jobs divided by the ring."""
+    """A refusal because of an unknown view concerns only the jobs that the
+    ring divides.
+    """
     me = at_work(world, 10, job('ours', objects=True),
                  job('mine', every=3600.0, offset=60.5),
                  workers=[worker(slots=50)])
@@ -418,7 +422,7 @@ def test_what_a_gone_worker_held_is_taken_back_under_a_new_fence(world):
 
 
 def test_a_worker_that_was_gone_in_between_is_another_one(world):
-    """The process is in a new tenure, and has given up its earlier runs."""
+    """The process has a new tenure, and has given up its earlier runs."""
     me = at_work(world, 10, workers=[worker(slots=10)])
 
     me.dispatcher.workers_changed('default', [worker(slots=10, tenure=2)])
@@ -513,7 +517,8 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
     for _ in range(10):
         world.advance(1)
         me.finish()
-    # The window of 'w' is empty again, so both workers receive as much.
+    # The window of 'w' is empty again, so both workers receive the same number
+    # of objects.
     me.dispatcher.workers_changed('default', [
         worker(slots=20), worker('new', slots=20)])
     me.reader.given['poll'] = [f'n-{n}' for n in range(5_000)]
@@ -560,8 +565,8 @@ def test_a_sign_of_life_renews_the_lease(world):
 @pytest.mark.parametrize('workers', [[], None], ids=['waits', 'runs'])
 def test_renewals_wait_for_nothing_that_was_asked_before(
         world, monkeypatch, workers):
-    """Claims of a large job may wait in the queue. Renewals behind these
-    claims would come after the leases have expired.
+    """Claims of a large job may wait in the queue. If renewals waited behind
+    these claims, the leases would expire first.
     """
     renewed = []
 
@@ -586,7 +591,8 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
 
 
 def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
-    """Another scheduler took the lease over, and dispatches its claims."""
+    """Another scheduler took the lease over, and dispatches the claims in it.
+    """
     store = MemoryClaimStore(world.clock)
     me = at_work(world, 10, job(
         objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
@@ -825,7 +831,9 @@ def test_claims_that_nobody_takes_do_not_pile_up(world):
 
 
 def test_a_superseded_claim_is_refused_at_its_start(world):
-    """One of the objects is superseded; the other objects still run."""
+    """One of the objects was superseded. The other objects of the batch still
+    run.
+    """
     me = at_work(world, 10)
     me.reader.given['poll'] = ['object-3']
     world.advance(60)
@@ -876,7 +884,7 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(
 ], ids=['gone and silent', 'not seen, and alive', 'silent, but there'])
 def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
         world, renews, seen, repeated):
-    """All members may die at once, so that none sees the others leave."""
+    """All members may die at once. Then none of them sees the others leave."""
     store = MemoryClaimStore(world.clock)
     old = worker('old', nonce='1' * 16)
     store.claim('poll', store.now(), ['a'], lease='L', holder=old.holder,
@@ -934,8 +942,8 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
 @pytest.mark.parametrize('drains', [False, True])
 def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
         world, drains):
-    """The scheduler will leave soon. Others would then have to wait for its
-    new lease to expire.
+    """The scheduler will leave soon. If it took the lease over, other
+    schedulers would have to wait until the new lease expires.
     """
     store = MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',

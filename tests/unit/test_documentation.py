@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation agrees with the code, where a test can compare them."""
+"""The documentation agrees with the code in every point that a test can
+compare.
+"""
 
 import ast
 import importlib
@@ -29,7 +31,8 @@ LOG_LINES = (SOURCE / 'reference' / 'log-lines.rst').read_text()
 
 
 def log_calls():
-    """Event, keys and place of each log call of a service above DEBUG."""
+    """Event, keys and file of each log call above DEBUG, except in the demo.
+    """
     paths = (ROOT / 'distperiodic').rglob('*.py')
     for path in sorted(p for p in paths if p.parent.name != 'demo'):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -252,7 +255,8 @@ def test_the_readme_shows_the_first_program_of_the_tutorial():
 
 
 def test_no_program_that_is_shown_has_the_group_of_another():
-    """In one group, the claims of one program would count for another program.
+    """If two programs had the same group, the claims of one would count for
+    the other.
     """
     pages = [ROOT / 'README.rst', *(SOURCE / 'tutorial').glob('*.rst'),
              *(ROOT / 'examples').rglob('*.conf')]

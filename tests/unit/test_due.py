@@ -54,8 +54,8 @@ class Model(NamedTuple):
         return tick + phase_us(row.position, self.period(tick))
 
     def occasions(self, row):
-        """(tick, instant at which the object is due) of each tick after the
-        object's watermark, oldest first.
+        """(tick, instant at which the object is due for this tick) of each
+        tick after the object's watermark, oldest first.
         """
         found = [(tick, self.due_at(tick, row)) for tick in self.ticks[:-1]]
         found = [(tick, at) for tick, at in found
@@ -257,7 +257,7 @@ def test_a_change_of_a_schedule_is_no_tick_and_hides_none(scene, data):
     at, until = data.draw(ticks | instants(model.ticks)), data.draw(ticks)
     changed = row._replace(since=at, settled=plan.floor_of_change(
         row.settled, at, row.position))
-    # With a phase, the tick of the period under way counts as settled.
+    # With a phase, the tick of the current period counts as settled.
     begin = at + 1 if plan.spread else ALWAYS
     assert plan.count(changed, until) == sum(
         max(begin, row.settled + 1) <= tick <= until
@@ -398,8 +398,8 @@ class TestEdges:
 
     def test_the_last_tick_of_a_night_may_be_claimed_until_the_next_night(
             self):
-        """The period of the last tick is longer, so the phase of the object in
-        it is longer, too.
+        """The period of the last tick is longer, so the object's phase in this
+        period is longer, too.
         """
         plan = Plan(Cron('0,30 1-3 * * *'), spread=True)
         half = 2 ** 63

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account at the end of each example finds wrong histories, and each
-example rejects missing servers.
+"""The account at the end of each example finds the faults in wrong histories.
+The examples that need servers name a server that is missing.
 """
 
 import importlib.util
@@ -58,7 +58,7 @@ def task(id_, status):
 
 @pytest.fixture
 def cloud(tmp_path):
-    """Return the platform after RIGHT."""
+    """Return the platform after the history RIGHT."""
     made = load('provisioning', 'cloud').Cloud(tmp_path / 'cloud.sqlite')
     made.create(QUOTA)
     for id_ in (GOOD, BAD):
@@ -186,7 +186,7 @@ THIRD = [('begin', 3, 8.0), ('end', 3, 8.1), ('begin', 3, 8.5)]
 
 
 def test_the_account_of_standby_accepts_workers_one_after_the_other():
-    """The last use of each worker may be interrupted."""
+    """Only the last use by each worker may be interrupted."""
     assert load('standby').account(
         [*FIRST, *SECOND, *THIRD], [1, 2, 3], [3.0, 3.0]) == 0
 

@@ -17,7 +17,7 @@ FLOW = pathlib.Path(flow.__file__).parent
 #: Maximum number of a class's fields that may change after __init__.
 MOST = 8
 
-# Methods that change the object they are called on.
+# Methods that change the object on which they are called.
 _CHANGES = {
     'add', 'append', 'appendleft', 'clear', 'discard', 'extend',
     'extendleft', 'heappop', 'heappush', 'insert', 'move_to_end', 'pop',
@@ -26,7 +26,8 @@ _CHANGES = {
 
 
 def _field(node):
-    """Yield (owner, name) of each field that *node* names or is part of."""
+    """Yield (owner, name) of each field to which *node*, as a target, assigns.
+    """
     while isinstance(node, (ast.Subscript, ast.Starred)):
         node = node.value
     if isinstance(node, ast.Attribute):
@@ -51,7 +52,7 @@ def _changed(function, made):
                 targets = [target]
             case ast.Call(func=ast.Attribute(value, name)) if (
                     name in _CHANGES):
-                # The functions of heapq change their first argument.
+                # A function of heapq changes its first argument.
                 targets = [value, *node.args[:1]] if name.startswith(
                     'heap') else [value]
         for target in targets:
@@ -63,7 +64,9 @@ def _changed(function, made):
 
 
 def classes():
-    """The classes of the flow, each with the fields that change later."""
+    """The classes of the flow, each with its fields that may change after
+    __init__.
+    """
     fields, inside = {}, collections.defaultdict(set)
     outside = set()
     for path in sorted(FLOW.rglob('*.py')):

@@ -15,7 +15,8 @@ EPOCH = 1_790_000_000 * SECOND
 
 
 class Host:
-    """A host whose wall clock may be set, and the clock row in its database.
+    """A host whose wall clock may be set, and the row of the clock in its
+    database.
     """
 
     def __init__(self):

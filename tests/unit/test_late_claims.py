@@ -99,7 +99,8 @@ def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
 
 
 def three_that_lose_two(world, objects, after, **options):
-    """Three members with partial catalogues; only the first one survives."""
+    """Three members with partial catalogues. Only the first member survives.
+    """
     everyone = world.group(
         'abc', worlds.job(every=600.0, objects=True, **options),
         catalogues={'poll': objects}, partial={'poll'})
@@ -116,7 +117,8 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
     objects = [f'o-{n}' for n in range(120)]
     everyone = three_that_lose_two(world, objects, 605, spread=True)
     one = everyone[0]
-    # During this time its late scans read the rows of all members' objects.
+    # During this time the late scans of the member read the rows of all
+    # objects, of all members.
     world.advance(200)
 
     def served():
@@ -131,8 +133,8 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
 
 
 def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
-    """The objects of a lost member have a schedule of their own. The objects
-    of the survivor do not.
+    """The objects of a lost member have schedules of their own. The objects of
+    the surviving member do not.
     """
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [
@@ -156,8 +158,8 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
                          ids=['whole', 'of its arcs'])
 def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
         world, partial, hangs):
-    """The catalogue may have only the objects of the member's old arcs, and
-    the catalogue method may hang.
+    """The catalogue may contain only the objects of the member's old arcs, and
+    the catalogue method may hang now.
     """
     one, other = world.group(
         'ab', worlds.job(every=3600.0, objects=True), partial=partial,
@@ -224,7 +226,9 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
 
 def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
         world):
-    """The member then reads the catalogue again, for the same tick."""
+    """The member reads the catalogue again after the change of the ring, for
+    the same tick.
+    """
     one = world.scheduler(
         worlds.job(every=60.0, objects=True), name='a', sees=['a', 'b'],
         store=world.shared_store(), catalogues={'poll': ['o-1']})
@@ -241,7 +245,8 @@ def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
 
 
 def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
-    """A catalogue method that hangs from the start delays none of their ticks.
+    """A catalogue method that hangs from the start delays no tick of these
+    objects.
     """
     store = world.shared_store()
     poll = worlds.job(every=600.0, objects=True)
@@ -259,8 +264,9 @@ def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
 
 
 def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
-    """Between its two tenures another member owned the objects. That member
-    may have delisted an object that was missing only briefly.
+    """Between the two tenures of the member, another member owned the objects.
+    That other member may have delisted an object that was missing from the
+    catalogue only briefly.
     """
     store = world.shared_store()
     one = world.scheduler(
@@ -321,8 +327,8 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
 
 def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
         world):
-    """The tick came and passed while the store was unavailable. For some
-    objects it is the newest due tick.
+    """The tick came and passed while the store was unavailable. For objects
+    with a late phase it is still the newest due tick.
     """
     late = [key for key in (f'late-{n}' for n in range(600))
             if 59_000_000 < schedule.phase_us(
@@ -335,7 +341,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
     world.advance(60.4)
     one.queue.come_back()
 
-    # No late scan finds the objects as soon as this.
+    # A late scan would find the objects only later than this.
     world.advance(0.5)
 
     assert late
@@ -391,8 +397,8 @@ class AfterPage:
     {}, {'spread': True}, {'own': True}], ids=['grid', 'spread', 'own'])
 def test_an_object_listed_after_a_scan_and_not_claimed_is_claimed_late(
         world, options, while_scanned):
-    """The owner's catalogue was slow. The owner listed the object, and then
-    lost the store.
+    """The catalogue of the owner was slow. The owner listed the object late,
+    and then lost the store.
     """
     own = options.pop('own', False)
     new = _owned_by('b', spacing=60.0) if own else _owned_by('b')
@@ -464,7 +470,9 @@ def test_two_of_many_look_and_the_others_wait_for_what_they_find(
 
 def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
-    """The catalogue is longer than a page, so a scan compares counts first."""
+    """The catalogue is longer than one page of rows, so a scan compares counts
+    first.
+    """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     objects = [f'o-{n}' for n in range(9)]
     both = world.group('ab', worlds.job(every=60.0, objects=True),
@@ -481,8 +489,8 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
 
 def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
-    """The store's count of claimed objects also has the delisted objects. So
-    the count may seem complete although an object was not claimed.
+    """The store's count of claimed objects includes delisted objects. So the
+    count may seem complete although a listed object was not claimed.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
     parts = ring.Ring(dict.fromkeys('abc', 40))
@@ -512,8 +520,8 @@ class Slow:
 
     :param store: The store of the members.
     :param question: Name of the method.
-    :param held: Function of the call's arguments. It returns True if the
-        answer to this call is delayed.
+    :param held: Function that is called with the arguments of a call. It
+        returns True if the answer to this call is delayed.
     """
 
     def __init__(self, store, monkeypatch, question,
@@ -564,7 +572,7 @@ def arcs_of(asked):
 
 
 def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
-    """The job is due although its owner has no view of the group yet."""
+    """The job comes due although its owner has no view of the group yet."""
     me = world.scheduler(worlds.job(every=60.0, scope=Scope.GROUP), sees=None,
                          store=world.shared_store())
     world.advance(65)
@@ -613,8 +621,8 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
 
 
 def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
-    """With phases, objects are claimed from an older catalogue, too. That
-    catalogue may contain delisted objects.
+    """If the objects have phases, they may be claimed from an older catalogue,
+    which may contain delisted objects.
     """
     store, me = that_lists_two(world)
     walks = slow_to_read(store, monkeypatch)
@@ -679,7 +687,7 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
 
 def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
-    """The object does not wait in the period in which the walk begins, nor in
+    """The object waits neither in the period in which the walk begins, nor in
     the next period.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
@@ -765,7 +773,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
             busy += 1
             assert store.attend({'poll': 60.0}, {})['poll'].checked < (
                 worlds.BEGIN + 600) * schedule.SECOND
-            # The late scan covers the arcs of the other member only.
+            # The late scan covers only the arcs of the other member.
             view = ring.Ring(dict.fromkeys('ab', 40))
             assert {view.owner_at(end) for one in ranges for end in one} <= {
                 'b'}

@@ -194,7 +194,8 @@ def test_a_thread_that_is_free_reads_the_next_catalogue():
     for _ in range(50):
         reading.read()
 
-    # A thread answers shortly before it is idle, so a second one may start.
+    # A thread is not idle until shortly after its answer, so a second thread
+    # may start.
     assert threading.active_count() <= before + 2
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of members, and the members derived from a group's entries."""
+"""Entries of members, and the members that result from the entries of a group.
+"""
 
 import dataclasses
 

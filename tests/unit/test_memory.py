@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Behaviour of the store in memory that its port does not require. The tests
-that all stores must pass are in tests/conformance/.
+"""Behaviour that is specific to the store in memory. The tests that all stores
+must pass are in tests/conformance/.
 """
 
 import random
@@ -96,7 +96,9 @@ def owner():
 # -- fences are derived from ticks
 
 def test_stores_of_two_members_give_fences_that_grow_by_time():
-    """When an object moves, its new owner has no record of earlier claims."""
+    """When an object moves, its new owner has no record of the object's
+    earlier claims.
+    """
     first = Owner().claim_one(TICK)
     second = Owner().claim_one(TICK + 1_000_000)
 
@@ -120,7 +122,9 @@ def test_a_fence_grows_where_an_object_was_given_out_for_ever(owner):
 
 @pytest.mark.parametrize('seed', range(30))
 def test_the_fence_of_an_object_only_grows(seed):
-    """The object has retries, losses and later ticks; the clock steps back."""
+    """The object has retries, lost runs and later ticks, and the clock steps
+    back.
+    """
     chance = random.Random(seed)
     owner = Owner()
     tick, newest, lease, state = TICK, -1, None, 'ended'
@@ -224,7 +228,8 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
         owner.store.sync('poll', [], gone, at=tick)
 
     assert kept(owner.store, str) < 15_000
-    # This also holds for an earlier tick, as after a step back of the clock.
+    # The fence also grows for an earlier tick, as after a step back of the
+    # clock.
     assert owner.claim_one(TICK - MINUTE, '0-0').fence > fences['0-0']
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire format: valid messages are decoded unchanged, others rejected."""
+"""The wire format: a valid message is decoded unchanged, and any other message
+is rejected.
+"""
 
 import copy
 import dataclasses
@@ -406,8 +408,7 @@ def test_decoding_does_not_change_the_message():
 
 
 def test_an_error_does_not_repeat_what_the_message_held():
-    """The error appears in a log, and an untrusted message may have a secret.
-    """
+    """The error is logged, and an untrusted message may contain a secret."""
     with pytest.raises(exceptions.InvalidMessage) as refusal:
         message.decode(an_encoded('run') | {'tick': 'hunter2'})
     assert 'hunter2' not in str(refusal.value)

@@ -17,7 +17,7 @@ BUGS = bugs()
 
 
 def test_each_bug_can_still_be_planted():
-    """The file with the bug in it is valid Python."""
+    """With the bug in it, the file is still valid Python."""
     failed = {}
     for one in BUGS:
         try:
@@ -88,7 +88,8 @@ def test_a_suite_that_judged_nothing_has_caught_nothing(code, output):
 
 
 def test_each_bug_was_caught_by_a_suite_that_it_names():
-    """If a bug is missing, run python -m tests.mutants --only NAME --record.
+    """If a bug is not recorded, run python -m tests.mutants --only NAME
+    --record.
     """
     caught = known.read()
 
@@ -98,7 +99,9 @@ def test_each_bug_was_caught_by_a_suite_that_it_names():
 
 
 def test_what_caught_a_bug_is_there():
-    """If such a test is missing, its whole suite runs for each bug."""
+    """If such a test is missing, the whole suite runs for each bug that the
+    test caught.
+    """
     missing = []
     texts = {}
     for suite, test in sorted(set(known.read().values())):

@@ -128,7 +128,8 @@ def test_the_next_step_runs_where_the_last_one_ended(desk):
 
 @pytest.mark.parametrize('follows', [True, False])
 def test_a_request_for_the_next_step_may_begin_a_run(desk, follows):
-    """Until the answer the worker is busy, and does not release its partition.
+    """Until the answer comes, the worker counts as busy and does not release
+    its partition.
     """
     batch = desk.run('t1')
     assert not desk.grants.busy

@@ -41,7 +41,9 @@ class Post:
 
 @pytest.fixture(params=['short', 'long' * 30])
 def post(request, tmp_path):
-    """Once the path fits into a socket's address, and once it is too long."""
+    """A post in a directory whose path fits into a socket's address, and one
+    in a directory whose path is too long.
+    """
     directory = tmp_path / request.param
     directory.mkdir()
     made = Post(directory)

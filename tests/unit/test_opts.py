@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that contradict each other are rejected, in one line."""
+"""Options that contradict each other are rejected with a one-line error."""
 
 import dataclasses
 

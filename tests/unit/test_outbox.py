@@ -313,7 +313,7 @@ def test_attempts_back_off_to_a_limit(broker):
     broker.trouble = exceptions.BusUnavailable('refused')
     box.put(a_report(0), 'a')
     time.sleep(0.6)
-    # The first retry comes after 0.05 s, the others every 0.1 s.
+    # The first retry comes after 0.05 s, the later ones every 0.1 s.
     assert broker.attempts <= 8
     wait_until(lambda: broker.attempts >= 4)
     broker.trouble = None

@@ -23,7 +23,7 @@ TICK = 60 * SECOND
 
 
 class Store:
-    """A store with one row for each position."""
+    """A store that has one row for each position."""
 
     def __init__(self, positions):
         self._rows = [Row(f'{at}-{n}', at, 0, 0)
@@ -162,7 +162,9 @@ def test_an_object_counts_from_the_first_reading_that_lists_it():
 
 
 def test_readings_that_agree_count_each_by_its_instant():
-    """After a delisting by another process, the store uses a later reading."""
+    """If another process has delisted the object, the store uses a reading
+    later than the delisting.
+    """
     part = part_that_read(reading('a'), *[reading('a', 'b')] * 3)
 
     assert part.listed_at('a') == (0, SECOND, 2 * SECOND, 3 * SECOND)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decorator, the class, and services that call their tasks themselves."""
+"""The decorator, the class, and services that call run_periodic_tasks
+themselves.
+"""
 
 import datetime
 import functools
@@ -212,7 +214,9 @@ class TestTheDecorator:
         assert str(refused.value).startswith(place)
 
     def test_coroutines_and_generators_are_refused(self):
-        """A call runs none of their code, so the job would seem to succeed."""
+        """A call of such a function runs none of its code, so the job would
+        seem to succeed.
+        """
 
         async def coroutine(self, context):
             pass
@@ -716,7 +720,7 @@ class TestRunPeriodicTasks:
     def test_tasks_run_at_the_ticks_of_the_grid_and_never_drift(self):
         tasks = driven(Driven, 1003)
         while tasks.clock.time < at(1060):
-            # A caller that always wakes up slightly late.
+            # The caller always wakes up slightly late.
             tasks.clock.advance(tasks.run_periodic_tasks(None) + 0.25)
         assert [
             (name, int(seconds)) for name, seconds in tasks.ran

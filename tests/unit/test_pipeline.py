@@ -62,8 +62,8 @@ def test_results_are_recorded_where_the_run_was_granted(me):
 
 
 def test_a_result_counts_though_its_batch_was_taken_from_the_worker(me):
-    """The store decides whether a result counts. The scheduler's view does not
-    matter.
+    """The store alone decides whether a result counts, not the view of the
+    scheduler.
     """
     sent(me, 61)
     me.dispatcher.workers_changed('default', [])
@@ -85,7 +85,7 @@ def test_what_is_a_members_own_runs_while_the_store_is_away(me):
 
 
 def test_who_is_not_sure_of_its_view_gives_up_nothing_of_the_store(me):
-    """The store decides about shared claims, so an old view does no harm."""
+    """The store decides on shared claims, so an outdated view does no harm."""
     for topic in 'default', '-':
         me.dispatcher.workers_changed(topic, [])
     sent(me, 61)

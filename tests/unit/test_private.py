@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other users cannot create files in a service's state directory."""
+"""No other user can create files in the state directory of a service."""
 
 import os
 import stat

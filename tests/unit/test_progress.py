@@ -69,7 +69,7 @@ def test_progress_is_reported_while_the_run_goes_on():
     assert [index for index, _ in told] == [0] * len(told)
     values = [value for _, value in told]
     assert values == sorted(values)
-    # At most one report a second, during five seconds.
+    # The run lasts five seconds, and reports at most once a second.
     assert 4 <= len(values) <= 6
 
 
@@ -184,7 +184,8 @@ def test_the_traceback_of_what_failed_for_good_goes_to_the_store():
 
 
 def test_a_thread_that_goes_on_to_its_next_batch_takes_no_progress_along():
-    """A thread saves progress together with the batch and run it belongs to.
+    """A thread saves progress together with the batch and the run that it
+    belongs to.
     """
     began, go, ended = (threading.Event() for _ in range(3))
     over = threading.Event()

@@ -77,7 +77,7 @@ REASONS = [
         waiting(State.CLAIMED, holder=''),
         waiting(State.RUNNING, holder='', until=None))),
     (Reason.NOT_LATE_YET, facts(now=DUE + 50, claim=standing(BEFORE))),
-    # The object is late: this counts from its oldest undecided tick.
+    # The object is late. Its lateness counts from its oldest undecided tick.
     (Reason.NOBODY_CLAIMS, facts(
         now=DUE + 50, claim=standing(BEFORE), undecided=DUE - 20,
         newest=BEFORE)),
@@ -112,7 +112,8 @@ PAST = [
     (past(counts={}), [Reason.NOBODY_CLAIMS]),
     (past(counts={Reason.RAN: 1, Reason.SKIPPED_BY_PAUSE: 0,
                   Reason.LOST: 2}), [Reason.LOST, Reason.RAN]),
-    # The last successful run was before that tick, or there was none.
+    # The last successful run came before that tick, or there was no successful
+    # run.
     (past(counts={Reason.RAN: 3, Reason.SKIPPED_BY_OVERLAP: 1}, served=500),
      [Reason.SKIPPED_BY_OVERLAP]),
     (past(served=None), [Reason.NOBODY_CLAIMS]),

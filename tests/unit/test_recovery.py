@@ -100,7 +100,9 @@ def test_a_search_that_an_operator_requests_ends_with_all_leases(
 
 def test_a_search_in_progress_does_not_answer_a_later_request(
         again, store, queue, hand):
-    """The search may have read the store before the operator changed it."""
+    """The search may have read the store before the operator changed the
+    store.
+    """
     queue.slow = True
     ends = []
     again.take_over()
@@ -141,7 +143,7 @@ def test_retries_are_no_triggered_claims(again, store):
 
 def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
         again, store, clock):
-    """The holder may still run, and be cut off from its group only."""
+    """The holder may still run, and may be cut off only from its group."""
     again.holder_gone('left')
     again.take_over()
     clock.advance(16)
@@ -164,8 +166,8 @@ def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
 
 def test_who_is_gone_is_decided_when_the_store_can_be_reached(
         again, store, queue):
-    """While the store is unreachable, no process can renew its leases, so live
-    holders seem silent, too.
+    """While the store is unreachable, no process can renew its leases, so even
+    live holders seem silent.
     """
     again.holder_gone('new')
     queue.slow = True

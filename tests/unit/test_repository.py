@@ -21,7 +21,7 @@ SOURCES = [*MODULES, *sorted((ROOT / 'tests').rglob('*.py'))]
 
 
 def found_in(paths, find):
-    """Return the files in which *find* finds something, with its findings.
+    """Return the files in which *find* finds a fault, each with the findings.
 
     One test for all files is much faster than a test for each file.
     """
@@ -97,7 +97,9 @@ def test_nobody_reads_the_time_past_the_clock():
 
 
 def test_importing_the_library_picks_no_backend_for_the_process():
-    """Importing one of these modules could commit the process to eventlet."""
+    """An import of one of these modules could fix eventlet as the backend of
+    the process.
+    """
     heavy = ['eventlet', 'oslo_messaging', 'oslo_service', 'sqlalchemy']
     loaded = subprocess.run(
         [sys.executable, '-c',
@@ -110,7 +112,8 @@ def test_importing_the_library_picks_no_backend_for_the_process():
 
 @pytest.mark.parametrize('entry', entry_points(), ids=lambda entry: entry.name)
 def test_an_entry_point_leads_somewhere(entry):
-    # An entry point for pytest names a module, all others a callable.
+    # An entry point for pytest names a module. Every other entry point names a
+    # callable.
     leads = inspect.ismodule if entry.group == 'pytest11' else callable
     assert leads(entry.load())
 

@@ -72,7 +72,7 @@ def test_the_classic_owner_is_kept_at_a_hundred_members_of_40_points():
     ('ü', 0xc03410a5204b21cd - 2**64),
 ])
 def test_the_place_of_an_object_never_changes_with_a_release(id_, position):
-    """Databases contain positions."""
+    """The databases of services contain positions."""
     assert ring.position_of(id_) == position
 
 
@@ -140,7 +140,9 @@ def test_the_order_in_which_members_are_listed_does_not_matter(
 
 @given(st.lists(MEMBERS, min_size=2, max_size=6))
 def test_a_ring_that_was_changed_is_the_ring_that_was_built_anew(history):
-    """Members agree, even if they have seen different changes of the group."""
+    """Members agree on the ring, even if they have seen different changes of
+    the group.
+    """
     changed = ring.Ring(history[0])
     for members in history[1:]:
         changed = changed.changed_to(members)

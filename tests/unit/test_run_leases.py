@@ -31,7 +31,7 @@ TRUST = LEASE * 0.9
 
 
 class Jobs(dict):
-    """Jobs by name, and the number of times that all were examined."""
+    """Jobs by name, and the number of times that all jobs were examined."""
 
     examined = 0
 
@@ -100,7 +100,8 @@ class Desk:
         return anew
 
     def retry_of(self, name='poll'):
-        """Return the claims that wait for their next attempt, once it is due.
+        """Return the claims that wait for their next attempt. Call this once
+        the attempt is due.
         """
         return self.overdue(name)[0].claims
 
@@ -342,7 +343,9 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
 
 
 def test_done_retried_and_dead_of_one_report_are_told_together():
-    """Each outcome is a separate write; the report waits for all three."""
+    """Each kind of outcome is a separate write. The report waits for all three
+    writes.
+    """
     desk = Desk(worlds.job('poll', retries=1))
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)
@@ -397,7 +400,7 @@ def test_a_retry_is_due_after_its_pause_and_not_before():
 
 
 def test_what_failed_together_is_retried_together():
-    """All failed objects get one lease, and not a lease for each object."""
+    """All failed objects get one common lease."""
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0))
     batch = desk.accept(*(f'object-{n}' for n in range(100)))
 
@@ -427,7 +430,9 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
 
 
 def test_of_results_that_were_lost_in_part_the_others_count():
-    """The store returns the objects whose results count, not their number."""
+    """The store returns the objects whose results count, and not only their
+    number.
+    """
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0),
                 worlds.job('tidy'))
     lost = ['a', 'c', 'e']
@@ -549,7 +554,7 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
 
 
 def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
-    """A scheduler has one object of this class for all its workers."""
+    """A scheduler keeps the leases of all its workers in one object."""
     mine = desk.accept('a')
     theirs = desk.accept('b', worker='w2~00c0ffee00c0ffee~1~f1.t1.s10')
 
@@ -566,8 +571,9 @@ def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
     ('~7~f1.t1', True), ('~7~f1.t3', False)])
 def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
         desk, term, holds):
-    """After a gap in its membership a worker has a new tenure and a new holder
-    name, because other members may have taken its leases over.
+    """After a gap in its membership, other members may have taken the worker's
+    leases over. So the worker then has a new tenure and a new name as a
+    holder.
     """
     batch = desk.accept('a')
 
@@ -599,7 +605,9 @@ def test_what_was_taken_from_us_is_not_asked_for_again(desk):
 
 
 def test_trust_ends_before_the_lease_does(desk):
-    """The store's clock may differ, and a run takes some time to start."""
+    """The clock of the store may differ from that of the worker, and a run
+    takes some time to start.
+    """
     batch = desk.accept('a')
 
     desk.clock.advance(TRUST - 0.01)
@@ -657,8 +665,8 @@ def test_a_store_that_is_back_in_time_renews_and_work_goes_on(desk):
 
 
 def test_standing_still_does_not_count_as_silence(desk):
-    """The worker's heartbeats may have arrived, but were not read yet. No
-    other process took the lease over, so the run continues.
+    """The worker's heartbeats may have arrived without having been read yet.
+    No other process has taken the lease over, so the run continues.
     """
     batch = desk.accept('a')
     desk.live(LEASE / 2, batch)

@@ -196,7 +196,7 @@ def readings(zone, day):
 
 @functools.cache
 def expected_ticks(line, zone, day):
-    """The expected ticks: compare each minute of four days with *line*."""
+    """The expected ticks: each minute of four days that matches *line*."""
     seen = readings(zone, day)
     all_hours = line.split()[1] in ('*', '0-23')
     expected = set()

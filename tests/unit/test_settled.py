@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shared store records decisions without a claim. So the history has one
-outcome for each tick of each object.
+"""A shared store also records decisions that make no claim. So the history has
+one outcome for each tick of each object.
 """
 
 import collections
@@ -114,7 +114,9 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
 
 
 def test_what_a_late_claim_passes_over_is_taken_down(world, store):
-    """The owner may handle a tick only after a later tick was claimed."""
+    """An owner that is late may handle a tick after a later tick of the object
+    was claimed.
+    """
     poll = job(every=10.0, objects=True)
     both = world.group('mn', poll, store=store, catalogues={
         'poll': [f'o-{n}' for n in range(8)]})
@@ -297,8 +299,8 @@ def test_what_others_ran_meanwhile_was_not_missed(world, store):
 
 
 def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
-    """A scheduler may die while it catches up. Its successor then finds the
-    object running.
+    """A scheduler may die while it catches up with missed ticks. Its successor
+    then finds the object still running.
     """
     poll = job(every=10.0, objects=True,
                misfire=schedule.Misfire.ALL)
@@ -381,7 +383,8 @@ def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
     stands = other if owner is one else one
     assert owner.ticks() == [10.0]
 
-    # The run ends while the owner is stopped, so it does not start the next.
+    # The run ends while the owner is stopped, so the owner does not start the
+    # next run.
     world.schedulers.remove(owner)
     world.advance(7)
     store.finish('poll', owner.bus.batches[0].tick, ['a'],
@@ -432,7 +435,8 @@ def test_what_was_missed_before_a_pause_is_taken_down_with_it(
     first = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(12)
     world.schedulers.remove(first)
-    # Time passes only while a scheduler runs, so run one of another job.
+    # Time passes only while a scheduler runs, so run a scheduler of another
+    # job.
     world.scheduler(job('tidy', every=60.0), name='o', store=store)
     world.advance(22)
     admin.pause('poll', by='me@here', why='disks are full')

@@ -2,7 +2,7 @@
 """The election of the active worker, in virtual time.
 
 The world is a store with one row, a group, and workers that act in turn. At
-any moment a worker may freeze, lose the store or its membership, or die.
+any moment a worker may freeze or die, or may lose the store or its membership.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from distperiodic.core.standby import Standing
 from distperiodic.core.standby import is_preferred
 
 LEASE = 10.0
-#: Seconds between two turns of a worker.
+#: Seconds between two steps of a worker.
 TURN = 0.25
 
 
@@ -59,7 +59,7 @@ class Worker:
         self.me = Member(identity, f'{next(world.numbers):016x}', 1)
         self.election = Election(self.me, lease=LEASE, preferred=preferred)
         self.frozen = self.cut_off = self.busy = False
-        #: The worker's request that waits for the store, or None.
+        #: The request with which the worker waits for the store, or None.
         self.waiting = None
         self.away = False
 
@@ -97,7 +97,7 @@ class World:
         self.row = Row()
         self.numbers = itertools.count(1)
         self.workers = []
-        #: For each process the time from which it counts as out of its group.
+        #: For each process, the time from which it counts as out of its group.
         self.gone = {}
 
     def add(self, identity, **options):
@@ -161,7 +161,7 @@ def test_a_dead_worker_is_replaced_within_the_session_timeout_and_1_s(world):
 
 
 def test_nobody_takes_over_while_the_heartbeat_arrives(world):
-    """The active worker is out of its group, but it reaches the store."""
+    """The active worker is out of its group, but can reach the store."""
     first, _ = world.add('h:0'), world.add('h:1')
     world.run(20)
     first.cut_off = True

@@ -205,7 +205,9 @@ def test_to_release_the_partition_is_not_to_lose_it(desk):
 
 @pytest.mark.parametrize('worker', ['', OTHER])
 def test_a_worker_notices_two_changes_of_the_row_at_one_look(desk, worker):
-    """The row shows that another worker took over, and possibly released."""
+    """The row shows that another worker took over, and possibly released the
+    partition again.
+    """
     desk.live(1)
     desk.busy = True
     desk.row.standing = Standing(worker, 3, 0.0, '')

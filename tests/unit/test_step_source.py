@@ -43,7 +43,9 @@ class Steps:
 
 
 class Store:
-    """A queue of calls to a store, which answers when the test asks it to."""
+    """A queue of calls to a store. The calls are answered when the test
+    demands it.
+    """
 
     def __init__(self):
         self.steps = Steps()

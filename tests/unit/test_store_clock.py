@@ -89,8 +89,9 @@ class Connecting(Slow):
 
 
 def test_the_time_that_a_connection_takes_does_not_count(world, store):
-    """The store reads its clock after connecting. So the time for connecting
-    lies before the reading, and must not be split in half.
+    """To estimate when the store read its clock, a member halves the duration
+    of a call. The time for a connection lies entirely before the reading, so
+    it must not be a part of this duration.
     """
     time = store_clock.StoreClock(
         world.clock, Connecting(world, store, 0.4), lambda: None)
@@ -103,7 +104,7 @@ def test_the_time_that_a_connection_takes_does_not_count(world, store):
 @pytest.mark.parametrize('seconds', [-3600, 3600])
 def test_a_wall_clock_that_is_set_has_the_store_looked_at(
         world, store, seconds):
-    """The clock that was set may also be the clock of the store."""
+    """The wall clock that was set may also be the clock of the store."""
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()

@@ -15,12 +15,12 @@ from tests.logged import events
 from tests.logged import lines
 from tests.waiting import wait_until
 
-#: Time limit in seconds for all operations that do not block.
+#: Time limit in seconds for each operation that must not block.
 SOON = 10.0
 
 
 class Store:
-    """A store that records its calls; the test makes it unavailable."""
+    """A store that records its calls. The test can make it unavailable."""
 
     def __init__(self):
         self.calls = []
@@ -287,7 +287,7 @@ def test_pauses_grow_while_the_store_is_away(store, monkeypatch):
     class Noted(threading.Event):
         def wait(self, seconds=None):
             if seconds is None:
-                # Thread.start() waits like this. It is not a pause.
+                # This is the wait in Thread.start(), not a pause.
                 return super().wait()
             pauses.append(seconds)
             if len(pauses) == 5:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of the client for tasks, on the embedded default."""
+"""Arguments of the task client, with the embedded default store."""
 
 import contextlib
 import datetime
@@ -140,7 +140,7 @@ def test_a_task_may_start_at_any_instant_of_a_datetime(client, at):
 
 
 def test_a_stored_start_outside_the_range_of_datetimes_is_shown(conf, client):
-    """An earlier release accepted such starts."""
+    """An earlier release accepted starts outside this range."""
     late, early = (client.submit('m.ok', at=at) for at in (LAST, FIRST))
     engine = database.make_engine(opts.settings(conf).connection)
     with engine.begin() as connection:

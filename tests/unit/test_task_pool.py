@@ -132,7 +132,8 @@ def command(tmp_path, capsys, monkeypatch, logging_as_it_was):
 
 @pytest.fixture
 def pool(command):
-    """A pool with three tasks: one is free, one assigned, one done."""
+    """A pool with three tasks: one is free, one is assigned, and one is done.
+    """
     made = command.dispenser('documents')
     made.recreate_task_pool({1: 2.5, '1': 3, 'a': 1})
     made.tasks_done('ann', made.assign_tasks(1, 'ann'))

@@ -27,7 +27,7 @@ def examples():
             if name.startswith('test_')}
 
 
-# With this, pytest collects the page's tests as tests of this file.
+# This makes pytest collect the page's tests as tests of this file.
 globals().update(examples())
 
 

@@ -262,8 +262,7 @@ def test_a_waiting_tick_waits_for_the_retries_too(world):
 
 
 def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
-    """The scheduler that runs the retry is not the one that knows the waiting
-    tick.
+    """One scheduler runs the retry. Another scheduler knows the waiting tick.
     """
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
                objects=True)
@@ -378,7 +377,8 @@ def ran_at(me, name):
 
 
 def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
-    """A member must read the rows to find the objects that are new."""
+    """A member must read the rows of a job to find the objects that are new.
+    """
     me = world.scheduler(
         job(every=3600.0, objects=True, run_immediately=True), sees=None,
         catalogues={'poll': ['a']})
@@ -399,7 +399,8 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
 
 
 def test_while_the_store_is_away_nothing_is_looked_at_in_vain(world):
-    """Ticks that come due meanwhile run as soon as the store is back."""
+    """Ticks that come due during the outage run as soon as the store is back.
+    """
     me = world.scheduler(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),
@@ -458,7 +459,8 @@ def test_the_next_tick_does_not_wait_for_a_catalogue_that_raised(world):
 
 
 def test_a_first_run_waits_for_its_catalogue(world):
-    """A first run is not on the grid, so no misfire policy gives it up."""
+    """A first run is not a tick of the grid, so no misfire policy gives it up.
+    """
     me = world.scheduler(
         job('poll', every=86400.0, objects=True, run_immediately=True),
         catalogues={'poll': RuntimeError('no database')})
@@ -479,7 +481,7 @@ def test_a_catalogue_that_raised_is_read_though_the_clock_was_set_back(world):
     world.advance(120)
 
     assert len(me.reader.asked) > before
-    # The first tick runs late, because the read of the catalogue had failed.
+    # The first tick runs late, because a read of the catalogue failed.
     assert me.ticks() == [1800, 1860, 1920]
 
 
@@ -614,8 +616,8 @@ def test_a_listing_of_a_paused_job_is_skipped_at_once(world):
 
 def test_a_phase_that_came_while_nobody_was_there_is_due_all_through_a_night(
         world):
-    """The objects are next due in the long period that begins with the last
-    tick of the night.
+    """The next due time of the objects is in the long period that begins with
+    the last tick of the night.
     """
     store, catalogues = world.shared_store(), {'poll': ids(20)}
     poll = job(cron='0,30 1-3 * * *', objects=True, spread=True)
@@ -857,7 +859,7 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
     me.reader.given['poll'] = ids(300)
     world.advance(58.9)
 
-    # Objects that were due while b still owned them are missing.
+    # The objects that came due while b still owned them are missing.
     ran = collections.Counter(s.object for s in me.starts if s.tick == 60)
     assert set(ran.values()) == {1}
     assert 290 <= len(ran) <= 300
@@ -866,8 +868,8 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
 def test_an_object_counts_from_a_read_during_which_the_ring_changes(
         world, partial):
-    """If the object counted from a later read, the ticks since that read would
-    be given up without a record.
+    """If the object counted only from a later read, the ticks before that read
+    would be given up without a record.
     """
     me = world.scheduler(
         job(every=60.0, objects=True, misfire='all'), name='a', sees='ab',
@@ -1304,7 +1306,9 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back(world):
 # -- each claim has an outcome, and memory does not grow
 
 def test_a_long_life_leaves_nothing_behind(world):
-    """Objects come and go; the memory depends on the current objects only."""
+    """Objects come and go. The memory that is used depends only on the current
+    objects.
+    """
     me = world.scheduler(
         job('churn', every=1.0, objects=True),
         job('own', every=1.0, objects=True),
@@ -1321,7 +1325,7 @@ def test_a_long_life_leaves_nothing_behind(world):
             first = kept(me.ticker, object)
 
     assert kept(me.store, str) <= 12_000
-    # Each turn has 1,100 objects.
+    # Each of the 40 turns has 1,100 new objects.
     assert kept(me.ticker, object) <= first + 10 < 3_000
     assert len(me.bus.open) == 0
     me.assert_accounted_for()

@@ -76,7 +76,7 @@ class Bench:
             self.shop.watch()
 
     def told(self, batch):
-        """The outcome of each object of *batch*, by its index.
+        """The outcome of each object of *batch*, by the index of the object.
 
         Assert that no object has two outcomes.
         """
@@ -318,7 +318,7 @@ class Hanging:
     def __init__(self, others=lambda: None):
         self.until, self._began = threading.Event(), threading.Event()
         self._others = others
-        #: For each object the context of its run.
+        #: For each object, the context of its run.
         self.seen = {}
 
     def __call__(self, context, key):
@@ -392,7 +392,8 @@ def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
 
 
 def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
-    """The handler ends when its timeout is checked; the run has one outcome.
+    """The handler ends at the moment when its timeout is checked. The run
+    still has exactly one outcome.
     """
     for _ in range(200):
         handler = Hanging()
@@ -510,7 +511,9 @@ def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
 
 
 def test_what_is_offered_to_other_threads_is_offered_once():
-    """The other threads could hang as well."""
+    """If the work were offered more than once, it could make those other
+    threads hang as well.
+    """
     handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
@@ -562,7 +565,7 @@ def test_results_do_not_wait_for_a_run_that_takes_long():
 
 
 def test_handlers_are_told_when_nobody_waits_for_them_any_more():
-    """Handlers with and without a timeout learn this."""
+    """Handlers with a timeout and handlers without a timeout learn this."""
     for options in ({}, {'timeout': 100.0}):
         handler = Hanging()
         bench = Bench((objects_job(**options), handler))
@@ -723,7 +726,9 @@ def test_a_sign_of_life_is_given_for_each_batch_that_is_here():
 
 @pytest.mark.parametrize('seed', range(4))
 def test_under_contention_each_object_is_reported_exactly_once(seed):
-    """With real threads, failing handlers, and batches returned meanwhile."""
+    """The threads are real, some handlers fail, and batches are returned at
+    the same time.
+    """
     chance = random.Random(seed)
     pool = Pool(chance.randint(1, 8), f'shop-{seed}')
     ran = collections.Counter()

@@ -29,7 +29,8 @@ DEFINITIONS = st.lists(st.booleans(), min_size=1, max_size=6).map(
 
 
 def follow(definition, outcomes, cancelled_after=None):
-    """Run the state machine; return the steps in order, and the last position.
+    """Run the state machine. Return the commands in the order in which they
+    ran, and the last position.
 
     :param outcomes: Outcomes of the commands, in the order in which they run.
         Further commands end with DONE.
@@ -53,7 +54,9 @@ def follow(definition, outcomes, cancelled_after=None):
 
 
 def expected(definition, outcomes, cancelled_after=None):
-    """Return the same result, computed as the documentation describes it."""
+    """Return the result of :func:`follow`, computed as the documentation
+    describes it.
+    """
     ran, outcomes = [], list(outcomes)
 
     def outcome():
@@ -262,7 +265,7 @@ def test_an_invalid_file_is_refused_with_line_and_column(
 
 
 def test_json_is_read_as_json(tmp_path):
-    """A YAML parser would read these numbers and escapes differently."""
+    """A YAML parser would interpret these numbers and escapes differently."""
     path = tmp_path / 'F.JSON'
     path.write_text(
         '\ufeff{"\\ud83d\\ude00": [{"normal": {"module": "m", '

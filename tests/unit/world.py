@@ -64,7 +64,7 @@ class Clock(FrozenClock):
 
 
 def seconds_of(instant):
-    """*instant* in seconds since the world began."""
+    """Return *instant* in seconds since the world began."""
     return (instant - BEGIN * schedule.SECOND) / schedule.SECOND
 
 
@@ -299,7 +299,7 @@ class Scheduler:
         self._put(events.Unsent(batch, reason))
 
     def answer(self):
-        """Let all catalogue methods return, except those that hang."""
+        """Let all catalogue methods return, except those that must hang."""
         for asked in [*self.reader.asked]:
             if not asked.answered and (
                     self.reader.given[asked.job.name] is not ...):
@@ -309,7 +309,9 @@ class Scheduler:
                     self.reader.reading(asked.job, asked.arcs)))
 
     def step(self):
-        """Do one turn of the service's loop; return seconds until the next."""
+        """Do one iteration of the service's loop. Return the seconds until the
+        next one.
+        """
         pause = self.flow.run_due()
         self.answer()
         while self.finishes and self.bus.open:
@@ -379,7 +381,9 @@ class World:
                 self.show(scheduler, names)
 
     def distrust(self, scheduler):
-        """Make the view of *scheduler* unknown: it may be out of its group."""
+        """Make the view of *scheduler* unknown, as if the scheduler might be
+        out of its group.
+        """
         self._trust_until(scheduler, 0.0)
 
     def trust(self, scheduler):
@@ -414,7 +418,8 @@ class World:
             self.clock.advance(max(_LEAST, min(wakes) - now))
 
     def turn(self, takes):
-        """Let each scheduler do its due work; this takes *takes* seconds each.
+        """Let each scheduler do its due work, which takes *takes* seconds for
+        each scheduler.
         """
         for scheduler in self.schedulers:
             scheduler.step()

@@ -16,8 +16,8 @@ LOG = log.getLogger(__name__)
 class Node:
     """A node of the inventory.
 
-    :param spacing: Seconds between two polls, for a node that is polled less
-        often than the others.
+    :param spacing: Seconds between two polls, for a node that is not polled as
+        often as the others.
     """
 
     def __init__(self, name, spacing=None):
@@ -47,7 +47,7 @@ class NodeTasks(PeriodicTasks):
 
     @periodic_task(spacing=4, objects='nodes', timeout=30, retries=2)
     def poll(self, context, node):
-        """Poll one node, once per tick, in any one process."""
+        """Poll one node. Each node is polled once per tick, in any process."""
         LOG.info('polled: node=%s tick=%s', node, context.tick.isoformat())
 
     @periodic_task(cron='0 2 * * *', timezone='Europe/Berlin',
@@ -62,7 +62,7 @@ class NodeTasks(PeriodicTasks):
 
     @periodic_task(spacing=4, scope='group')
     def report(self, context):
-        """Report the number of nodes, once per tick, on one process."""
+        """Report the number of nodes, once per tick, in one process."""
         LOG.info('reported: nodes=%d tick=%s', len(self._inventory()),
                  context.tick.isoformat())
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nodewatch-worker: runs the work that the conductors send.
 
-It is needed only with ``[distperiodic] dispatcher = messaging``.
+This command is needed only with ``[distperiodic] dispatcher = messaging``.
 """
 
 import sys
