@@ -2,8 +2,8 @@
 """Loading of :class:`~distperiodic.periodic.PeriodicTasks` classes by name.
 
 The name comes from the command line or from an option. This module imports
-other modules only when it needs them, so that commands which load no class
-start fast.
+``periodic`` and the module of the class only when it loads a class, so that
+other commands start fast.
 """
 
 import importlib

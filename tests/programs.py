@@ -5,7 +5,7 @@ processes::
     launcher ──┬── child, which does the work
                └── child
 
-Three modules start processes in other ways. The kernel ends the servers of
+Some modules start processes in other ways, for example: the kernel ends the servers of
 :mod:`tests.services` when the test run ends. The processes of
 :mod:`tests.members` talk over pipes. The demo belongs to the product.
 """

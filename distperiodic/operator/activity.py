@@ -157,7 +157,8 @@ class Activity:
     def recent_holders(self, since: int) -> dict[str, int]:
         """Return the newest tick of each member in the recent history.
 
-        :param since: First tick, in microseconds.
+        :param since: The earliest tick to return, in microseconds since the
+            epoch.
         """
         names = self.group.names()
         return {row.member: row.tick for row in self.group.rows(

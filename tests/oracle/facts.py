@@ -44,7 +44,7 @@ class Skip(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A change of an object's entry in its catalogue."""
+    """A change to an object's entry in the catalogue of its job."""
 
     at: int
     #: True if the catalogue lists the object after the change.

@@ -167,7 +167,7 @@ def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
 
 
 def test_the_objects_of_a_paused_job_are_skipped():
-    """The ticks that the objects missed before count as misfires."""
+    """Earlier ticks that the objects missed are skipped as misfires."""
     desk = Desk(status={'paused': 'night'})
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])

@@ -341,7 +341,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
     world.advance(60.4)
     one.queue.come_back()
 
-    # A late scan would find the objects only later than this.
+    # No late scan would find the objects within this time.
     world.advance(0.5)
 
     assert late

@@ -59,7 +59,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     :meth:`distperiodic.ports.ClaimStore.claim`.
 
     :param min_watermark: Objects with an earlier watermark are not claimed,
-        but returned as behind.
+        and their rows are returned in ``behind``.
     :param min_since: If an object was listed before this instant, and its
         watermark is before the instant at which it was listed, the object is
         not claimed, but returned as behind.

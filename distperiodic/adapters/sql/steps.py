@@ -140,8 +140,8 @@ class SqlSteps:
                    ) -> list[Lease]:
         """Take steps in one transaction.
 
-        :param idle: Set to which this method adds the queues of *tasks* that
-            have no head.
+        :param idle: Set to which this method adds each queue of a task of
+            *tasks* if the queue has no head.
         """
         numbers = {name: self._numbers.of(name)
                    for name, room in jobs.items() if room > 0}

@@ -224,7 +224,8 @@ class SqlTaskPool:
                 round(done_retention * 1e6)))
 
     def _occupy(self, connection: sa.Connection) -> int:
-        """Change the row of the pool, so that other recreations wait.
+        """Lock the row of the pool by changing it, so that concurrent calls of
+        :meth:`recreate` wait.
 
         :returns: the number of the pool, which is created if it is missing.
         """

@@ -123,7 +123,8 @@ class Part:
         #: The newest tick of the job that this member has started. Until it
         #: has started one, the instant up to which it starts no ticks.
         self.last_tick = last_tick
-        #: The last reading. None means that the catalogue was not read yet.
+        #: The last reading. None means that the catalogue has not
+        #: been read yet.
         self.reading = reading
         #: Number of objects that left the catalogue since the newest tick.
         #: That tick may already have been decided for these objects. None

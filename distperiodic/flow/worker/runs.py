@@ -11,7 +11,7 @@ returns, but at the latest after the duration of a lease. Until then, neither
 the retry or rollback of the step nor the next task of its queue begins.
 
 A batch that was delivered before is dropped. A batch is refused if its job is
-unknown, or if the worker is draining when it arrives. Before each run, the
+unknown, or if the worker is draining when the batch arrives. Before each run, the
 worker checks whether it may still start the run, because another process may
 have taken over the run while the batch waited.
 
