@@ -5,9 +5,9 @@ processes::
     launcher ──┬── child, which does the work
                └── child
 
-Some modules start processes in other ways, for example: the kernel ends the servers of
-:mod:`tests.services` when the test run ends. The processes of
-:mod:`tests.members` talk over pipes. The demo belongs to the product.
+Other modules start processes in their own ways. For example, the servers of
+:mod:`tests.services` are ended by the kernel at the end of the test run, and
+the processes of :mod:`tests.members` talk over pipes.
 """
 
 import contextlib

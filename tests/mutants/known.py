@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """For each bug, the test that caught it before.
 
-This test is tried first, because a whole suite takes a long time. If it no longer
-catches the bug, all suites of the bug are tried, as for a new bug.
+This test is tried first, because a whole suite takes a long time. If it no
+longer catches the bug, all suites of the bug are tried, as for a new bug.
 
 Each line of ``caught.csv`` has a bug, a suite, and a test or seed of the
 suite.

@@ -11,9 +11,9 @@ returns, but at the latest after the duration of a lease. Until then, neither
 the retry or rollback of the step nor the next task of its queue begins.
 
 A batch that was delivered before is dropped. A batch is refused if its job is
-unknown, or if the worker is draining when the batch arrives. Before each run, the
-worker checks whether it may still start the run, because another process may
-have taken over the run while the batch waited.
+unknown, or if the worker is draining when the batch arrives. Before each run,
+the worker checks whether it may still start the run, because another process
+may have taken over the run while the batch waited.
 
 The worker keeps its batches by job. A thread takes a part of a batch, a
 chunk, and runs its objects one after the other::
