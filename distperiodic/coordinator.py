@@ -425,10 +425,10 @@ class HashRing(Coordinator):
         if not self.backend_url:
             return self.member_id
         ring = self.ring_view().ring
-        if not ring.members:
+        if not len(ring):
             raise exceptions.ViewUnknown(
-                f'group {self.group_id!r} has no members, so {key!r} is '
-                'unowned')
+                f'group {self.group_id!r} has no members on the ring, so '
+                f'{key!r} is unowned')
         return ring.owner_of(key)
 
     def owns(self, obj: Any) -> bool:

@@ -43,9 +43,9 @@ class _OfMembers(of_tasks.OfTasks):
             group, settings = ring_cmd.group_of(self, parsed)
         except exceptions.CoordinationUnavailable as exc:
             return _Servers(None, configured.one_line(exc))
-        if not group.ring.members:
+        if not len(group.ring):
             return _Servers(
-                None, f'group {settings.group!r} has no scheduler')
+                None, f'group {settings.group!r} has no scheduler on the ring')
         return _Servers(group.ring, '')
 
 

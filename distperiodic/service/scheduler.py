@@ -359,7 +359,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._settings.group)
         except exceptions.ViewUnknown:
             view = None
-        ours = [task for task in tasks if not view or not view.ring.members
+        ours = [task for task in tasks if not view or not len(view.ring)
                 or view.ring.owner_of(ring_key(task)) == self._member_id]
         if ours:
             self._inbox.put(events.Submitted(ours))

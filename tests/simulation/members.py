@@ -199,7 +199,7 @@ class Scheduler(_Member):
         task.
         """
         view = self.views.get(self.group)
-        if view is None or not view.members or (
+        if view is None or not view.ring or (
                 view.ring.owner_of(task) == self.identity):
             self._events.append(events.Submitted([task]))
 

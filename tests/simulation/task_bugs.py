@@ -252,8 +252,7 @@ class LossesForgotten(_TaskBug):
 
     def steps(self, kind):
         class Steps(kind):
-            def lost(self, tx: Transaction, number, claims, lease, old_lease,
-                     keys):
+            def lost(self, tx: Transaction, claims, lease, old, keys):
                 return claims
         return super().steps(Steps)
 

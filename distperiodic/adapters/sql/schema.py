@@ -40,10 +40,10 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # number in the same database.
 _LOCK = 0x64697374
 
-# MySQL's error codes for a step that another process has completed: the table,
-# the column or the index already exists, or the column or the index to drop
-# does not exist.
-_STEP_DONE = frozenset({1050, 1060, 1061, 1091})
+# MySQL's error codes for a step that another process has completed, or is just
+# taking: the table, the column or the index already exists, or the column or
+# the index to drop does not exist, or the table is being altered.
+_STEP_DONE = frozenset({1050, 1060, 1061, 1091, 1684})
 # Number of attempts while another process creates the tables, and seconds
 # between two attempts.
 _ATTEMPTS, _PAUSE = 20, 0.5
@@ -181,7 +181,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
 
 
 def _step_done(exc: BaseException | None) -> bool:
-    """Return whether MySQL reported a step that another process completed."""
+    """Return whether MySQL reported a step of another process."""
     orig = getattr(exc, 'orig', None)
     return orig is not None and not _STEP_DONE.isdisjoint(orig.args[:1])
 

@@ -139,7 +139,8 @@ class LateClaimer:
     def _rank(self, name: str, view: View) -> int:
         """Return this member's index in the order of the scanning members."""
         members = sorted(view.ring.members)
-        first = members.index(view.ring.owner_of(name))
+        # If no member has points, all of them are drained or stopping.
+        first = members.index(view.ring.owner_of(name)) if view.ring else 0
         return (members.index(self._identity) - first) % len(members)
 
     def _count(self, part: Part, tick: Instant, scan: ports.Checked,

@@ -327,7 +327,7 @@ class SharedListing(Listing):
         def received(rows: list[Row]) -> None:
             # Leave out objects that have other owners now. These owners
             # compare the objects with their own readings.
-            own_rows = [row for row in rows if part.ring is not None
+            own_rows = [row for row in rows if part.ring
                         and part.ring.owner_at(row.position) == self._identity]
             self._claimer.give_up_delisted(job, own_rows, at)
             self._sync(job, [], [row.object for row in own_rows], at)

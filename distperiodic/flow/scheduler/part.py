@@ -153,7 +153,8 @@ class Part:
     def owns(self, view: View | None, identity: str,
              position: int) -> bool:
         return self.per_member or (
-            view is not None and view.ring.owner_at(position) == identity)
+            view is not None and len(view.ring) > 0
+            and view.ring.owner_at(position) == identity)
 
     def ids(self, view: View | None, identity: str) -> list[str]:
         """Return this member's objects that follow the job's schedule.
