@@ -528,6 +528,16 @@ def test_an_observer_of_a_group_of_nobody_says_so(made):
         observer.get_owner('a')
 
 
+def test_an_observer_of_a_group_whose_members_are_all_drained_says_so(made):
+    observer = coordinator.HashRing(URL, GROUP, observe=True)
+    observer.start()
+    made[0].tell(GROUP, dict.fromkeys(OTHERS, 0), me=False)
+
+    with pytest.raises(exceptions.ViewUnknown, match='on the ring'):
+        observer.get_owner('a')
+    assert observer.get_subset(['a', 'b']) == []
+
+
 def test_an_observer_that_hears_nothing_does_not_know(made):
     observer = coordinator.HashRing(URL, GROUP, observe=True)
     observer.start()

@@ -233,3 +233,11 @@ def test_the_last_two_readings_count_while_nothing_is_walked():
         part.read(reading('a', f'b-{at}'), at * SECOND)
 
     assert part.listed_at('a')[0] == 2 * SECOND
+
+
+def test_nothing_is_owned_while_all_members_are_drained_or_stopping():
+    part = Part(job(objects=True), 0, None)
+    view = member.View(
+        'group', (), ring.Ring({'a': 0, 'b': 0}), 1, 0.0, None, 0.0)
+
+    assert not part.owns(view, 'a', 0)
