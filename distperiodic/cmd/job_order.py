@@ -5,6 +5,7 @@ With a store, the command is written there first, so that it outlives the
 processes. Without a store, the schedulers receive the command over the bus.
 """
 
+import abc
 import argparse
 import contextlib
 from typing import TYPE_CHECKING
@@ -53,17 +54,17 @@ class JobOrder(of_members.OfMembers, awaiting.Awaiting, acting.Acting,
             return self.write(parsed)
         return self._send(parsed, settings)
 
+    @abc.abstractmethod
     def write(self, parsed: argparse.Namespace) -> int:
         """Write the command to the store, and return the exit code."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def arguments(self, parsed: argparse.Namespace,
                   settings: 'opts.Settings') -> dict[str, Any]:
         """Return the arguments of the command, for a group without a store.
 
         :raises ConfigError: The command needs a store.
         """
-        raise NotImplementedError
 
     def _send(self, parsed: argparse.Namespace,
               settings: 'opts.Settings') -> int:
@@ -156,13 +157,13 @@ class JobsOrder(JobOrder):
             hint(self.verb)
             return self.await_schedulers(members, schedulers, records, parsed)
 
+    @abc.abstractmethod
     def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
                parsed: argparse.Namespace) -> str:
         """Change a job in the store, and return the text to print.
 
         :param record: Record of this action.
         """
-        raise NotImplementedError
 
     def select(self, parsed: argparse.Namespace, group: 'GroupReader',
                members: 'list[MemberRow]') -> 'list[Job]':

@@ -34,7 +34,7 @@ _SWEEPS = 5
 _TEXTS = {
     Lack.NO_SCHEDULER: 'no live {}', Lack.NO_WORKER: 'no live {}',
     Lack.NO_COMMAND: 'no live {} has it',
-    Lack.DRAINED: 'each live {} that may have it is drained'}
+    Lack.DRAINED: 'all live {}s that may have it are drained'}
 
 
 def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':

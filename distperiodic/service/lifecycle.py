@@ -314,17 +314,8 @@ class Lifecycle(ServiceBase):
     def status(self) -> dict[str, Any]:
         """Return the state of this process for a health check.
 
-        The result can be written as JSON. ``member`` is the name of this
-        process. ``healthy`` is false while the process is not certain of its
-        membership, cannot reach its store, is stalled, or does not run.
-        ``problem`` then gives the reason in one line. ``pools`` describes the
-        pool of each partition: ``size`` is the maximum number of threads,
-        ``busy`` the number of threads that run a handler, ``hanging`` the
-        number of threads that were replaced because their handlers did not
-        return in time, and ``queued`` the number of objects that wait for a
-        thread. ``tasks`` gives, by status, the number of tasks that this
-        process has recorded as ended or stuck since it started. This key is
-        missing if the service has no commands or no store.
+        The result has the keys that schedulers and workers have in common; see
+        :meth:`.SchedulerService.status`.
         """
         problem: object = self._problem
         healthy = self._started.is_set() and not self._ended.is_set()

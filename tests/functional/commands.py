@@ -17,7 +17,8 @@ from tests.functional import preloaded
 from tests.programs import ROOT
 
 ENVIRONMENT = {
-    **os.environ,
+    # tox sets COLUMNS, and narrow tables leave out columns.
+    **{name: value for name, value in os.environ.items() if name != 'COLUMNS'},
     'PYTHONPATH': os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])}
 #: Command that starts a program with the default action for SIGINT. Otherwise

@@ -603,7 +603,7 @@ def test_a_server_away_for_a_while_is_found_soon_after_it_is_back(
 
     fragile.start()
     back = time.monotonic()
-    wait_until(lambda: knows(one, 'a'), 5, 'it was not found')
+    wait_until(lambda: knows(one, 'a'), 3.5, 'it was not found')
 
     figure('the server is back after 7 s, it is found after',
            time.monotonic() - back)

@@ -368,7 +368,7 @@ def test_a_step_that_was_lost_again_and_again_is_shown_with_its_runs(desk):
     assert (command['attempts'], command['losses'], command['worker']) == (
         MOST_LOSSES + 1, MOST_LOSSES + 1, 'host-1:2')
     assert found['started_at'] <= command['started_at'] < command['ended_at']
-    assert re.search(r'\| 6, 6 lost +\|',
+    assert re.search(r'\| 6, 6 lost +\| .* host-1:2 ',
                      desk.place.show('task', 'show', task))
 
 
