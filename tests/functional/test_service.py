@@ -138,7 +138,7 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
                      and time.time() - r.at < 0.3],
             10, 'the member began nothing')
         goes.terminate()
-        group.wait_members(1, timeout=3)
+        group.wait_members(1, timeout=2)
         # If a member left the group during its runs, other members could run
         # the same objects again.
         assert pairs('start') == pairs('end')
