@@ -849,7 +849,8 @@ def test_a_module_without_a_live_worker_is_told(group):
     task = group.submit('three')
     group.client.submit('single', {}, queue='q')
     assert show(task)['reason'] == 'no scheduler'
-    assert re.fullmatch("unknown: group '.*' has no scheduler", member('q'))
+    assert re.fullmatch(
+        "unknown: group '.*' has no scheduler on the ring", member('q'))
     assert modules_of_doctor()['result'] == 'warn'
 
     group.start('scheduler')
