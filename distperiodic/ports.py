@@ -434,8 +434,8 @@ class ClaimStore(Protocol):
               lease: str, holder: str, seconds: float, supersede: bool,
               include_new: bool = True, previous_tick: int | None = None,
               max_attempts: int = UNBOUNDED, rule: str = '',
-              schedule: str = '', due_at: int | None = None,
-              until: int | None = None,
+              schedule: str = '', schedule_since: int | None = None,
+              due_at: int | None = None, until: int | None = None,
               listing_is_tick: bool = False) -> Claimed:
         """Claim all *objects* whose watermark is before *tick*.
 
@@ -474,6 +474,10 @@ class ClaimStore(Protocol):
         :param schedule: Text of the job's schedule as the caller knows it. If
             another schedule is in force, no object is claimed. Empty disables
             the check.
+        :param schedule_since: Instant since which *schedule* has been in force
+            as the caller knows it, in microseconds since the epoch. If another
+            schedule was in force after this instant, no object is claimed.
+            None disables the check.
         :param due_at: Instant at which the last of *objects* is due for the
             tick, in microseconds since the epoch. None means *tick*.
         :param until: Last instant at which the tick may be claimed, in
@@ -610,7 +614,8 @@ class ClaimStore(Protocol):
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '', due_at: int | None = None) -> int:
+             schedule: str = '', schedule_since: int | None = None,
+             due_at: int | None = None) -> int:
         """Record that *objects* do not run for *tick*, without a claim.
 
         No process can claim these objects for this tick afterwards. The call
@@ -627,6 +632,7 @@ class ClaimStore(Protocol):
             counts these ticks as skipped together with *tick*. None means that
             there are no such ticks.
         :param schedule: As in :meth:`claim`.
+        :param schedule_since: As in :meth:`claim`.
         :param due_at: As in :meth:`claim`.
         :returns: Number of objects whose skip was recorded.
         """

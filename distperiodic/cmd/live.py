@@ -37,7 +37,8 @@ def queued(members: 'Iterable[MemberRow]', look: 'Look', module: str,
     """Return True if the granted run of a task waits for a thread.
 
     This is the case if the newest report of the process is not older than the
-    grant, contains waiting runs, and does not list the task as running.
+    grant, shows that runs of the module wait for a thread, and lists all tasks
+    that run in the process, without this task.
 
     :param members: Rows of the members of the group.
     :param now: Time of the store's clock, in microseconds.

@@ -345,8 +345,8 @@ def schedule_of(
 
     :param timezone: Time zone of *cron*. None means UTC.
     :raises InvalidSchedule: *spacing* and *cron* are both given or both
-        missing, the schedule has no ticks, or *timezone* is given without
-        *cron*.
+        missing, the schedule has no ticks, or a *timezone* other than UTC is
+        given without *cron*.
     """
     if spacing is not None and cron is not None:
         raise InvalidSchedule(

@@ -72,10 +72,11 @@ class Member:
     nonce: str
     generation: int
     #: Number of points on the ring. 0 means that the member is not on the
-    #: ring, because it is a worker.
+    #: ring: it is a worker, or a scheduler that is stopping or drained.
     points: int = 0
     #: Number of runs that the member accepts at a time. 0 means that it
-    #: accepts none, because it is a scheduler.
+    #: accepts none: it is a scheduler, or a worker that is stopping, drained
+    #: or standing by.
     slots: int = 0
     #: Number of the tenure. Each gap in the membership of this process begins
     #: a tenure with a higher number.

@@ -132,10 +132,11 @@ class StoreAdmin:
     def trigger(self, job: str, *, key: str | None) -> Triggered:
         """Run *job* at once.
 
-        Claim the objects of the job for a tick at the current time, in expired
-        leases without a holder. The next sweep takes over these leases. Ticks
-        of the schedule are not affected: the policies of the job still decide
-        on the ticks that were already due.
+        Claim the objects of the job for a tick at the current time. The claims
+        are put into new leases that have no holder and expire at once. The
+        next sweep takes over these leases. Ticks of the schedule are not
+        affected: the policies of the job still decide on the ticks that were
+        already due.
 
         :param key: Id of the object. None means all objects. Objects that
             are not listed are left out.

@@ -78,16 +78,18 @@ class SharedMemoryStore(MemoryClaimStore):
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '', due_at: int | None = None) -> int:
-        if not self._may_skip(
-                job, tick if due_at is None else due_at, schedule):
+             schedule: str = '', schedule_since: int | None = None,
+             due_at: int | None = None) -> int:
+        if not self._may_skip(job, tick if due_at is None else due_at,
+                              schedule, schedule_since):
             return 0
         return super().skip(job, tick, objects, holder=holder, by=by,
                             reason=reason, missed=missed, schedule=schedule)
 
-    def _may_skip(self, job: str, due_at: int, schedule: str) -> bool:
+    def _may_skip(self, job: str, due_at: int, schedule: str,
+                  schedule_since: int | None) -> bool:
         return (due_at - EARLIEST <= self.now()
-                and self._in_force(job, schedule))
+                and self._in_force(job, schedule, schedule_since))
 
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:

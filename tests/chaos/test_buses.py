@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of messages reach the product, on each bus.
+"""The faults that the chaos suite injects into messages and servers affect
+the product, on each bus.
 
-If a fault of a test bus had no effect, a run of the chaos suite would test
-nothing.
+If a fault had no effect, a run of the chaos suite would test nothing.
 """
 
 import contextlib

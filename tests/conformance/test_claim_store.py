@@ -1799,6 +1799,31 @@ def test_only_by_the_schedule_in_force_anything_is_decided(
     assert not old.outdated
 
 
+def test_a_caller_that_missed_a_change_and_its_reversal_decides_nothing(
+        store, job, tick):
+    """A process that was suspended in the meantime knows the right text. But
+    the ticks that it has found were not due while the other schedule was in
+    force.
+    """
+    enlist(store, job, tick, 'a', 'b')
+    later = tick + SECOND
+    for schedule in ('every 5', 'every 9', 'every 5'):
+        store.adopt({job: schedule})
+    since = store.attend({job: 60.0}, {})[job].since
+
+    for known in (due.ALWAYS, since - 1):
+        options = {'schedule': 'every 5', 'schedule_since': known}
+        assert claim(store, job, later, ['a'], include_new=False,
+                     **options) == claims.Claimed(
+                         [], [], 0, [], [], outdated=True)
+        assert skip(store, job, later, 'b', **options) == 0
+
+    options = {'schedule': 'every 5', 'schedule_since': since}
+    found = claim(store, job, later, ['a'], include_new=False, **options)
+    assert objects_of(found.won) == ['a']
+    assert skip(store, job, later, 'b', **options) == 1
+
+
 def test_what_was_won_before_its_schedule_was_replaced_is_told_again(
         store, job, tick):
     enlist(store, job, tick - SECOND, 'a', 'b')

@@ -982,8 +982,9 @@ def test_points_changed_while_the_group_is_read_are_no_gap(
     """The points change just after the thread has read the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
     # Use a private method: no public method is called after a read of the
-    # group and before its result is used. A process also calls Term.read when
-    # it joins, but then a change of points only makes the process join again.
+    # group and before its result is used. Term.read is replaced only within
+    # this method, because a process also calls it when it joins. A change of
+    # points at that moment would only make the process join again.
     keep = a._read
     points = iter(range(42, 52))
 

@@ -66,8 +66,8 @@ class Due(NamedTuple):
     first: int
     #: Time from which the schedule of the tick holds.
     since: int
-    #: The second due time, if the tick must be decided both before and after a
-    #: change of the schedule.
+    #: The second due time, if the tick had to be decided before a change of
+    #: the schedule and is due once more after it.
     again: 'Due | None' = None
 
 
@@ -223,7 +223,7 @@ def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
             known = found.get(tick)
             if known is None:
                 found[tick] = one
-            elif must and known.must:
+            elif known.must and (must or known.again is None):
                 found[tick] = known._replace(again=one)
             elif must:
                 found[tick] = one._replace(

@@ -175,10 +175,12 @@ class Oracle:
                 if claim is None:
                     if due.must and not one.settled_before(due):
                         self._not_claimed(one, due, following)
-                    if due.again is not None and not one.passed_before(
-                            due.again):
-                        self._not_claimed(one, due.again, following)
+                    again = due.again
+                    if again is not None and again.must and (
+                            not one.passed_before(again)):
+                        self._not_claimed(one, again, following)
                 elif due.again is not None and due.until <= claim.at:
+                    self._claimed_in_time(one, due, claim)
                     self._claimed(one, due.again, following, claim)
                 else:
                     self._claimed(one, due, following, claim)
@@ -198,13 +200,7 @@ class Oracle:
                 f'claimed {(due.at - claim.at) / SECOND:.3f} s before'))
         if not due.must:
             return
-        deadline = self._deadline(one, due, claim.at)
-        # If the schedule was replaced before the deadline, the tick is due by
-        # the new schedule.
-        if claim.at > deadline and deadline < due.until:
-            self._report('late', one.pair, due, (
-                f'claimed at {self._seconds(claim.at)}, had to be at '
-                f'{self._seconds(deadline)}'))
+        self._claimed_in_time(one, due, claim)
         end = self._end(due, following)
         waited = any(one.open(due.at, claim.at, but=due.tick))
         if claim.at > end + facts.bounds.slack and not waited and (
@@ -212,6 +208,16 @@ class Oracle:
             self._report('outdated', one.pair, due, (
                 f'claimed at {self._seconds(claim.at)}, and its policy gave '
                 f'it up at {self._seconds(end)}'))
+
+    def _claimed_in_time(self, one: Object, due: Due,
+                         claim: checker.Claim) -> None:
+        deadline = self._deadline(one, due, claim.at)
+        # If the schedule was replaced before the deadline, the tick is due by
+        # the new schedule.
+        if claim.at > deadline and deadline < due.until:
+            self._report('late', one.pair, due, (
+                f'claimed at {self._seconds(claim.at)}, had to be at '
+                f'{self._seconds(deadline)}'))
 
     def _deadline(self, one: Object, due: Due, until: int) -> int:
         """Return the deadline for the claim of *due*. If the deadline is later

@@ -53,8 +53,12 @@ class Store:
         self.read.update(objects)
         return [Row(key, 0, tick(2), tick(9)) for key in objects]
 
-    def claim(self, job, tick, objects, *, schedule, until, **options):
-        if schedule != self.status.schedule:
+    def in_force(self, schedule, since):
+        return (schedule, since) == (self.status.schedule, self.status.since)
+
+    def claim(self, job, tick, objects, *, schedule, schedule_since, until,
+              **options):
+        if not self.in_force(schedule, schedule_since):
             return Claimed([], [], 0, [], [], outdated=True)
         now = self.clock.now() - self.behind
         if now < tick:
@@ -64,7 +68,10 @@ class Store:
         self.claimed.append((tick, list(objects)))
         return Claimed([], [], 0, [], [])
 
-    def skip(self, job, tick, objects, *, by, missed, **options):
+    def skip(self, job, tick, objects, *, by, missed, schedule,
+             schedule_since, **options):
+        if not self.in_force(schedule, schedule_since):
+            return 0
         self.skipped.append((tick, by, 1 + missed(self.settled)))
         self.settled = tick
         return len(objects)
@@ -184,6 +191,20 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
     desk.judge(missed=3)
     desk.claimer.give_up_delisted(
         desk.job, [Row('a', 0, tick(3), tick(9))], tick())
+
+    assert desk.store.claimed == desk.store.skipped == []
+
+
+def test_what_was_found_before_the_schedule_was_put_back_is_not_decided():
+    """This process was suspended while the schedule of the job was replaced
+    and put back, and has not noticed it yet.
+    """
+    desk = Desk()
+    desk.store.status = desk.store.status._replace(since=tick(1))
+
+    desk.claimer.start_tick(desk.job, tick(2), ['a'])
+    desk.claimer.give_up_delisted(
+        desk.job, [Row('a', 0, tick(4), tick(9))], tick(3))
 
     assert desk.store.claimed == desk.store.skipped == []
 

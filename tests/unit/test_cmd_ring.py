@@ -120,7 +120,7 @@ def test_an_uneven_ring_is_told_what_to_do_next():
 
     assert told.advised > 40
     assert f'hash_ring_replicas_count = {told.advised}' in told.advice()
-    # With the advised number of points, there is no further advice.
+    # With twice the advised number of points, there is no further advice.
     assert ring_cmd.Simulation(
         100, told.advised * 2, 10_000).advice().startswith('nothing')
 

@@ -177,12 +177,12 @@ class MemoryClaimStore:
               lease: str, holder: str, seconds: float, supersede: bool,
               include_new: bool = True, previous_tick: int | None = None,
               max_attempts: int = UNBOUNDED, rule: str = '',
-              schedule: str = '', due_at: int | None = None,
-              until: int | None = None,
+              schedule: str = '', schedule_since: int | None = None,
+              due_at: int | None = None, until: int | None = None,
               listing_is_tick: bool = False) -> Claimed:
         rows = self._rows_of(job)
         lease_row = self._leases.get(lease)
-        if not self._in_force(job, schedule):
+        if not self._in_force(job, schedule, schedule_since):
             # Return the claims that an earlier call acquired, because its
             # answer may have been lost.
             return Claimed([_claim_of(key, row) for key, row in (
@@ -276,14 +276,19 @@ class MemoryClaimStore:
                        self.rows_of(job, behind) if behind else [], waiting,
                        unlisted=tuple(unlisted))
 
-    def _in_force(self, job: str, schedule: str) -> bool:
-        """Return whether *schedule* is the job's schedule in force.
+    def _in_force(self, job: str, schedule: str,
+                  schedule_since: int | None) -> bool:
+        """Return whether *schedule* is the job's schedule in force, and has
+        been since *schedule_since*.
 
         The result is also True if *schedule* is empty, or if the job has no
         schedule in force.
         """
-        return not schedule or self._schedules.get(
-            job, (schedule, 0))[0] == schedule
+        if not schedule or job not in self._schedules:
+            return True
+        text, since = self._schedules[job]
+        return text == schedule and (
+            schedule_since is None or since <= schedule_since)
 
     def _until(self, seconds: float) -> int:
         return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
@@ -358,13 +363,14 @@ class MemoryClaimStore:
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '', due_at: int | None = None) -> int:
+             schedule: str = '', schedule_since: int | None = None,
+             due_at: int | None = None) -> int:
         """See :meth:`distperiodic.ports.ClaimStore.skip`.
 
         *missed* is not used, since this store has no history. *due_at* is not
         used, since members do not share this store.
         """
-        if not self._in_force(job, schedule):
+        if not self._in_force(job, schedule, schedule_since):
             return 0
         rows = self._rows_of(job)
         skipped = 0

@@ -17,7 +17,10 @@ from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import listing
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import transaction
+from distperiodic.adapters.sql.statements import ANY_SCHEDULE
 from distperiodic.adapters.sql.statements import CLOSED
+from distperiodic.adapters.sql.statements import LAST
+from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import MOVES
@@ -34,8 +37,6 @@ _UNCOUNTED = MOVES[Move.COUNT][0]
 
 #: Lower bound of all ticks.
 FIRST = -2 ** 63
-#: Upper bound of all instants.
-LAST = 2 ** 63 - 1
 #: Maximum number of passes over the rows of the objects that are not claimed
 #: yet. Another pass is needed if other members change these rows at the same
 #: time.
@@ -45,8 +46,8 @@ _ATTEMPTS = 20
 def take(tx: transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, due_at: int,
          include_new: bool, until: int = LAST, min_watermark: int = FIRST,
-         min_since: int = FIRST,
-         max_attempts: int = UNBOUNDED, rule: str = '', schedule: str = '',
+         min_since: int = FIRST, max_attempts: int = UNBOUNDED,
+         rule: str = '', known: KnownSchedule = ANY_SCHEDULE,
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Claim the objects *keys* that can be claimed; do not create the lease.
@@ -77,7 +78,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     unlisted: list[str] = []
     superseded: collections.Counter[int] = collections.Counter()
     into = {'into': lease, 'of_tick': tick, 'most': max_attempts,
-            'of_rule': rule, 'of_schedule': schedule,
+            'of_rule': rule, **known.parameters(),
             'first': first_fence(tick)}
     ended_into = (
         {**into, 'least': min_watermark, 'least_since': min_since,
@@ -91,8 +92,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
             # and this statement claims all objects.
             tx.move(step, number, keys, won, ended_into)
     rest = [key for key in keys if key not in won]
-    if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
-            'of_job': number}) not in (None, schedule):
+    if rest and known.text and not tx.connection.scalar(
+            tx.sql.is_in_force, {'of_job': number, **known.parameters()}):
         # An earlier call whose answer was lost may have claimed some of these
         # objects.
         return Claimed(

@@ -33,6 +33,8 @@ _job = tables.job
 #: Default of ``late_after``: a claim counts as late if it is acquired more
 #: than this number of seconds after its tick.
 LATE_AFTER = 5.0
+#: Upper bound of all instants.
+LAST = 2 ** 63 - 1
 #: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
@@ -59,6 +61,28 @@ class Step(NamedTuple):
     #: returned fewer claims than requested: an earlier call may have moved
     #: the other claims.
     reads_back: bool
+
+
+class KnownSchedule(NamedTuple):
+    """The schedule of a job, as a member knows it.
+
+    It is in force if the store has recorded the same text, and no other
+    schedule has been in force after the given instant.
+    """
+
+    #: Text of the schedule. Empty means that any schedule may be in force.
+    text: str
+    #: Instant since which the schedule has been in force. None means any
+    #: instant.
+    since: int | None
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of the condition that it is in force."""
+        return {'of_schedule': self.text, 'of_schedule_since': (
+            LAST if self.since is None else self.since)}
+
+
+ANY_SCHEDULE = KnownSchedule('', None)
 
 
 class Change(NamedTuple):
@@ -189,9 +213,8 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.delisted,
             _claim.c.rule, _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
-        #: Select the text of a job's schedule in force.
-        self.schedule = sa.select(_job.c.schedule).where(
-            _job.c.id == sa.bindparam('of_job'))
+        #: Select whether a :class:`KnownSchedule` is in force.
+        self.is_in_force = sa.select(self._in_force())
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
 
         running = (self._of, self._stands, _claim.c.state == _RUNS)
@@ -257,17 +280,19 @@ class Statements:
 
     @staticmethod
     def _in_force() -> sa.ColumnElement[bool]:
-        """Build the condition that the schedule ``of_schedule`` is in force.
+        """Build the condition that a :class:`KnownSchedule` is in force.
 
-        The condition is also true if ``of_schedule`` is empty, or if no
-        schedule of the job is recorded.
+        The condition is also true if the text is empty, or if no schedule of
+        the job is recorded.
         """
         schedule = sa.bindparam('of_schedule', type_=_job.c.schedule.type)
         # The subquery does not depend on the claim, so it is evaluated once.
         return sa.exists().where(
             _job.c.id == sa.bindparam('of_job'), sa.or_(
-                schedule == '', _job.c.schedule.is_(None),
-                _job.c.schedule == schedule))
+                schedule == '', _job.c.schedule.is_(None), sa.and_(
+                    _job.c.schedule == schedule,
+                    _job.c.schedule_since <= sa.bindparam(
+                        'of_schedule_since', type_=sa.BigInteger))))
 
     def _reclaim(self, before: Any, state: State) -> Step:
         return self._step(before, state, [

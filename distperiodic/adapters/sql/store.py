@@ -45,7 +45,9 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.partitions import SqlPartitions
+from distperiodic.adapters.sql.statements import LAST
 from distperiodic.adapters.sql.statements import LATE_AFTER
+from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
 from distperiodic.adapters.sql.transaction import Transaction
@@ -226,8 +228,8 @@ class SqlClaimStore:
               lease: str, holder: str, seconds: float, supersede: bool,
               include_new: bool = True, previous_tick: int | None = None,
               max_attempts: int = UNBOUNDED, rule: str = '',
-              schedule: str = '', due_at: int | None = None,
-              until: int | None = None,
+              schedule: str = '', schedule_since: int | None = None,
+              due_at: int | None = None, until: int | None = None,
               listing_is_tick: bool = False) -> Claimed:
         keys = _usable(objects)
         if not keys:
@@ -237,21 +239,22 @@ class SqlClaimStore:
             claiming.FIRST if previous_tick is None else previous_tick)
         min_since = tick if listing_is_tick else claiming.FIRST
         due_at = tick if due_at is None else due_at
-        until = claiming.LAST if until is None else until
+        until = LAST if until is None else until
+        known = KnownSchedule(schedule, schedule_since)
 
         def work(tx: Transaction) -> Claimed:
             at_once = None
             if self._sql.claim_at_once is not None:
                 at_once = tx.claim_at_once(
                     number, tick, keys, lease, due_at, until, min_watermark,
-                    min_since, max_attempts, rule, schedule, holder, seconds)
+                    min_since, max_attempts, rule, known, holder, seconds)
                 if len(at_once) == len(keys):
                     return Claimed(in_order(keys, at_once), [], 0, [], [])
             claimed, superseded = claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
                 due_at=due_at, until=until, include_new=include_new,
                 min_watermark=min_watermark, min_since=min_since,
-                max_attempts=max_attempts, rule=rule, schedule=schedule,
+                max_attempts=max_attempts, rule=rule, known=known,
                 won=at_once)
             for old in sorted(superseded):
                 history.count(tx, number, old, holder,
@@ -446,14 +449,16 @@ class SqlClaimStore:
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '', due_at: int | None = None) -> int:
+             schedule: str = '', schedule_since: int | None = None,
+             due_at: int | None = None) -> int:
         keys = _usable(objects)
         if not keys:
             return 0
         number = self._number(job)
 
         def work(tx: Transaction) -> int:
-            settled = tx.skip(number, keys, tick, by, schedule,
+            settled = tx.skip(number, keys, tick, by,
+                              KnownSchedule(schedule, schedule_since),
                               tick if due_at is None else due_at)
             if settled:
                 before = 0 if missed is None else sum(

@@ -20,6 +20,7 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
 from distperiodic.adapters.sql.statements import Change
+from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import Step
 from distperiodic.core.claim import Claim
@@ -75,7 +76,7 @@ class Transaction:
     def claim_at_once(self, number: int, tick: int, keys: list[str],
                       name: str, due_at: int, until: int, min_watermark: int,
                       min_since: int, max_attempts: int, rule: str,
-                      schedule: str, holder: str, seconds: float
+                      known: KnownSchedule, holder: str, seconds: float
                       ) -> dict[str, Claim]:
         """Claim objects whose last claim has ended, in one statement.
 
@@ -103,7 +104,7 @@ class Transaction:
             'of_end': until,
             'least': min_watermark, 'least_since': min_since,
             'most': max_attempts,
-            'of_rule': rule, 'of_schedule': schedule,
+            'of_rule': rule, **known.parameters(),
             'first': first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
@@ -175,7 +176,7 @@ class Transaction:
         return rows
 
     def skip(self, number: int, keys: Sequence[str], tick: int,
-             by: SkippedBy, schedule: str, due_at: int) -> list[int]:
+             by: SkippedBy, known: KnownSchedule, due_at: int) -> list[int]:
         """Skip *tick* for the objects among *keys* that may be skipped.
 
         The watermark of each skipped object is set to *tick*.
@@ -184,7 +185,7 @@ class Transaction:
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
                       'of_tick': tick, 'of_due': due_at, 'by': by,
-                      'of_schedule': schedule}
+                      **known.parameters()}
         # Read the previous watermarks first: only the newest databases can
         # return old values from an UPDATE. Locked rows are skipped.
         rows = self.connection.execute(

@@ -73,6 +73,9 @@ class _ClaimRequest(NamedTuple):
     #: True if the tick was found when the rows of the objects were judged.
     #: False means that the objects are claimed at their tick.
     judged: bool
+    #: Instant since which the schedule of the job has been in force, as this
+    #: process knew it when it found the tick.
+    schedule_since: Instant
     #: True if the store has rejected an earlier request as too early. The time
     #: of this process is then ahead of the store's clock, so this process
     #: cannot determine whether the tick is too late.
@@ -210,7 +213,8 @@ class Claimer:
         previous = plan.schedule.at_or_before(tick - 1)
         request = _ClaimRequest(
             job, plan, rule, tick, objects,
-            due.ALWAYS if previous is None else previous, False)
+            due.ALWAYS if previous is None else previous, False,
+            self.attendance.since(job.name))
         rest = self._rest[job.name]
         if not rest and len(objects) <= self._piece:
             self._request(request)
@@ -301,7 +305,8 @@ class Claimer:
                 for at in range(0, len(objects), self._piece):
                     self._request(_ClaimRequest(
                         job, plan, rule, tick, objects[at:at + self._piece],
-                        after, True, listing=listing))
+                        after, True, self.attendance.since(job.name),
+                        listing=listing))
 
     # -- answers of the store
 
@@ -332,7 +337,9 @@ class Claimer:
                 supersede=job.misfire is not Misfire.ALL,
                 include_new=False, previous_tick=request.after,
                 max_attempts=job.most_attempts, rule=request.rule,
-                schedule=job.schedule_text(), due_at=due_at, until=until,
+                schedule=job.schedule_text(),
+                schedule_since=request.schedule_since,
+                due_at=due_at, until=until,
                 listing_is_tick=job.run_immediately)
 
         def claimed(answer: Claimed) -> None:

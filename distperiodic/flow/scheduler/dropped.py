@@ -293,6 +293,7 @@ class DroppedTicks:
         ticks that they missed.
         """
         holder = self._holder()
+        since = self._attendance.since(job.name)
 
         def missed(last: Instant) -> int:
             return span.ticks(last, tick) - 1
@@ -301,6 +302,7 @@ class DroppedTicks:
             return store.skip(job.name, tick, chunk, holder=holder,
                               by=by, reason=reason, missed=missed,
                               schedule=job.schedule_text(),
+                              schedule_since=since,
                               due_at=span.due_at(tick, chunk))
 
         def skipped(chunk: Sequence[str], number: int) -> None:
