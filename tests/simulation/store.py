@@ -50,10 +50,10 @@ class SharedStore(SharedMemoryStore):
         return super().take_over_expired(jobs, **options)
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None,
-             schedule='', due_at=None):
+             schedule='', schedule_since=None, due_at=None):
         objects = [key for key in objects if not self._locked(job, key)]
-        if self._may_skip(
-                job, tick if due_at is None else due_at, schedule):
+        if self._may_skip(job, tick if due_at is None else due_at, schedule,
+                          schedule_since):
             for row in self.rows_of(job, objects):
                 if row.settled < tick:
                     self.journal.skip(
@@ -61,7 +61,7 @@ class SharedStore(SharedMemoryStore):
                         1 + (missed(row.settled) if missed else 0))
         return super().skip(job, tick, objects, holder=holder, by=by,
                             reason=reason, missed=missed, schedule=schedule,
-                            due_at=due_at)
+                            schedule_since=schedule_since, due_at=due_at)
 
     def start(self, job, tick, objects, *, lease, into, holder, seconds,
               active=None):
