@@ -146,6 +146,8 @@ class Advanced(NamedTuple):
     #: Leases of the granted runs. Each lease is paired with the inputs of its
     #: runs, by task.
     granted: Sequence[tuple[Lease, dict[str, workflow.StepInput]]] = ()
+    #: Tasks with a step that may have become ready, and was not granted.
+    ready: Collection[str] = ()
 
 
 class StepStore(Protocol):

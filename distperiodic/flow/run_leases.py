@@ -387,6 +387,8 @@ class RunLeases:
     :param proceeds: True if this process itself runs the next steps of tasks
         at once, provided that their commands are among *jobs*. If False, a
         scheduler sends the next steps.
+    :param notify: Called with tasks that have a ready step which this process
+        does not run. No scheduler learns of these steps from a report.
     :param elected: Election of the active worker of the partition. None means
         that all workers of the partition may start runs.
     """
@@ -401,6 +403,7 @@ class RunLeases:
                  silence_timeout: float | None = None,
                  random_: random.Random | None = None,
                  partitions: Partitions = NONE, proceeds: bool = False,
+                 notify: Callable[[Sequence[str]], None] = lambda tasks: None,
                  elected: Elected | None = None):
         self._jobs = jobs
         self._elected = elected
@@ -416,6 +419,7 @@ class RunLeases:
         self._clock = clock
         self._lease = lease
         self._run = run
+        self._notify = notify
         # Do not send reports on batches that _proceed() has created, because
         # no scheduler waits for such a report.
         self._report = report if not proceeds else (
@@ -663,6 +667,18 @@ class RunLeases:
             self._gate.acquire(batch.job, len(batch.objects))
             self._run(dataclasses.replace(batch, steps=steps))
 
+    def _notify_of_ready(self, ended: message.Batch, counted: Any) -> None:
+        """Notify the schedulers of steps that other processes must run.
+
+        If a scheduler has sent the batch, the report on the batch does this.
+
+        :param counted: Answer of the store to the ends of the runs.
+        """
+        if (ended.sender == ended.worker
+                and self._jobs[ended.job].scope is Scope.TASK
+                and counted.ready):
+            self._notify([*counted.ready])
+
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
@@ -782,6 +798,7 @@ class RunLeases:
             record_last(counted)
             if proceed is not None:
                 self._proceed(grant.batch, request, counted)
+            self._notify_of_ready(grant.batch, counted)
             self._report(report, to_entry)
         self._store.submit(call, recorded, failed_to_record)
         # Start waiting batches only now. The store then records the results

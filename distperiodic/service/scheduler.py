@@ -274,7 +274,7 @@ class SchedulerService(lifecycle.Lifecycle):
         me = None if self._store is None else parse_entry(self._entry())
         for topic in topics:
             worker = solo if topic == _LOCAL else me or solo
-            self._flow.dispatcher.workers_changed(topic, [
+            self._flow.workers_changed(topic, [
                 dataclasses.replace(worker, points=0, slots=_LOCAL_WINDOW)])
 
     @property
@@ -556,12 +556,11 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._flow.handle(event)
 
     def _viewed(self, view: View) -> None:
-        dispatcher = self._flow.dispatcher
         if view.group != self._settings.group:
-            dispatcher.workers_changed(
+            self._flow.workers_changed(
                 self._partitions[view.group], view.members)
             return
-        dispatcher.schedulers_changed(view.members)
+        self._flow.dispatcher.schedulers_changed(view.members)
         self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
             # Other members may have owned this member's objects meanwhile.

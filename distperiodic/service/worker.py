@@ -21,6 +21,7 @@ from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import MessagingReportBus
+from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.core import message
 from distperiodic.core import redaction
 from distperiodic.core.control import Outcome
@@ -87,6 +88,9 @@ class WorkerService(lifecycle.Lifecycle):
                 if j.topic == self._topic
                 and j.scope is not Scope.MEMBER}
         self._run_leases: RunLeases | None = None
+        self._notices = TaskNotices(
+            self._conf, partition.transport_url if partition else None,
+            group=settings.group, keys=settings.signing_key)
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
@@ -104,6 +108,7 @@ class WorkerService(lifecycle.Lifecycle):
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
                 partitions=settings.partitions, proceeds=True,
+                notify=self._notices.notify,
                 elected=self._role.standby)
             report, may_start = self._put_report, self._may_start_granted
         self._handlers = Handlers(
@@ -361,6 +366,7 @@ class WorkerService(lifecycle.Lifecycle):
         # Send the reports before leaving the group, because schedulers regard
         # a worker that has left as lost. Reserve some of the time for leaving.
         leave_by = end + lifecycle.CLOSING
+        self._notices.close(timeout=self._share(0.2, leave_by))
         self._bus.close(timeout=self._share(0.4, leave_by))
         self._leave(self._share(1.0, leave_by))
         self._drained.set()

@@ -179,6 +179,40 @@ def test_only_steps_of_the_commands_of_a_worker_are_granted_to_it(board):
     assert lease.job == B
 
 
+@pytest.mark.parametrize('repeats', [False, True])
+def test_a_step_that_becomes_ready_and_is_not_granted_is_named(board, repeats):
+    id_ = board.client.submit('two')
+    [first] = board.take()
+    granted, proceed = board.begin(first), here(A)
+
+    for _ in range(1 + repeats):
+        ended = board.end(first, granted, proceed=proceed)
+
+    assert set(ended.ready) == {id_}
+
+
+def test_the_task_at_the_head_of_a_queue_is_named_if_it_is_not_granted(board):
+    first, second = board.client.submit_many(
+        [{'type': 'patient', 'queue': 'q'}, {'type': 'to and fro',
+                                             'queue': 'q'}])
+    [lease] = board.take()
+
+    ended = board.end(lease, board.begin(lease), proceed=here(B))
+
+    assert set(ended.ready) == {second}
+    assert board.client.get(first).status == 'succeeded'
+
+
+def test_a_step_that_is_granted_or_delayed_is_not_named(board):
+    board.client.submit('same')
+    [first] = board.take()
+
+    ended = board.end(first, board.begin(first), proceed=here())
+
+    assert len(ended.granted) == 1
+    assert set(ended.ready) == set()
+
+
 def test_a_step_whose_worker_comes_too_late_grants_nothing(board):
     board.client.submit('same')
     [first] = board.take()

@@ -194,4 +194,6 @@ WORKFLOWS = {
     'killed': [step('a'), step('b', timeout=2, rollback=False)],
     'single': [step('a', rollback=False)],
     'pair': [step('a'), step('a')],
+    'forth': [step('a'), step('a'), step('b')],
+    'other': [step('b', rollback=False)],
 }

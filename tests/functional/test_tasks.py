@@ -668,6 +668,59 @@ def test_a_queue_halts_after_a_failure_until_it_is_resumed(alone):
     alone.ended(good)
 
 
+@pytest.fixture
+def slow_sweeps(tmp_path, zookeeper, rabbitmq, postgresql):
+    """Return a group whose schedulers sweep only once a minute."""
+    schema.sync(postgresql.url)
+    made = Group(tmp_path, backend_url=zookeeper.url,
+                 transport_url=rabbitmq.url, dispatcher='messaging',
+                 connection=postgresql.url, session_timeout=120, lease=200,
+                 sweep_interval=60)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize('types, queue', [
+    (['forth'], None), (['single', 'single', 'other'], 'q')],
+    ids=['steps', 'queue'])
+def test_no_step_on_another_worker_waits_for_a_sweep(
+        slow_sweeps, types, queue):
+    """A worker runs the second step at once, without a scheduler. So no
+    scheduler receives a report of its end. The third step runs on a worker of
+    another module.
+    """
+    group = slow_sweeps
+    group.start_all()
+    # Wait until the schedulers know the workers of both modules.
+    group.ended(group.submit('three'))
+
+    # Steps that take some time end after the report on the first step.
+    began = time.monotonic()
+    for id_ in group.client.submit_many([
+            {'type': type_, 'queue': queue, 'parameters': {'takes': 0.5}}
+            for type_ in types]):
+        group.ended(id_)
+
+    assert time.monotonic() - began < group.options['sweep_interval'] / 4
+
+
+def test_a_step_that_waits_for_a_worker_runs_when_the_worker_joins(
+        slow_sweeps):
+    group = slow_sweeps
+    group.start('scheduler')
+    group.start('worker', '--partition', 'b')
+    group.ended(group.submit('other'), timeout=90)
+    waits = group.submit('single')
+    # The scheduler handles the notices in order.
+    group.ended(group.submit('other'))
+
+    began = time.monotonic()
+    group.start('worker', '--partition', 'a')
+    group.ended(waits)
+
+    assert time.monotonic() - began < group.options['sweep_interval'] / 3
+
+
 def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
     """The sweep interval is long. So a task that starts soon was started by a
     notice.

@@ -171,7 +171,7 @@ class Scheduler(_Member):
 
     def _work_here(self):
         self._tenure = self.member.tenure
-        self.flow.dispatcher.workers_changed('default', [
+        self.flow.workers_changed('default', [
             dataclasses.replace(self.member, points=0, slots=10_000)])
 
     # -- messages to the workers
@@ -287,7 +287,7 @@ class Scheduler(_Member):
 
     def _viewed(self, view):
         if view.group != self.group:
-            self.flow.dispatcher.workers_changed('default', view.members)
+            self.flow.workers_changed('default', view.members)
             return
         if self.pool is not None and self.member.tenure != self._tenure:
             self._work_here()

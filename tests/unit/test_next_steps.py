@@ -31,6 +31,8 @@ class Steps:
     def __init__(self):
         self.asked = []
         self.following = []
+        #: Tasks with a ready step that is not granted.
+        self.ready = []
 
     def load(self, objects):
         return {task: inputs(task, 0) for task in objects}
@@ -40,7 +42,8 @@ class Steps:
         self.asked.append(proceed)
         granted, self.following = self.following, []
         return ports.Advanced(
-            set(done), set(), set(failed), granted if proceed else ())
+            set(done), set(), set(failed), granted if proceed else (),
+            self.ready)
 
 
 class Store(MemoryClaimStore):
@@ -74,12 +77,14 @@ class Desk:
         self.clock = worlds.Clock()
         self.store = Store(self.clock)
         self.runs, self.reports, self.numbers = [], [], 0
+        self.notified = []
         self.line = worlds.StoreQueue(self.store)
         self.grants = RunLeases(
             {job.name: job for job in (A, B)}, store=self.line,
             clock=self.clock, lease=LEASE, run=self.runs.append,
             report=lambda report, to: self.reports.append((report, to)),
-            new_lease=self.name, **{'proceeds': True, **options})
+            new_lease=self.name, notify=self.notified.append,
+            **{'proceeds': True, **options})
 
     def name(self):
         self.numbers += 1
@@ -155,6 +160,27 @@ def test_only_the_end_of_what_a_scheduler_sent_is_reported_to_it(desk):
     [(report, to)] = desk.reports
     assert (report.batch, report.done, to) == (batch.id, [0], SENDER)
     assert len(desk.store.steps.asked) == 2
+
+
+def test_the_schedulers_are_notified_of_steps_that_no_report_announces(desk):
+    """A worker of another module runs the third step."""
+    batch = desk.run('t')
+    desk.store.steps.following = [following(B, 't')]
+    desk.end(batch, done=[0])
+
+    desk.store.steps.ready = ['t']
+    desk.end(desk.runs.pop(), done=[0])
+
+    assert desk.notified == [['t']]
+
+
+def test_the_report_of_a_step_announces_the_next_one(desk):
+    desk.store.steps.ready = ['t']
+
+    desk.end(desk.run('t'), done=[0])
+
+    assert len(desk.reports) == 1
+    assert desk.notified == []
 
 
 def test_the_lease_of_a_next_step_is_renewed(desk):

@@ -37,13 +37,15 @@ class TaskNotices:
     connection.
 
     :param conf: Configuration with ``[DEFAULT] transport_url``.
+    :param transport_url: URL of another broker. None means that of *conf*.
     :param keys: Secrets of the group, of which the first one signs each
         notice. Empty means that notices are not signed.
     """
 
-    def __init__(self, conf: Any, *, group: str,
-                 keys: Sequence[Key] = ()):
+    def __init__(self, conf: Any, transport_url: str | None = None, *,
+                 group: str, keys: Sequence[Key] = ()):
         self._conf = conf
+        self._transport_url = transport_url
         self._topic = notices_topic(group)
         self._keys = tuple(keys)
         self._clear()
@@ -83,7 +85,7 @@ class TaskNotices:
 
     def _send_all(self) -> None:
         try:
-            url = drivers.url_of(self._conf)
+            url = self._transport_url or drivers.url_of(self._conf)
             carrier = drivers.driver_of(url).carrier(
                 self._conf, url, inbox=None, replicated=False,
                 monotonic=SystemClock().monotonic)

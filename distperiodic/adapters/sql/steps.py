@@ -447,7 +447,8 @@ class SqlSteps:
             tx.leave(run.id, left)
         return ports.Advanced(
             counted | {row.object for row in rows[State.DONE]},
-            set(waiting), {row.object for row in rows[State.DEAD]}, granted)
+            set(waiting), {row.object for row in rows[State.DEAD]}, granted,
+            set(moves.unclaimed))
 
     def _proceed(self, tx: Transaction, moves: task_rows.Moves,
                  numbers: Mapping[str, int], proceed: ports.Proceed,
@@ -568,11 +569,14 @@ class SqlSteps:
             for one in self._taken_before(tx, numbers, proceed.into)]
         # If the next step runs the same command, its claim has replaced the
         # claim of the step that ended.
-        following = {claim.object for one, _ in granted
-                     for claim in one.claims} - ended - dead
+        proceeding = {claim.object for one, _ in granted
+                      for claim in one.claims}
+        following = proceeding - ended - dead
         return ports.Advanced(
             ended | following.intersection(done), retried,
-            dead | following.intersection(failed), granted)
+            dead | following.intersection(failed), granted,
+            # Only the earlier call knew which steps became ready.
+            (ended | dead) - proceeding)
 
     # -- running ─► lost
 

@@ -21,6 +21,7 @@ The file is long because it connects all components of a scheduler.
 
 import random
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.control import Outcome
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
+from distperiodic.core.member import Member
 from distperiodic.core.partition import NONE
 from distperiodic.core.partition import Partitions
 from distperiodic.flow import events
@@ -325,6 +327,15 @@ class Pipeline:
                         source.steps.notified(tasks)
             case events.Called(call):
                 call()
+
+    def workers_changed(self, partition: str,
+                        members: Iterable[Member]) -> None:
+        """Set the workers of *partition*."""
+        self.dispatcher.workers_changed(partition, members)
+        for source in self._sources.values():
+            if source.steps is not None:
+                # Steps of a module are not claimed while it has no worker.
+                source.steps.turn()
 
     def pump(self) -> None:
         """Send waiting claims to the workers that have room."""
