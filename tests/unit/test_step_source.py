@@ -5,12 +5,15 @@ import collections
 
 import pytest
 
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
 from distperiodic.core.job import command_job
+from distperiodic.flow import events
 from distperiodic.flow.scheduler.step_source import StepSource
 from distperiodic.testing import FrozenClock
+from tests.unit import world as worlds
 
 A, B = (command_job(module, 'run', 'here') for module in 'ab')
 SWEEP = 1.0
@@ -185,6 +188,27 @@ def test_a_command_without_a_worker_takes_nothing_from_the_others(scheduler):
     scheduler.dispatcher.waiting[A.name] = 0
     scheduler.sweep()
     assert (A.name, 't1') in scheduler.dispatcher.offered
+
+
+class StoreWithSteps(MemoryClaimStore):
+    steps = None
+
+
+def test_the_steps_of_a_module_are_claimed_when_its_worker_joins():
+    """They do not wait for the next sweep."""
+    world = worlds.World()
+    store = StoreWithSteps(world.clock)
+    store.steps = steps = Steps()
+    scheduler = worlds.Scheduler(
+        world, 's', [A, B], store=store, workers=[], grants_here=False,
+        sweep_interval=SWEEP)
+    steps.ready[A.name] = ['t1']
+    scheduler.flow.handle(events.Submitted(['t1']))
+    assert steps.asked == []
+
+    scheduler.flow.workers_changed('a', [worlds.worker()])
+
+    assert scheduler.dispatcher.objects(A.name) == {'t1'}
 
 
 def test_what_is_delayed_is_woken_until_there_is_no_more(scheduler):
