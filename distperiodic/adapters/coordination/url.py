@@ -52,7 +52,7 @@ def check_backend_url(backend_url: str) -> str:
     if scheme == 'rediss':
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: there is no driver {scheme!r}; for TLS '
-            'write redis://HOST?ssl=true, with zookeeper:// ?use_ssl=true')
+            'write redis://HOST?ssl=true or zookeeper://HOST?use_ssl=true')
     if scheme not in _DRIVERS:
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: there is no driver {scheme!r}; use one '

@@ -151,7 +151,10 @@ class Processes:
             started.set()
 
     def _usable(self, broken: Any) -> Any:
-        """Return a started pool. None means that this object is closed.
+        """Return a started pool.
+
+        If this object is closed, the result is a stopped pool, or None if
+        there was no pool.
 
         :param broken: Pool that must be replaced. None means that no pool is
             known to be broken.

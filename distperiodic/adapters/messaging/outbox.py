@@ -57,7 +57,8 @@ class BatchOutbox:
         After any other exception, the batch is sent again.
     :param on_sent: Called with each batch that was confirmed in time.
     :param on_unsent: Called with every other batch, and the reason. Threads of
-        the outbox call both callbacks; put() may also call on_unsent.
+        the outbox call both callbacks; put() and close() may also call
+        on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up. A batch is never given up earlier than this time
