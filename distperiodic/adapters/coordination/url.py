@@ -236,8 +236,8 @@ def complete_url(url: str, seconds: float) -> str:
     elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
         added.append(f'namespace={NAMESPACE}')
     if _DRIVERS[scheme] not in given:
-        # tooz accepts whole seconds only. Round the timeout, because
-        # truncation could shorten it by almost a second. Other members would
-        # then take over too early.
+        # Some drivers of tooz accept whole seconds only. Round the timeout,
+        # because truncation could shorten it by almost a second. Other members
+        # would then take over too early.
         added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
     return f'{before}?{"&".join(added)}' if added else before

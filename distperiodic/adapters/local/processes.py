@@ -6,9 +6,10 @@ replaces it. The processes are started by ``spawn``, so they share nothing with
 the service. Each process builds its own instance of the tasks, as
 ``CLASS(conf)``. Progress and cancellation are sent over a separate link.
 
-A single thread starts all pools and their processes, and lives as long as the
-service. This is necessary because each process sets PR_SET_PDEATHSIG: the
-kernel kills it when the thread that started it ends.
+A single thread starts all pools with their first processes, and lives as long
+as the service. A thread of the pool starts the processes that replace others,
+and lives as long as the pool. This is necessary because each process sets
+PR_SET_PDEATHSIG: the kernel kills it when the thread that started it ends.
 """
 
 import contextlib
