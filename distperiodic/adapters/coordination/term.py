@@ -243,7 +243,7 @@ class KazooTerm(Term):
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
             # kazoo calls this for the handshake only. A server that has just
             # begun to listen may not answer the handshake. Without this limit,
-            # kazoo would wait for the answer for the whole session timeout.
+            # kazoo could wait for the answer for the whole session timeout.
             return invoke(min(timeout, max(1.0, self._requested_timeout / 4)),
                           *args, **kwargs)
 

@@ -94,8 +94,8 @@ def server_class() -> type:
                             consumer.queue.delete()
             except Exception as exc:
                 # The broker is unreachable, or another driver is in use. The
-                # queue remains. The next consumer of the queue rejects the
-                # messages in it.
+                # queue remains until it expires, if the driver has set an
+                # expiry.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server

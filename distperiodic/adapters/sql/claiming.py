@@ -68,8 +68,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
     :param won: Claims that the caller has already moved into the lease,
-        because these objects had no open claim. None means that the caller has
-        not tried to move any claims.
+        because the last claims of these objects, if any, had ended. None means
+        that the caller has not tried to move any claims.
     :returns: the result, and the number of superseded claims of each tick.
     """
     busy: list[str] = []

@@ -156,7 +156,7 @@ lease = sa.Table(
     #: lease contains runs, they were granted at that time. None means that an
     #: earlier release created the lease.
     sa.Column('made', sa.BigInteger),
-    #: Number of claims in the lease.
+    #: Number of claims in the lease, without those that are counted as ended.
     sa.Column('remaining', sa.Integer, nullable=False),
     #: Number of earlier claims that the claims of this lease superseded.
     sa.Column('superseded', sa.Integer, nullable=False),

@@ -78,10 +78,10 @@ class Transaction:
                       min_since: int, max_attempts: int, rule: str,
                       known: KnownSchedule, holder: str, seconds: float
                       ) -> dict[str, Claim]:
-        """Claim objects without an open claim, in one statement.
+        """Claim listed objects whose last claim, if any, has ended.
 
-        If the statement claims all of *keys*, it also counts them in the
-        history and creates the lease.
+        If the single statement claims all of *keys*, it also counts them in
+        the history and creates the lease.
 
         For the parameters without a description, see
         :meth:`distperiodic.ports.ClaimStore.claim`.
