@@ -12,9 +12,9 @@ limit::
                    \\-----------\\---- patience exceeded -----> on_unsent
                                        (by the watcher thread)
 
-The time limit, *patience*, counts from the broker's last answer, not from
-put(). While the broker keeps confirming messages, however slowly, no waiting
-batch is given up.
+The time limit, *patience*, counts from put() or from the broker's last answer,
+whichever is later. As long as the broker answers more often than that, no
+waiting batch is given up.
 
 A batch that was reported as unsent may still arrive when the broker recovers.
 This does no harm, because a message is only a hint. The claim decides whether

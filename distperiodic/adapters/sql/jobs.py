@@ -213,8 +213,8 @@ class Attendance(NamedTuple):
     found: dict[str, JobStatus]
     #: Numbers of the jobs whose attended interval begins now.
     begun: list[int]
-    #: Numbers of the jobs whose attended interval continues, and whose
-    #: recorded end of the interval is to be moved to now.
+    #: Numbers of the jobs whose attended interval continues, and must be
+    #: extended to now.
     continuing: list[int]
     #: For each job to update, its number, the recorded instant up to which its
     #: ticks are checked, and the new instant.
