@@ -13,8 +13,8 @@ limit::
                                        (by the watcher thread)
 
 The time limit, *patience*, counts from put() or from the broker's last answer,
-whichever is later. As long as the broker answers more often than that, no
-waiting batch is given up.
+whichever is later. As long as each answer of the broker arrives within this
+time, no waiting batch is given up.
 
 A batch that was reported as unsent may still arrive when the broker recovers.
 This does no harm, because a message is only a hint. The claim decides whether
