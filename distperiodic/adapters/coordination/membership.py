@@ -86,9 +86,10 @@ class Membership:
         schedules no jobs.
     :param session_timeout: Seconds without a heartbeat after which other
         members take over. The server may grant another value.
-    :param heartbeat_interval: Seconds between reads of a service that cannot
-        push changes.
-    :raises ConfigError: the URL names no driver with group membership.
+    :param heartbeat_interval: Maximum seconds between reads of a service that
+        cannot push changes.
+    :raises ConfigError: the URL is invalid, or its driver has no group
+        membership.
     :raises InvalidMemberId: the service cannot store *identity*.
     """
 
@@ -123,7 +124,7 @@ class Membership:
         #: Error that prevents this process from joining its groups, or None.
         self.problem: exceptions.DistperiodicError | None = None
         #: Session timeout that the server granted, in seconds. None until this
-        #: process connects for the first time.
+        #: process has read a group for the first time.
         self.session_timeout: float | None = None
 
     @property

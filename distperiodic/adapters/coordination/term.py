@@ -3,10 +3,10 @@
 
 This file adds features that tooz lacks. A term detects the loss of the
 session, and knows the session timeout that the server granted. It is notified
-of changes of a group, whereas tooz polls ten times a second. It also closes
-within a limited time while the service is unreachable. The first three
-features need the kazoo client inside tooz's driver. With any other driver, a
-term reads the group at an interval.
+of changes of a group, whereas tooz finds a change only when it reads the group
+again. It also closes within a limited time while the service is unreachable.
+The first three features need the kazoo client inside tooz's driver. With any
+other driver, a term reads the group at an interval.
 """
 
 import contextlib
@@ -219,8 +219,8 @@ class KazooTerm(Term):
         self._watches: dict[str, Callable[[Any], None]] = {}
         self._lost = False
         # By default, kazoo doubles the pause after each attempt to connect, up
-        # to a minute. It could then take a minute to reconnect to a server
-        # that is available again.
+        # to an hour. It could then take an hour to reconnect to a server that
+        # is available again.
         self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
         self._client.add_listener(self._on_state)
         self._wrap_handshake()
@@ -243,7 +243,7 @@ class KazooTerm(Term):
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
             # kazoo calls this for the handshake only. A server that has just
             # begun to listen may not answer the handshake. Without this limit,
-            # kazoo would wait for the answer for the whole session timeout.
+            # kazoo could wait for the answer for the whole session timeout.
             return invoke(min(timeout, max(1.0, self._requested_timeout / 4)),
                           *args, **kwargs)
 

@@ -52,7 +52,7 @@ def check_backend_url(backend_url: str) -> str:
     if scheme == 'rediss':
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: there is no driver {scheme!r}; for TLS '
-            'write redis://HOST?ssl=true, with zookeeper:// ?use_ssl=true')
+            'write redis://HOST?ssl=true or zookeeper://HOST?use_ssl=true')
     if scheme not in _DRIVERS:
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: there is no driver {scheme!r}; use one '
@@ -236,8 +236,8 @@ def complete_url(url: str, seconds: float) -> str:
     elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
         added.append(f'namespace={NAMESPACE}')
     if _DRIVERS[scheme] not in given:
-        # tooz accepts whole seconds only. Round the timeout, because
-        # truncation could shorten it by almost a second. Other members would
-        # then take over too early.
+        # Some drivers of tooz accept whole seconds only. Round the timeout,
+        # because truncation could shorten it by almost a second. Other members
+        # would then take over too early.
         added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
     return f'{before}?{"&".join(added)}' if added else before

@@ -2,9 +2,9 @@
 """Notices of tasks between processes that share a SQLite file.
 
 Each scheduler listens on a datagram socket beside the file. A process that
-submits a task sends the id of the task to all of these sockets, so that no
-scheduler has to poll the tables. A notice is a hint: if it is lost, the next
-sweep finds the task.
+submits a task sends the id of the task to all of these sockets, so that the
+schedulers need not wait for their next sweep. A notice is a hint: if it is
+lost, the next sweep finds the task.
 """
 
 import contextlib

@@ -228,7 +228,7 @@ class Pool:
 
 
 class Pools:
-    """One pool per partition, with the interface of :class:`Pool`.
+    """One pool per partition. The methods are as in :class:`Pool`.
 
     Handlers that hang in one partition take no threads from the others.
 

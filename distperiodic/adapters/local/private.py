@@ -17,8 +17,10 @@ _REMEDY = ('set [distperiodic] state_path to a directory that only this user '
 def make_directory(path: str) -> None:
     """Create the directory *path* if it is missing; check that it is private.
 
-    :raises ConfigError: *path* cannot be created, is a symbolic link, or can
-        be written to or replaced by other users.
+    A directory may be writable by its group.
+
+    :raises ConfigError: *path* cannot be created, is a symbolic link, belongs
+        to another user, or can be written to or replaced by all users.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -48,7 +50,8 @@ def make_directory(path: str) -> None:
 def _open_to(found: os.stat_result) -> str:
     """Return the reason why other users can write to a directory.
 
-    An empty text means that other users cannot write to the directory.
+    An empty text means that only root, this user and the directory's group may
+    be able to write to it.
     """
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'

@@ -96,8 +96,8 @@ class Hub:
         try:
             yield number
         finally:
-            # The result contains the latest progress. Ignore progress that
-            # arrives after the result, because it is older.
+            # The result of a failed run contains the latest progress. Ignore
+            # progress that arrives after the result, because it is older.
             with self._lock:
                 del self._contexts[number]
 

@@ -23,10 +23,10 @@ def host_name() -> str:
 class ProcessSlot:
     """This process's number among the processes of one kind on this host.
 
-    The number is the lowest free number. So a restarted process gets the
-    number of the process that it replaces, and hence the same points on the
-    ring. A lock on a file reserves the number. The kernel releases the lock
-    when the process ends, for whatever reason.
+    The number is the lowest free number. So a restarted process usually gets
+    the number of the process that it replaces, and hence the same points on
+    the ring. A lock on a file reserves the number. The kernel releases the
+    lock when the process ends, for whatever reason.
 
     :param path: Directory for the lock files.
     :raises ConfigError: the directory cannot hold lock files, or is not

@@ -6,9 +6,10 @@ replaces it. The processes are started by ``spawn``, so they share nothing with
 the service. Each process builds its own instance of the tasks, as
 ``CLASS(conf)``. Progress and cancellation are sent over a separate link.
 
-A single thread starts all pools and their processes, and lives as long as the
-service. This is necessary because each process sets PR_SET_PDEATHSIG: the
-kernel kills it when the thread that started it ends.
+A single thread starts all pools with their first processes, and lives as long
+as the service. A thread of the pool starts the processes that replace others,
+and lives as long as the pool. This is necessary because each process sets
+PR_SET_PDEATHSIG: the kernel kills it when the thread that started it ends.
 """
 
 import contextlib
@@ -151,7 +152,10 @@ class Processes:
             started.set()
 
     def _usable(self, broken: Any) -> Any:
-        """Return a started pool. None means that this object is closed.
+        """Return a started pool.
+
+        If this object is closed, the result is a stopped pool, or None if
+        there was no pool.
 
         :param broken: Pool that must be replaced. None means that no pool is
             known to be broken.

@@ -181,7 +181,11 @@ def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
 
 
 def _as_exception(exc: BaseException) -> Exception:
-    """Return *exc* if it is an Exception with a text, else a RuntimeError."""
+    """Return *exc*, or a RuntimeError that replaces it.
+
+    The RuntimeError replaces any *exc* that is not an Exception, or whose text
+    cannot be read.
+    """
     try:
         text = str(exc)
         if isinstance(exc, Exception):

@@ -70,7 +70,8 @@ def _place(text: str, offset: int) -> str:
 def _read_json(text: str) -> tuple[Any, definitions.Locate]:
     """Return the value of a JSON text, and a function that locates its parts.
 
-    :raises _Unreadable: The text is not JSON, or has a key twice.
+    :raises _Unreadable: The text is not JSON, has a key twice, or is nested
+        too deeply.
     """
     depth = 0
     for token in _TOKEN.finditer(text):
@@ -175,8 +176,8 @@ class _Loader(yaml.SafeLoader):
 def _read_yaml(text: str) -> tuple[Any, definitions.Locate]:
     """Return the value of a YAML text, and a function that locates its parts.
 
-    :raises _Unreadable: The text is not YAML, has a key twice, or has a key
-        that is not text.
+    :raises _Unreadable: The text is not YAML, has a key twice, has a key or a
+        value that is not allowed, or is nested too deeply.
     """
     try:
         loader = _Loader(text)

@@ -228,8 +228,8 @@ def _claimed_origin(payload: Any) -> str:
 class MessagingWorkBus(_Bus):
     """The scheduler's side of the bus: sends batches and receives reports.
 
-    Threads of the bus call the callbacks; :meth:`send` may also call
-    *on_unsent*. The callbacks must not block.
+    Threads of the bus call the callbacks; :meth:`send` and :meth:`close` may
+    also call *on_unsent*. The callbacks must not block.
 
     :param conf: Configuration of the service; not changed.
     :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
@@ -327,7 +327,8 @@ class MessagingReportBus(_Bus):
     :param on_control: See :class:`MessagingWorkBus`.
     :param keys: See :class:`MessagingWorkBus`.
     :param quorum: See :class:`MessagingWorkBus`.
-    :param patience: Seconds until a report that cannot be sent is given up.
+    :param patience: Seconds after which a report is given up when an attempt
+        to send it fails.
     :param capacity: Maximum number of reported objects that wait to be sent.
     """
 

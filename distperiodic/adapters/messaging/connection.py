@@ -64,7 +64,7 @@ class OsloMessaging:
 
 
 class BrokerConnection:
-    """Two connections of a process to a broker: one sends, one receives.
+    """Connections of a process to a broker: one receives, the others send.
 
     See :class:`distperiodic.ports.Carrier`.
 
@@ -283,9 +283,9 @@ class BrokerConnection:
     # Closing.
 
     def _wake(self, inbox: Inbox) -> None:
-        """Wake the listener with a message.
+        """Wake the listener with a message, so that it ends at once.
 
-        Otherwise the listener would poll only every 5 s.
+        Otherwise the listener could wait for a message for up to 5 s.
         """
         try:
             self.cast(inbox.topic, inbox.identity, {})

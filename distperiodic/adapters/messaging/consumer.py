@@ -10,8 +10,8 @@ It differs from oslo.messaging's own server:
   caller does not exist. Our server never replies, and accepts only one method
   name.
 * oslo.messaging declares three queues. If the process is killed, the broker
-  keeps them forever. Our server declares only the queue that it needs, and the
-  broker deletes this queue after a time without a consumer.
+  keeps two of them forever. Our server declares only the queue that it needs,
+  and the broker deletes this queue after a time without a consumer.
 * oslo.messaging logs a traceback for each invalid message, and some invalid
   messages close the channel. Our server counts them and continues.
 * oslo.messaging decompresses every message, so a small compressed message can
@@ -94,8 +94,8 @@ def server_class() -> type:
                             consumer.queue.delete()
             except Exception as exc:
                 # The broker is unreachable, or another driver is in use. The
-                # queue remains. The next consumer of the queue rejects the
-                # messages in it.
+                # queue remains until it expires, if the driver has set an
+                # expiry.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server

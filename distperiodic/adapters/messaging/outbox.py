@@ -12,9 +12,9 @@ limit::
                    \\-----------\\---- patience exceeded -----> on_unsent
                                        (by the watcher thread)
 
-The time limit, *patience*, counts from the broker's last answer, not from
-put(). While the broker keeps confirming messages, however slowly, no waiting
-batch is given up.
+The time limit, *patience*, counts from put() or from the broker's last answer,
+whichever is later. As long as each answer of the broker arrives within this
+time, no waiting batch is given up.
 
 A batch that was reported as unsent may still arrive when the broker recovers.
 This does no harm, because a message is only a hint. The claim decides whether
@@ -57,7 +57,8 @@ class BatchOutbox:
         After any other exception, the batch is sent again.
     :param on_sent: Called with each batch that was confirmed in time.
     :param on_unsent: Called with every other batch, and the reason. Threads of
-        the outbox call both callbacks; put() may also call on_unsent.
+        the outbox call both callbacks; put() and close() may also call
+        on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up. A batch is never given up earlier than this time

@@ -2,9 +2,9 @@
 """Names of the queues of the message bus.
 
 Each worker process and each scheduler process has a queue of its own. A
-message is addressed to one process. So a scheduler knows exactly which batches
-each worker holds, and a worker receives no more batches than schedulers send
-to it::
+message is addressed to one process. So a scheduler knows exactly which of its
+batches each worker holds, and a worker receives only batches that schedulers
+have sent to this worker::
 
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message

@@ -31,8 +31,8 @@ class ReportOutbox:
 
     The first report is sent at once. Reports that follow within *linger*
     seconds are collected into one message. So a worker with many short runs
-    sends at most 1 / linger messages per second to a scheduler. A full message
-    is sent earlier.
+    sends at most 1 / linger messages per second to a scheduler, apart from
+    full messages, which are sent earlier.
 
     :param publish: Sends reports to one scheduler. Returns when the broker has
         confirmed the reports, and raises an error otherwise.
@@ -45,7 +45,8 @@ class ReportOutbox:
     :param capacity: Maximum number of waiting objects. Above this number, the
         oldest reports to the scheduler with the most waiting objects are given
         up.
-    :param patience: Seconds after which an unsent report is given up.
+    :param patience: Seconds from put() after which a report is given up when
+        an attempt to send it fails.
     :param longest_pause: Maximum seconds between two attempts.
     """
 

@@ -19,7 +19,7 @@ from distperiodic.exceptions import ConfigError
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which start() waits for a broker of a partition.
+# Maximum seconds for which start() waits for a broker of a partition.
 _FIRST_WAIT = 5.0
 # Maximum seconds of one attempt to connect to a broker of a partition.
 _ATTEMPT = 10.0

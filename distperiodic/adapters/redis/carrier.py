@@ -75,8 +75,8 @@ class RedisCarrier:
         self._client = clients.client_of(place, _TIMEOUT)
         self._reader: threading.Thread | None = None
         self._closed = threading.Event()
-        #: Set when the queue is declared, or when the server has refused the
-        #: login.
+        #: Set when the queue is declared, or when the server has refused this
+        #: client.
         self._decided = threading.Event()
         self._refused: BusUnavailable | None = None
         self._last_error = 'it does not answer'

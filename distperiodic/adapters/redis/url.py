@@ -58,7 +58,7 @@ def parse(url: str) -> Place:
     :raises ConfigError: The URL is invalid.
     """
     scheme, _, rest = url.partition('://')
-    # A password may contain any character, even without percent-encoding.
+    # A password may contain any character except "%" without percent-encoding.
     login, _, address = rest.rpartition('@')
     user, _, password = login.partition(':')
     address, _, query = address.partition('?')

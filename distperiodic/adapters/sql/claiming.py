@@ -38,8 +38,8 @@ _UNCOUNTED = MOVES[Move.COUNT][0]
 #: Lower bound of all ticks.
 FIRST = -2 ** 63
 #: Maximum number of passes over the rows of the objects that are not claimed
-#: yet. Another pass is needed if other members change these rows at the same
-#: time.
+#: yet. Objects that are listed during a pass need a second one. Any further
+#: pass is needed only if other members change these rows at the same time.
 _ATTEMPTS = 20
 
 
@@ -68,8 +68,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
     :param won: Claims that the caller has already moved into the lease,
-        because the previous claims of these objects had ended. None means that
-        the caller has not tried to move any claims.
+        because the last claims of these objects, if any, had ended. None means
+        that the caller has not tried to move any claims.
     :returns: the result, and the number of superseded claims of each tick.
     """
     busy: list[str] = []
@@ -167,7 +167,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 into | {'stands_in': old})
             superseded[old_tick] += moved
             tx.leave(old, moved)
-        # Another member may have changed these rows first: read them again.
+        # Read the rows that were inserted or listed again. Another member may
+        # have changed the other rows first, so read these again as well.
         rest = [key for key in (*new, *relisted, *ended, *(
             key for objects in unstarted.values() for key in objects))
             if key not in won]

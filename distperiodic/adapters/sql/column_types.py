@@ -137,8 +137,8 @@ class RoleColumn(sa.TypeDecorator[Role]):
         return None if value is None else _ROLES[value]
 
 
-#: Type of the names of leases. The process that creates a lease chooses its
-#: name.
+#: Type of the names of leases, and of other short ASCII texts. The process
+#: that creates a lease chooses its name.
 LeaseName = sa.String(100).with_variant(
     mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
 #: Type of long texts; MySQL's TEXT is limited to 64 KiB.

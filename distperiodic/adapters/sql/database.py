@@ -94,6 +94,7 @@ class Database:
 
         :raises StoreUnavailable: the transaction was not committed, or it is
             unknown whether it was committed.
+        :raises DBDuplicateEntry: *work* inserted a key that already exists.
         :raises SchemaError: the schema version does not match this release.
         """
         return self._run(work, read_only=False)

@@ -133,7 +133,8 @@ def make_engine(connection_url: str, bounded: bool = True,
                 **options: Any) -> sa.Engine:
     """Return a new engine. It connects on first use.
 
-    :param bounded: True limits the duration of waits and of statements.
+    :param bounded: True also sets time limits for waits and statements on the
+        server. The time limits in the URL options always apply.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL is invalid.
     """

@@ -42,7 +42,9 @@ def increments(number: int, tick: int, holder: str, *, late: int = 0,
 
 
 def merged(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add up the counts of each tick and member, to execute fewer statements.
+    """Add up the counts of each job, tick and member.
+
+    The caller then executes fewer statements.
 
     :param counts: Results of :func:`increments` without a reason.
     """

@@ -213,7 +213,8 @@ class Attendance(NamedTuple):
     found: dict[str, JobStatus]
     #: Numbers of the jobs whose attended interval begins now.
     begun: list[int]
-    #: Numbers of the jobs whose attended interval continues.
+    #: Numbers of the jobs whose attended interval continues, and must be
+    #: extended to now.
     continuing: list[int]
     #: For each job to update, its number, the recorded instant up to which its
     #: ticks are checked, and the new instant.
@@ -282,8 +283,8 @@ _CHECKED = sa.update(_job).where(
 def uncheck(connection: sa.Connection, number: int, at: int) -> None:
     """Record that no scan has checked the ticks of a job from *at* on.
 
-    The instant up to which the job is checked always moves back. A scan that
-    is in progress expects the old instant, so its result does not count.
+    The instant up to which the job is checked always changes. A scan that is
+    in progress expects the old instant, so its result does not count.
     """
     checked = sa.func.coalesce(_job.c.checked, 0)
     connection.execute(sa.update(_job).where(_job.c.id == number).values(

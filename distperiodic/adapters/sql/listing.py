@@ -109,8 +109,9 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
               if key in rows and _differs(rows[key], one, at)]
     gone = [key for key in gone_keys
             if key in rows and _is_listed_until(rows[key], at)]
-    # Objects whose recorded schedule differs and applies from an instant after
-    # *at*: another process has recorded a newer reading of the catalogue.
+    # Objects that this reading delists or lists with another schedule, but
+    # whose recorded schedule applies from an instant after *at*: another
+    # process has recorded a newer reading of the catalogue.
     later = [key for key, row in rows.items() if row.since is not None
              and row.since > at and row.rule is not None and (
                  key not in listed or listed[key].rule != row.rule)]

@@ -26,7 +26,8 @@ from distperiodic.core.standby import Standing
 _partition = tables.partition
 _worker = tables.partition_worker
 
-# Microseconds from the last heartbeat of a worker until its row is deleted.
+# Microseconds from the last heartbeat of a worker after which its row may be
+# deleted.
 _REMEMBERED = 86_400_000_000
 
 

@@ -55,7 +55,7 @@ def create_file(connection_url: str, path: str) -> None:
     """Create an embedded store, if it is missing, or upgrade its tables.
 
     :param path: Path of the store's file, as in *connection_url*.
-    :raises ConfigError: The directory of the file cannot be used.
+    :raises ConfigError: The file or its directory cannot be used.
     """
     private.make_directory(os.path.dirname(path))
     private.make_file(path)
@@ -276,7 +276,7 @@ def _newer(shown: str, found: str) -> exceptions.SchemaError:
 
 
 class _HalfMade(exceptions.SchemaError):
-    """Some tables are missing; another process may be creating them."""
+    """The tables have no version; another process may be creating them."""
 
 
 def _check_empty(connection: sa.Connection, shown: str) -> None:
@@ -305,7 +305,7 @@ def _version_of(connection: sa.Connection) -> str | None:
 
 def _transaction(connection_url: str, work: Any,
                  check_schema: Any = lambda connection, shown: None) -> Any:
-    # Set no time limits: a migration may take a long time.
+    # Set no time limits on the server: a migration may take a long time.
     target = Database(connection_url, check_schema, bounded=False)
     try:
         return target.write(work)

@@ -42,7 +42,7 @@ _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: States from which a take-over or a reclaim increases the number of attempts.
 #: In these states, the run was granted or has failed.
 _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
-#: States from which an object may be claimed for a later tick.
+#: States from which an object may be claimed without superseding a claim.
 CLOSED = MOVES[Move.CLAIM][0]
 
 #: Columns of the history that count objects.
@@ -77,7 +77,7 @@ class KnownSchedule(NamedTuple):
     since: int | None
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of the condition that it is in force."""
+        """Return the parameters of the condition that this is in force."""
         return {'of_schedule': self.text, 'of_schedule_since': (
             LAST if self.since is None else self.since)}
 
@@ -96,7 +96,7 @@ class Change(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Statements that end claims; the claims stay in their lease."""
+    """Statements that end claims; the rows keep the name of their lease."""
 
     change: Change
     #: Select the claims in the lease that have ended in this way.

@@ -6,8 +6,8 @@
                          └──── take over ◄────┘
 
 The claim of a step is a normal claim, whose object is the task and whose job
-is the command. One transaction records the end of a run, advances the task,
-and claims the steps that the same worker runs next.
+is the command. One transaction records the end of a run and advances the task.
+The same transaction may claim the steps that the worker runs next.
 
 The file is long because it has all transitions of a step: each transition must
 leave the rows in a state from which another transition can continue after a
@@ -72,7 +72,7 @@ _FAILED = workflow.CODES[Status.FAILED]
 
 
 class _End(NamedTuple):
-    """End of one run of a command, before the store counts the run."""
+    """End of one run of a command, which the store has not recorded yet."""
 
     task: task_rows.Task
     outcome: Outcome
@@ -140,8 +140,8 @@ class SqlSteps:
                    ) -> list[Lease]:
         """Take steps in one transaction.
 
-        :param idle: Set to which this method adds each queue of a task of
-            *tasks* if the queue has no head.
+        :param idle: Set to which this method adds queues of *tasks*: those
+            that have no head.
         """
         numbers = {name: self._numbers.of(name)
                    for name, room in jobs.items() if room > 0}
@@ -177,7 +177,7 @@ class SqlSteps:
         For a task without a ready step, the ready step of the head of its
         queue is locked instead.
 
-        :param idle: Set to which this method adds the queues of these tasks
+        :param idle: Set to which this method adds queues of these tasks: those
             that have no head.
         """
         names = {number: job for job, number in numbers.items()}
@@ -430,7 +430,7 @@ class SqlSteps:
         moves.write()
         if not written:
             counts = history.merged(counts)
-        # Write the last count in the same statement as the first lease.
+        # Write the last count together with the first lease.
         last_count = (counts.pop() if granted and counts and not written
                       else None)
         history.add(tx, counts)

@@ -4,11 +4,12 @@
 Each transition of claims from one state to another is one UPDATE.
 :mod:`distperiodic.core.claim` defines the allowed transitions. The UPDATE
 changes a claim only if the claim is in a state that the transition may leave
-and, unless the claim has ended, in the lease that the caller names. It also
-writes the name of the new lease into each claim. No other call uses this name,
-so the name identifies the claims that the call has acquired.
+and, if the claim is open, in the lease that the caller names. Claims that end
+leave their lease, but keep its name. Any other transition also writes the name
+of a new lease into each claim. No other call uses this name, so the name
+identifies the claims that the call has acquired.
 
-The lease itself is inserted last. If a caller repeats a call because the
+The new lease itself is inserted last. If a caller repeats a call because the
 answer was lost, this insert fails, since the lease exists. The repeated call
 is then rolled back, and returns the result of the first call.
 

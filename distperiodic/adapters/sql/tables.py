@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of the store.
 
-Each claim is one row that is changed in place. Only columns that never change
-are indexed, so a change of a claim updates no index. On PostgreSQL such a
-change is a HOT update, which costs half as much as a normal update.
+Each claim is one row that is changed in place. In the table of claims, only
+columns that never change are indexed, so a change of a claim updates no index.
+On PostgreSQL such a change is a HOT update, which costs half as much as a
+normal update.
 
 The file is long because it has all tables, with the meaning of each column.
 """
@@ -102,13 +103,13 @@ claim = sa.Table(
     #: Position of the object on the ring.
     sa.Column('position', sa.BigInteger, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
-    #: Tick that was claimed before this tick. None means that this tick is
-    #: the first one that was claimed for the object.
+    #: Tick that was claimed before this tick. None means that no earlier tick
+    #: was claimed for the object.
     sa.Column('previous', sa.BigInteger),
     #: Watermark: the newest tick that can no longer be claimed. It is the tick
-    #: of this claim, or a later tick that was skipped. If an operator
-    #: triggered this claim, the watermark is earlier than its tick: ticks that
-    #: are due in between stay due.
+    #: of this claim, or a later instant: a tick that was skipped, or the last
+    #: one before ``since``. If an operator triggered this claim, the watermark
+    #: may be earlier than its tick: ticks that are due in between stay due.
     sa.Column('settled', sa.BigInteger, nullable=False),
     #: Cause of the last skip. None means that no tick was skipped.
     sa.Column('skipped_by', SkippedByColumn),
@@ -123,13 +124,15 @@ claim = sa.Table(
     #: When a run of the object last succeeded, in microseconds of the store's
     #: clock. None means that no run has succeeded.
     sa.Column('served', sa.BigInteger),
-    #: Progress that the run has saved. None means that no progress is saved.
+    #: Progress that the run has saved. If a command ended its run in its own
+    #: transaction, this is the result of the command. None means that nothing
+    #: is saved.
     sa.Column('progress', LongText),
     #: Instant from which the object's schedule applies. None means that the
     #: object is not listed.
     sa.Column('since', sa.BigInteger),
-    #: Instant of the last reading of the catalogue in which the object was
-    #: missing. None means that there was no such reading.
+    #: Instant of the reading of the catalogue that last delisted the object.
+    #: None means that the object was never delisted.
     sa.Column('delisted', sa.BigInteger),
     #: Text of the object's own schedule. Empty means that the object follows
     #: the schedule of its job. None means that no schedule is recorded yet.
@@ -153,7 +156,7 @@ lease = sa.Table(
     #: lease contains runs, they were granted at that time. None means that an
     #: earlier release created the lease.
     sa.Column('made', sa.BigInteger),
-    #: Number of claims in the lease.
+    #: Number of claims in the lease, without those that are counted as ended.
     sa.Column('remaining', sa.Integer, nullable=False),
     #: Number of earlier claims that the claims of this lease superseded.
     sa.Column('superseded', sa.Integer, nullable=False),
@@ -166,14 +169,16 @@ lease = sa.Table(
 
 #: Results of each tick, as numbers of objects, with one row for each member
 #: that took part. Summed over all members, ``due`` equals the number of
-#: endings (done, dead, skipped, superseded, cancelled) plus the number of open
-#: claims.
+#: endings (done, dead, skipped, superseded, cancelled) plus the number of
+#: claims that are open or committed.
 history = sa.Table(
     'distperiodic_history', metadata,
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('tick', sa.BigInteger, primary_key=True, autoincrement=False),
-    #: Holder of the lease: the scheduler that claimed the objects, or the
-    #: worker that ran them. Empty means that the lease had no holder.
+    #: The scheduler that claimed or skipped the objects, or the worker that
+    #: ran them. Empty means that an operator triggered or requeued the
+    #: objects, that their lease had no holder, or that the worker of a command
+    #: was lost.
     sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
     #: Objects that were claimed, or skipped without a claim.
     sa.Column('due', sa.BigInteger, nullable=False),
@@ -196,7 +201,7 @@ history = sa.Table(
     sa.Column('cancelled', sa.BigInteger, nullable=False),
     #: Failures after which a run is retried.
     sa.Column('retried', sa.BigInteger, nullable=False),
-    #: Take-overs of claims from leases that expired or whose holder was gone.
+    #: Take-overs of claims from a holder whose lease expired or that was gone.
     sa.Column('taken_over', sa.BigInteger, nullable=False),
     #: Time from the tick to its claim, in milliseconds of the store's clock:
     #: sum and maximum over the claimed objects. For a job with spread, this
@@ -206,7 +211,8 @@ history = sa.Table(
     #: Number of objects that were claimed more than ``late_claim_after``
     #: seconds after the tick.
     sa.Column('late', sa.BigInteger, nullable=False),
-    #: Reason for the last skip. None means that nothing was skipped.
+    #: Reason for the last skip, or for ending claims that must not run again.
+    #: None means that no reason is recorded.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
@@ -329,7 +335,8 @@ queue = sa.Table(
     #: When the queue was halted. None means that it is not halted.
     sa.Column('halted', sa.BigInteger),
     sa.Column('halted_why', sa.String(LONGEST_REASON)),
-    #: The task that failed. None means that an operator halted the queue.
+    #: The task whose failure halted the queue. None means that an operator
+    #: halted the queue, or that it is not halted.
     sa.Column('halted_by', Exact(LONGEST_TASK)),
     **_OF_TABLES, **_CHANGING)
 
@@ -410,8 +417,8 @@ partition = sa.Table(
     #: expired.
     sa.Column('fence', sa.BigInteger, nullable=False),
     #: When the worker became active, in microseconds of the store's clock. If
-    #: no worker is active, this is when the last active worker released the
-    #: partition.
+    #: no worker is active, this is when the last active worker released or
+    #: lost the partition.
     sa.Column('since', sa.BigInteger, nullable=False),
     #: When the lease of the worker expires, in microseconds of the lease
     #: clock.

@@ -92,10 +92,10 @@ class Calls:
             _task.c.bucket + 0 == free).values(
                 bucket=target).returning(*columns).cte('won')
         #: Fill the bucket up to ``at_most`` tasks, and return the places and
-        #: the tasks in it. If a bucket of the pool has expired, change and
-        #: return nothing. Otherwise, return one more row, with a lower place
-        #: than all tasks. This row distinguishes an empty bucket from a call
-        #: that did nothing.
+        #: the tasks in it. If a bucket of the pool has expired, move no task
+        #: and return no row. Otherwise, return one more row, with a lower
+        #: place than all tasks. This row distinguishes an empty bucket from a
+        #: call that filled no bucket.
         self.fill = sa.union_all(
             sa.select(held), sa.select(won), sa.select(
                 sa.literal_column("CAST('-Infinity' AS DOUBLE PRECISION)"),

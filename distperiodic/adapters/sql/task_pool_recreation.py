@@ -3,11 +3,11 @@
 
 The tasks of the pool are read and compared with the tasks that the caller
 names, and only the differences are written. A write changes a task only if the
-task is still in the bucket in which it was read, or is still free. If another
-transaction has locked a task, a worker is pulling, returning or ending this
-task, and the recreation does not change it. If the recreation waited for such
-locks, a recreation of many tasks and the calls of workers could deadlock, and
-fail.
+task still has the status with which it was read: free, in a bucket, or done.
+If another transaction has locked a task, a worker is pulling, returning or
+ending this task, and the recreation does not change it. If the recreation
+waited for such locks, a recreation of many tasks and the calls of workers
+could deadlock, and fail.
 """
 
 import itertools

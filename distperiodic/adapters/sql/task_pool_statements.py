@@ -4,8 +4,8 @@
 Each call binds values: ``of_pool``, ``of_worker`` and ``of_bucket`` select the
 rows, and ``keys`` selects tasks among these rows.
 
-The condition of each statement that changes a task names the bucket in which
-the task must be. Some statements skip locked rows, so that callers do not wait
+Each statement that changes a task has a condition on the bucket in which the
+task must be. Some statements skip locked rows, so that callers do not wait
 for each other. The correctness of the results does not depend on this.
 """
 

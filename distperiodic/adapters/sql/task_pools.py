@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of tasks in a database, and the buckets of their workers.
 
-Each call is one transaction. The transaction first renews the worker's bucket,
-and so locks the row of the bucket until the commit. So two calls for one
-worker run one after the other, and a bucket cannot expire during a call. Each
-task is one row. An UPDATE changes the row only if the task is still in the
-bucket in which it was read, or still free. The content of a bucket is read
+Each call is one transaction. The call of a worker first renews the worker's
+bucket, and so locks the row of the bucket until the commit. So two calls for
+one worker run one after the other, and a bucket cannot expire during a call.
+Each task is one row. An UPDATE changes the row only if the task is still in
+the bucket in which it was read, or still free. The content of a bucket is read
 from the rows of its tasks, so no result depends on a driver's row count.
 
 The calls of different workers normally write different rows, so the workers do

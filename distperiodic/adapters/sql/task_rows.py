@@ -2,9 +2,9 @@
 """Rows of tasks, and the changes to these rows when a task advances.
 
 After each transaction, exactly one of these conditions is true of a task: the
-task has ended or is stuck; it waits in its queue; its next step has a row in
-the table of ready steps; or its next step is claimed. So nothing needs repair
-after a crash at any moment.
+task has ended or is stuck; it waits in its queue and is not the head; its next
+step has a row in the table of ready steps; or its next step is claimed. So
+nothing needs repair after a crash at any moment.
 """
 
 import functools

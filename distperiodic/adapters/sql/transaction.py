@@ -78,10 +78,10 @@ class Transaction:
                       min_since: int, max_attempts: int, rule: str,
                       known: KnownSchedule, holder: str, seconds: float
                       ) -> dict[str, Claim]:
-        """Claim objects whose last claim has ended, in one statement.
+        """Claim listed objects whose last claim, if any, has ended.
 
-        If the statement claims all of *keys*, it also counts them in the
-        history and creates the lease.
+        If the single statement claims all of *keys*, it also counts them in
+        the history and creates the lease.
 
         For the parameters without a description, see
         :meth:`distperiodic.ports.ClaimStore.claim`.
@@ -187,7 +187,7 @@ class Transaction:
                       'of_tick': tick, 'of_due': due_at, 'by': by,
                       **known.parameters()}
         # Read the previous watermarks first: only the newest databases can
-        # return old values from an UPDATE. Locked rows are skipped.
+        # return old values from an UPDATE. Locked rows are left out.
         rows = self.connection.execute(
             self.sql.skip.before, parameters).all()
         if rows:
@@ -265,10 +265,10 @@ class Transaction:
             return
         parameters = {'stands_in': name, 'number': count}
         # The claim store uses a driver's row count only here, and no claim
-        # depends on the count. If the count is too low, the second statement
+        # depends on it. If the row count is too low, the second statement
         # finds that the lease is already deleted, and changes nothing. If the
-        # count is too high, an empty lease stays behind, and is deleted after
-        # it has expired.
+        # row count is too high, an empty lease stays behind, and is deleted
+        # after it has expired.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return
