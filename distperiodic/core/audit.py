@@ -15,7 +15,7 @@ The audit has these classes. The classes lost and unexplained are errors::
     late               claimed too late, but its run succeeded
     dead               its last attempt failed or was lost
     superseded         claimed, but not started before its next tick
-    cancelled          claimed, and ended without a run
+    cancelled          claimed, and given up before a run succeeded
     skipped            not run, because an earlier run was still in progress
                        (overlap) or because the job was paused
     passed over        given up by the misfire policy
@@ -92,8 +92,8 @@ class Counts(NamedTuple):
     by_misfire: int = 0
     #: Objects among *skipped* that were due while schedulers served the job.
     by_lost: int = 0
-    #: Objects among *skipped* that were due for an earlier tick, and were
-    #: skipped together with this tick.
+    #: Earlier ticks of these objects that were skipped together with this
+    #: tick. *due* and *skipped* count one more object for each of these ticks.
     missed: int = 0
     #: Objects that were claimed too late.
     late: int = 0

@@ -67,7 +67,7 @@ class Standing(NamedTuple):
 
     #: Name of the active process. Empty means that no worker is active.
     worker: str
-    #: Number of take-overs so far.
+    #: Number that grows with each take-over.
     fence: int
     #: Seconds, by the store's clock, until the lease of the active worker
     #: expires. 0 or less means that it has expired.

@@ -76,7 +76,7 @@ class Command:
     started_at: datetime.datetime | None = None
     #: End of the last run. None means that the command has not ended.
     ended_at: datetime.datetime | None = None
-    #: Process of the last run. None means unknown.
+    #: Name of the member that executed the last run. None means unknown.
     worker: str | None = None
     #: Number of runs that were lost with their worker. ``attempts`` includes
     #: these runs, but they do not count against ``retry``.
