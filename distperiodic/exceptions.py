@@ -133,7 +133,9 @@ class InvalidWorkflow(ConfigError, ValueError):
 
 
 class InvalidTask(DistperiodicError, ValueError):
-    """A task has an illegal argument, or its status forbids the request."""
+    """A task has an illegal argument or result, or its status forbids the
+    request.
+    """
 
 
 class UnknownTask(DistperiodicError, LookupError):

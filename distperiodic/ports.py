@@ -77,8 +77,8 @@ class Listed(NamedTuple):
     object: str
     #: Text of the object's own schedule. Empty means the schedule of its job.
     rule: str
-    #: Watermark of a new object: the newest tick before the object was listed.
-    #: If the store has recorded a later watermark for the object, the store
+    #: Watermark of a new object. Only ticks after this instant can be due. If
+    #: the store has recorded a later watermark for the object, the store
     #: keeps that one.
     settled: int
 
@@ -271,9 +271,10 @@ class PartitionStore(Protocol):
         :param seconds: Seconds after its last heartbeat for which a worker
             counts as present.
         :param starting: True if *worker* has run nothing yet. In this case,
-            the call also fails if workers that stand by are present. The
-            active worker blocks the call only until its lease expires. If the
-            call then succeeds, that worker loses the partition.
+            the call also fails if another worker that takes part in the
+            election is present. The lease of the active worker blocks the call
+            only until the lease expires. If the call then succeeds, that
+            worker loses the partition.
         :returns: The processes that made the call fail. Empty means that the
             call succeeded, and that *worker* may run jobs.
         """

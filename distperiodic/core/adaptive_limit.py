@@ -84,9 +84,9 @@ class AdaptiveLimit:
         self._held -= runs
 
     def ran(self, seconds: float, now: float) -> None:
-        """Record that a batch ended without any refused run.
+        """Record that runs of a batch ended, and that none was refused.
 
-        :param seconds: Duration of one run.
+        :param seconds: Average duration of one run.
         :param now: Monotonic seconds.
         """
         self._ahead = self._shared and seconds <= _BRIEF

@@ -119,7 +119,7 @@ class Facts:
     #: True if the code of the service defines the job.
     defined: bool | None = None
     enabled: bool = True
-    #: True if the job runs on every member, without claims in the store.
+    #: True if the job runs on every scheduler, without claims in the store.
     of_members: bool = False
     paused: bool = False
     #: True if the catalogue lists the object now.

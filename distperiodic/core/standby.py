@@ -198,7 +198,7 @@ class Election:
         self._next_beat = now + self.interval
 
     def postpone(self, now: float) -> None:
-        """Do not take over until the next heartbeat is due."""
+        """Do not take over for one heartbeat interval."""
         self._postponed_until = now + self.interval
 
     def failed(self) -> None:
