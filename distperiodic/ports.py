@@ -198,8 +198,8 @@ class StepStore(Protocol):
         """End runs in *lease* and advance their tasks, in one transaction.
 
         A failed command is retried as often as its workflow allows. If its
-        last attempt fails, the task is rolled back. If the command is itself a
-        rollback, the task becomes stuck.
+        last attempt fails, the task is rolled back, or becomes stuck if this
+        command is itself a rollback.
 
         The same transaction may claim the next steps of these tasks, and the
         first steps of the tasks that follow them in their queues.

@@ -218,8 +218,8 @@ class Failure(NamedTuple):
 
 
 #: Maximum number of microseconds by which a claim may precede the instant at
-#: which its object is due, by the store's clock. A member may claim early, because its estimate of the store's
-#: clock has an error of up to this number.
+#: which its object is due, by the store's clock. A member may claim early,
+#: because its estimate of the store's clock has an error of up to this number.
 EARLIEST = 1_000_000
 
 #: A number of attempts that no tick reaches. As a limit, it has no effect.
