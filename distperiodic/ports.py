@@ -163,8 +163,8 @@ class StepStore(Protocol):
              into: str, holder: str, seconds: float) -> list[Lease]:
         """Claim ready steps.
 
-        Steps of tasks with a higher priority are claimed first. Among tasks of
-        equal priority, those of older tasks are claimed first.
+        Steps of tasks with a higher priority are claimed first. Among steps of
+        equal priority, those that became ready first are claimed first.
 
         :param jobs: Maximum number of steps to claim for each command, by the
             name of the command's job.

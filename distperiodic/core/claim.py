@@ -63,7 +63,7 @@ class State(enum.Enum):
 
 
 #: Final states. A claim leaves such a state only when its object is claimed
-#: for a later tick, or when an operator requeues the claim.
+#: for another tick, or when an operator requeues the claim.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
 #: States of a claim whose run succeeded.
