@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index of the objects of one job, by their positions on the ring.
 
-Each id is hashed once. Once :meth:`Catalogue.index` has sorted the objects by
+Each id is hashed once. After :meth:`Catalogue.index` has sorted the objects by
 their positions, the objects on one arc are one slice of the sorted list. From
 then on, the cost of a change of the ring depends on the number of objects that
 the member owns, not on the number of all objects. Results have the order in
