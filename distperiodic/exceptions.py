@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All errors that this library raises on purpose.
+"""Error classes of this library.
 
 A message states the problem, with the values that were found, and then the
 remedy. All errors derive from :class:`DistperiodicError`. The command line
@@ -83,14 +83,15 @@ class UnknownVersion(InvalidMessage):
 
 
 class BusUnavailable(DistperiodicError):
-    """A message could not be sent to the broker.
+    """The broker did not accept a connection, a login or a message.
 
     The services of this library send the work again.
     """
 
 
 class NoConsumer(BusUnavailable):
-    """The queue of the receiver does not exist in the broker.
+    """The queue of the receiver does not exist in the broker, or no process
+    receives the broadcast.
 
     An immediate retry would fail, too.
     """
@@ -132,7 +133,9 @@ class InvalidWorkflow(ConfigError, ValueError):
 
 
 class InvalidTask(DistperiodicError, ValueError):
-    """A task has an illegal argument, or its status forbids the request."""
+    """A task has an illegal argument or result, or its status forbids the
+    request.
+    """
 
 
 class UnknownTask(DistperiodicError, LookupError):

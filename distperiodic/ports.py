@@ -77,8 +77,8 @@ class Listed(NamedTuple):
     object: str
     #: Text of the object's own schedule. Empty means the schedule of its job.
     rule: str
-    #: Watermark of a new object: the newest tick before the object was listed.
-    #: If the store has recorded a later watermark for the object, the store
+    #: Watermark of a new object. Only ticks after this instant can be due. If
+    #: the store has recorded a later watermark for the object, the store
     #: keeps that one.
     settled: int
 
@@ -165,12 +165,14 @@ class StepStore(Protocol):
              into: str, holder: str, seconds: float) -> list[Lease]:
         """Claim ready steps.
 
-        Steps of tasks with a higher priority are claimed first. Among tasks of
-        equal priority, those of older tasks are claimed first.
+        Steps of tasks with a higher priority are claimed first. Among steps of
+        equal priority, those that became ready first are claimed first.
 
         :param jobs: Maximum number of steps to claim for each command, by the
             name of the command's job.
-        :param tasks: Tasks whose steps may be claimed. None means all tasks.
+        :param tasks: Tasks whose steps may be claimed. If a task has no ready
+            step, the step of the head of its queue may be claimed instead.
+            None means all tasks.
         :param into: Prefix of the names of the new leases: ``<into>.0``,
             ``<into>.1``...
         :param holder: Holder of the new leases.
@@ -179,7 +181,7 @@ class StepStore(Protocol):
         """
 
     def wake(self) -> bool:
-        """Make the delayed steps that are due ready, and advance the queues.
+        """Mark delayed steps as ready when they are due; advance the queues.
 
         An ordered queue whose current task has ended continues with its next
         task, unless the queue is halted.
@@ -197,8 +199,9 @@ class StepStore(Protocol):
                 proceed: Proceed | None = None) -> Advanced:
         """End runs in *lease* and advance their tasks, in one transaction.
 
-        A failed step is retried as often as its workflow allows. If the last
-        attempt fails, the task is rolled back.
+        A failed command is retried as often as its workflow allows. If its
+        last attempt fails, the task is rolled back, or becomes stuck if this
+        command is itself a rollback.
 
         The same transaction may claim the next steps of these tasks, and the
         first steps of the tasks that follow them in their queues.
@@ -270,9 +273,10 @@ class PartitionStore(Protocol):
         :param seconds: Seconds after its last heartbeat for which a worker
             counts as present.
         :param starting: True if *worker* has run nothing yet. In this case,
-            the call also fails if workers that stand by are present. The
-            active worker blocks the call only until its lease expires. If the
-            call then succeeds, that worker loses the partition.
+            the call also fails if another worker that takes part in the
+            election is present. The lease of the active worker blocks the call
+            only until the lease expires. If the call then succeeds, that
+            worker loses the partition.
         :returns: The processes that made the call fail. Empty means that the
             call succeeded, and that *worker* may run jobs.
         """
@@ -309,8 +313,9 @@ class ClaimStore(Protocol):
     The claim of a job and an object is one row. Every transition is one
     conditional write of many rows. A lost race is not an error: the result
     leaves out each object whose claim another process changed first. To find
-    the claims that a write has changed, an adapter reads the rows again. An
-    adapter does not trust the row count that a database driver returns.
+    the claims that a write has changed, an adapter uses the rows that the
+    database returns, or reads the rows in the same transaction. It does not
+    rely on the row count that a database driver returns.
 
     The caller names each lease that it creates, and never uses a name twice.
     If the answer to a call is lost, the caller can repeat the call: the store
@@ -380,8 +385,8 @@ class ClaimStore(Protocol):
         - The schedule of a new object applies from *at* on. This is also true
           for a delisted object that is listed again. The watermark of the
           object becomes the given one, unless the recorded one is later.
-        - If the own schedule of an object has changed, the object follows the
-          new schedule from *at* on.
+        - If an object's own schedule has changed, the object follows the new
+          schedule from *at* on.
         - If the store has not recorded the schedule of an object yet, the
           store records it. The instant from which ticks of the object can be
           due does not change.
@@ -737,9 +742,9 @@ class Carrier(Protocol):
     """Connection over which one process sends and receives messages.
 
     Every carrier can send messages. Only a carrier with an inbox receives
-    messages. An open carrier reconnects by itself. The carrier logs one line
-    when the broker stops answering, and one line when the broker answers
-    again. The errors that a carrier raises contain no password.
+    messages. An open carrier reconnects by itself. A carrier with an inbox
+    logs one line when the broker stops answering, and one line when the broker
+    answers again. The errors that a carrier raises contain no password.
     """
 
     def open(self, timeout: float) -> None:

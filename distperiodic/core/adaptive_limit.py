@@ -41,11 +41,13 @@ class AdaptiveLimit:
         #: Number of this scheduler's runs that workers hold.
         self._held = 0
         self._share = 0
-        #: Number of runs that workers may hold now for this scheduler.
+        #: Number of runs that workers may hold now for this scheduler, apart
+        #: from runs that are sent ahead.
         self._limit = 0
         #: True if runs are short enough to be sent ahead.
         self._ahead = False
-        #: True if the last call of :meth:`room` returned 0.
+        #: True if the last call of :meth:`room` returned 0, and the limit was
+        #: not raised since then.
         self._more = False
         self._grow_at = 0.0
         #: Seconds of the pause after the last refusal. 0.0 means no pause.
@@ -82,9 +84,9 @@ class AdaptiveLimit:
         self._held -= runs
 
     def ran(self, seconds: float, now: float) -> None:
-        """Record that a batch ended without any refused run.
+        """Record that runs of a batch ended, and that none was refused.
 
-        :param seconds: Duration of one run.
+        :param seconds: Average duration of one run.
         :param now: Monotonic seconds.
         """
         self._ahead = self._shared and seconds <= _BRIEF

@@ -15,7 +15,7 @@ The audit has these classes. The classes lost and unexplained are errors::
     late               claimed too late, but its run succeeded
     dead               its last attempt failed or was lost
     superseded         claimed, but not started before its next tick
-    cancelled          claimed, and ended without a run
+    cancelled          claimed, and given up before a run succeeded
     skipped            not run, because an earlier run was still in progress
                        (overlap) or because the job was paused
     passed over        given up by the misfire policy
@@ -92,8 +92,8 @@ class Counts(NamedTuple):
     by_misfire: int = 0
     #: Objects among *skipped* that were due while schedulers served the job.
     by_lost: int = 0
-    #: Objects among *skipped* that were due for an earlier tick, and were
-    #: skipped together with this tick.
+    #: Earlier ticks of these objects that were skipped together with this
+    #: tick. *due* and *skipped* count one more object for each of these ticks.
     missed: int = 0
     #: Objects that were claimed too late.
     late: int = 0
@@ -196,7 +196,7 @@ class Job(NamedTuple):
     #: True if the code of the job was loaded. False means that the policies of
     #: *plan* are defaults.
     known: bool = False
-    #: None means that no scheduler serves the job.
+    #: None means that no service is recorded.
     attended: Attendance | None = None
     #: Instant since which the job has been paused. None means not paused.
     paused: Instant | None = None
@@ -249,7 +249,8 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
 
     :param ticks: History from *since* on.
     :param alike: Rows of listed objects, each with the number of objects that
-        have this row. Instants before *since* need not be exact.
+        have this row. An instant in a row need not be exact if it is before
+        *since*.
     :param placed: Groups of listed objects whose rows differ only in their
         positions on the ring. Each group is one row, and the positions of all
         objects of the group.
@@ -314,8 +315,9 @@ class _Due:
         self._job = job
         self._since = since
         self._around = functools.lru_cache(maxsize=1024)(job.plan.around)
-        #: For each plan and instant, the difference between the numbers of
-        #: objects that are due for ticks after and before this instant.
+        #: For each plan and instant: the number of objects that are due for
+        #: the ticks after this instant, minus the number of objects that are
+        #: due for the ticks up to it.
         self._changes: dict[Plan, collections.Counter[Instant]] = {}
         self._first: collections.Counter[Instant] = collections.Counter()
         self.undecided: dict[Instant, collections.Counter[Fate]] = (

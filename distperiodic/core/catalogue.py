@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index of the objects of one job, by their positions on the ring.
 
-Each id is hashed once, and the objects are sorted by their positions. So the
-objects on one arc are one slice of the sorted list. After a change of the
-ring, the cost depends on the number of objects that the member owns, not on
-the number of all objects. Results have the order in which the objects were
-given.
+Each id is hashed once. After :meth:`Catalogue.index` has sorted the objects by
+their positions, the objects on one arc are one slice of the sorted list. From
+then on, the cost of a change of the ring depends on the number of objects that
+the member owns, not on the number of all objects. Results have the order in
+which the objects were given, unless a method states another order.
 
 The ids of objects must not change while the objects are in a catalogue. If ids
 change, create a new catalogue.
@@ -165,9 +165,10 @@ class Catalogue:
         return None
 
     def index(self) -> None:
-        """Sort the objects by position now, instead of at the first use.
+        """Sort the objects by position now.
 
-        The objects are sorted in 256 parts. A single sort of a million objects
+        Otherwise the first method that needs this order sorts them. The
+        objects are sorted in 256 parts. A single sort of a million objects
         would block the other threads of the interpreter for a second.
         """
         if self._order is not None:
@@ -232,7 +233,10 @@ class Catalogue:
         return known[1], known[2]
 
     def between(self, low: int, high: int) -> 'array[int]':
-        """Return the indexes of the objects from position *low* to *high*."""
+        """Return the indexes of the objects from position *low* to *high*.
+
+        The indexes are in the order of the positions.
+        """
         self.index()
         return self._cut([Arc(low, high)])
 

@@ -5,7 +5,8 @@ Each pair of a job and an object has one claim, which is one row of the store.
 From tick to tick, the row stays, and its tick, fence and state change. Each
 transition (:class:`Move`) has a set of states that it may leave, and one state
 that it enters. A store makes a transition only if the claim is in a state that
-the transition may leave, and in the lease that the caller names.
+the transition may leave. For all transitions except CLAIM and REQUEUE, the
+claim must also be in the expected lease.
 
 A *lease* holds claims of one job and tick for one holder, until an instant of
 the store's clock. A claim is in one lease at a time, and each grant creates a
@@ -56,12 +57,13 @@ class State(enum.Enum):
     SKIPPED = 'skipped'
     #: Not run, because a later tick replaced it.
     SUPERSEDED = 'superseded'
-    #: Not run, because it was cancelled.
+    #: Given up before a run succeeded: its task was cancelled, or other
+    #: members may have owned the object meanwhile.
     CANCELLED = 'cancelled'
 
 
 #: Final states. A claim leaves such a state only when its object is claimed
-#: for a later tick, or when an operator requeues the claim.
+#: for another tick, or when an operator requeues the claim.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
 #: States of a claim whose run succeeded.
@@ -75,8 +77,8 @@ class Authority(enum.Enum):
 
     #: A store that all members share.
     STORE = 'store'
-    #: The ring alone: there is no store, and each scheduler keeps the claims
-    #: of its objects in memory.
+    #: The ring alone: the job is not in a shared store, and each scheduler
+    #: keeps the claims of its objects in memory.
     RING = 'ring'
 
 
@@ -116,7 +118,7 @@ class Move(enum.Enum):
     REQUEUE = 'requeue'
 
 
-#: States of a claim whose run has not ended.
+#: States of a claim that has not ended.
 OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
 
 #: For each transition, the states that it may leave and the state that it
@@ -158,8 +160,9 @@ class Claim(NamedTuple):
     #: Fencing token. Every claim of the object has a greater token than the
     #: previous claim. A new token makes the earlier tokens invalid.
     fence: int
-    #: Number of the attempt, from 1. The number also counts lost attempts of
-    #: an earlier tick, if that tick was superseded or ended without success.
+    #: Number of the attempt, from 1. If this tick superseded an earlier tick,
+    #: the number continues that of the earlier tick. If an earlier tick used
+    #: all its attempts without success, the first number is the maximum.
     attempt: int
     #: Microseconds since the epoch.
     tick: int
@@ -214,9 +217,9 @@ class Failure(NamedTuple):
     traceback: str = ''
 
 
-#: Maximum number of microseconds by which a claim may precede its tick, by the
-#: store's clock. A member may claim early, because its estimate of the store's
-#: clock has an error of up to this number.
+#: Maximum number of microseconds by which a claim may precede the instant at
+#: which its object is due, by the store's clock. A member may claim early,
+#: because its estimate of the store's clock has an error of up to this number.
 EARLIEST = 1_000_000
 
 #: A number of attempts that no tick reaches. As a limit, it has no effect.

@@ -42,10 +42,13 @@ class Context:
         #: the previous claim. So a resource that records the highest token can
         #: reject the writes of a run that another process has taken over.
         self.fence = fence
-        #: Number of this attempt at the tick, from 1.
+        #: Number of this attempt, from 1. The number also counts attempts at
+        #: an earlier tick, if this tick superseded that tick, or if that tick
+        #: used all its attempts without success.
         self.attempt = attempt
         #: True if the result of the run will be ignored, because the run has
-        #: exceeded the timeout of its job or because the process stops. In a
+        #: exceeded its timeout, because the process stops, or because another
+        #: worker may have become the active worker of the partition. In a
         #: handler process, the attribute is also true if the lease was lost. A
         #: long-running handler should check this attribute, and return early
         #: if it is true.

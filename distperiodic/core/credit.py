@@ -5,7 +5,8 @@ If a worker holds too much work, other workers stay idle, and more work is
 delayed when the worker dies. If the worker holds too little work, it is idle
 until the next message arrives. So the window limits the seconds of work that
 the worker holds. These seconds are computed from the average duration of the
-runs of each job at that worker.
+runs of each job at that worker, divided by the number of slots, because the
+slots work in parallel.
 
 If no run of a job was measured at that worker, the average of all workers
 applies. Jobs of which no run was measured at any worker have no cost. The
@@ -83,8 +84,9 @@ class CreditWindow:
             seconds = self._elsewhere.of(job)
             if seconds is None:
                 return 0.0
-        # A long run occupies only one slot. So limit its cost to an equal
-        # share of the horizon, which leaves room for runs in the other slots.
+        # The slots work in parallel, so divide by their number. A long run
+        # occupies only one slot. So limit its cost to an equal share of the
+        # horizon, which leaves room for runs in the other slots.
         return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
@@ -115,8 +117,8 @@ class CreditWindow:
     def busy(self) -> bool:
         """True if the worker has runs for all slots, and a reserve.
 
-        The worker then holds two runs per slot, and work for more than half of
-        :data:`HORIZON`.
+        The worker then holds at least two runs per slot, and work for more
+        than half of :data:`HORIZON`.
         """
         return (self.held >= 2 * self.slots
                 and self.seconds > HORIZON / 2)

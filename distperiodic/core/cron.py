@@ -423,7 +423,7 @@ def _fields_of(line: str) -> list[str]:
         # because a wrong guess could run a job 60 times too often.
         raise InvalidSchedule(
             f'cron line {line!r} has {len(fields)} fields, not 5; '
-            f'{_EXAMPLE}; below a minute use spacing='
+            f'{_EXAMPLE}; for intervals below a minute, use spacing='
         )
     try:
         first = next(cronsim.CronSim(' '.join(fields), _EPOCH), None)

@@ -15,9 +15,10 @@ skipped or given up for it. *since* is the instant from which the schedule of
 the object applies: the time at which the object was listed or at which its
 schedule changed, whichever is later. Ticks in the future are not considered.
 
-All objects of a job have the same ticks. A job with ``spread`` also gives each
-object a phase, which depends on the position of the object on the ring. The
-object is then due at the tick plus its phase.
+All objects that follow the schedule of their job have the same ticks. A job
+with ``spread`` also gives each of these objects a phase, which depends on the
+position of the object on the ring. The object is then due at the tick plus its
+phase. An object with its own schedule has no phase.
 
 The file is long because it contains all rules of a verdict, and applies them
 to many rows at once.
@@ -153,8 +154,10 @@ class Plan:
               around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the instant after which ticks of an object can be due.
 
-        This is the watermark of the object, or the last tick before the
-        instant from which its schedule applies, whichever is later.
+        This is the watermark of the object, or the microsecond before the
+        instant from which its schedule applies, whichever is later. With
+        ``spread``, the second value is the last tick for which the object was
+        due before that instant.
 
         :param settled: Watermark of the object.
         :param since: Instant from which the schedule of the object applies.
@@ -342,7 +345,8 @@ def listed_again(readings: Sequence[Instant],
                  delisted: Instant | None) -> Instant:
     """Return the instant from which the schedule of a relisted object applies.
 
-    This is the instant of the first reading after the object was delisted.
+    This is the instant of the first reading that is not before *delisted*, or
+    of the last reading if all readings are before *delisted*.
 
     :param readings: Instants of the readings that contained the object, in
         ascending order.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs: the validated, immutable form of decorated methods.
 
-Every error message begins with the file and line that define the job, because
-the operator who starts a service is rarely the author of its jobs.
+Each error message of :class:`Job` begins with the file and line that define
+the job, because the operator who starts a service is rarely the author of its
+jobs.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ MAX_RETRIES = 2 ** 30
 class Scope(enum.StrEnum):
     """Scope of a job: the places where each tick runs."""
 
-    MEMBER = 'member'  # once on every member
+    MEMBER = 'member'  # once on every scheduler
     GROUP = 'group'  # once in the whole group
     OBJECTS = 'objects'  # once for each object of a catalogue
     TASK = 'task'  # never; a command runs when a task reaches its step
@@ -267,7 +268,7 @@ def command_job(module: str, command: str, defined_at: str) -> Job:
 
 
 def own_schedule(obj: object) -> Schedule | None:
-    """Return the own schedule of a catalogue's object.
+    """Return an object's own schedule, if it has one.
 
     The object may have an attribute ``spacing`` (seconds), or an attribute
     ``cron`` and optionally ``timezone``. An attribute with the value None
@@ -334,8 +335,8 @@ def schedule_named(text: str) -> Schedule:
     except (TypeError, ValueError):
         pass
     raise InvalidSchedule(
-        f'the store has the schedule {text!r}, which this release cannot '
-        'read; a newer one wrote it, so upgrade this process')
+        f'the store has the schedule {text!r}, which this process cannot '
+        'read; upgrade distperiodic and the tz database of this process')
 
 
 def schedule_of(

@@ -15,10 +15,12 @@ sends a :class:`Notice` to all schedulers::
 
 The last two kinds are in :mod:`distperiodic.core.control_message`.
 
-A message alone does not permit a run. A worker runs an object only if the
-store grants the run, and if the job is registered in the worker. It runs only
-the code of that job. A message that deviates from this format is rejected as a
-whole.
+If a worker shares a store with the schedulers, a message alone does not permit
+a run: the worker runs an object only if the store grants the run. Without a
+shared store, a scheduler grants the runs in its own memory before it sends a
+batch, and the worker runs the batch without another check of the claims. A
+worker runs only jobs that are registered in it. A message that deviates from
+this format is rejected as a whole.
 
 On the wire a message is a flat JSON object with lists. The field ``v`` is the
 version of the format, and ``kind`` is the kind of the message. Messages should
@@ -28,8 +30,8 @@ whitespace.
 
 Limit: a signature does not prevent a replay. Most replayed messages are
 rejected, because the address of a message names one term of one process. A
-replayed batch that is accepted starts no run, because its claims were already
-granted.
+worker also drops a batch whose id it remembers. With a shared store, no
+replayed batch starts a run, because its claims were already granted.
 
 The file is long because it contains both the writer and the reader of each
 format.
@@ -114,8 +116,8 @@ class Batch:
     #: store.
     progress: dict[str, str] | None = None
     #: Inputs of the runs of a command, by task. None means that the job is not
-    #: a command. The inputs are not part of the message: the worker reads them
-    #: from the store.
+    #: a command, or that the inputs have not been read yet. The inputs are not
+    #: part of the message: the worker reads them from the store.
     steps: Mapping[str, StepInput] | None = None
     #: Authority that grants the runs. The authority is not part of the
     #: message: a worker that shares a store always uses this store.
@@ -139,8 +141,8 @@ class Report:
     #: Objects whose run was not started.
     refused: list[tuple[int, Refusal]] = dataclasses.field(
         default_factory=list)
-    #: Objects that were not granted, because their claims have changed or have
-    #: another holder.
+    #: Objects that were not granted, or whose results the store has rejected,
+    #: because their claims have changed or are in another lease.
     lost: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # total time in the handlers
     #: Progress of runs, as JSON. The progress is not part of the message: the

@@ -25,7 +25,7 @@ class Partition:
     preferred: str | None = None  # host or member
     pool_size: int | None = None  # None means the option of the service
     handler: str | None = None  # None means the option of the service
-    other_names: tuple[str, ...] = ()  # names of other sections for its topic
+    other_names: tuple[str, ...] = ()  # of other sections with the same topic
     #: URL of its own broker. None means the broker of the service.
     transport_url: str | None = dataclasses.field(default=None, repr=False)
 

@@ -119,15 +119,16 @@ class Facts:
     #: True if the code of the service defines the job.
     defined: bool | None = None
     enabled: bool = True
-    #: True if the job runs on every member, without claims in the store.
+    #: True if the job runs on every scheduler, without claims in the store.
     of_members: bool = False
     paused: bool = False
     #: True if the catalogue lists the object now.
     listed: bool | None = None
+    #: None means that the store has no row of the object.
     claim: Standing | None = None
     #: The last tick for which the object was due by its schedule.
     due: Instant | None = None
-    #: Instant at which the first undecided tick of the object was due.
+    #: Instant at which the object is due for its first undecided tick.
     undecided: Instant | None = None
     #: The newest tick for which any object of the job was claimed or skipped.
     newest: Instant | None = None
@@ -188,7 +189,7 @@ def _kept_from_it(facts: Facts) -> Reason | None:
 
 
 def _unclaimed(facts: Facts) -> Reason:
-    """Return the reason for an object that was never claimed."""
+    """Return the reason for an object that has no row in the store."""
     kept = _kept_from_it(facts)
     if kept is not None:
         return kept
@@ -247,7 +248,7 @@ class Past:
     previous: Instant | None
     #: Time at which a run of the object last succeeded. None means never.
     served: Instant | None
-    #: True if a run of the object failed for the last time for this tick.
+    #: True if the object's last attempt at this tick failed.
     failed: bool
     #: Number of objects of this tick, by outcome.
     counts: Mapping[Reason, int]

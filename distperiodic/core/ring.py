@@ -201,8 +201,8 @@ class Ring:
         The 16 highest bits of a position divide the ring into 65,536
         stretches. A table records for each stretch whether *member* owns all
         of it, none of it or only a part of it. Only a position in a stretch of
-        the third kind is looked up on the ring. About two in a thousand
-        positions need such a look-up.
+        the third kind is looked up on the ring. If each member has 40 points,
+        about one in a thousand positions needs such a look-up.
         """
         table = self._tables.get(member)
         if table is None:

@@ -67,7 +67,7 @@ class Standing(NamedTuple):
 
     #: Name of the active process. Empty means that no worker is active.
     worker: str
-    #: Number of take-overs so far.
+    #: Number that grows with each take-over.
     fence: int
     #: Seconds, by the store's clock, until the lease of the active worker
     #: expires. 0 or less means that it has expired.
@@ -198,7 +198,7 @@ class Election:
         self._next_beat = now + self.interval
 
     def postpone(self, now: float) -> None:
-        """Do not take over until the next heartbeat is due."""
+        """Do not take over for one heartbeat interval."""
         self._postponed_until = now + self.interval
 
     def failed(self) -> None:

@@ -53,8 +53,9 @@ def queue_ring_key(queue: str) -> str:
 class Command:
     """A command of a step, and its progress.
 
-    ``code`` is 0 for done, 1 for waiting, 2 for running and 4 for failed. None
-    means that the command is not due to run. This is usual for a rollback.
+    ``code`` is 0 for done, 2 for running or waiting for a retry, and 4 for
+    failed. Before its first run, a normal command has code 1, and a rollback
+    has None.
     """
 
     #: Name of the module.
@@ -76,7 +77,7 @@ class Command:
     started_at: datetime.datetime | None = None
     #: End of the last run. None means that the command has not ended.
     ended_at: datetime.datetime | None = None
-    #: Process of the last run. None means unknown.
+    #: Name of the member that executed the last run. None means unknown.
     worker: str | None = None
     #: Number of runs that were lost with their worker. ``attempts`` includes
     #: these runs, but they do not count against ``retry``.
@@ -175,7 +176,7 @@ def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
     :param record: Mapping with the keys ``code``, ``message``, ``attempts``,
         ``losses``, ``started``, ``ended`` and ``worker``, all optional. None
         means that there is no record.
-    :param waits: True if the command is due to run later.
+    :param waits: True if the command has code 1 before its first run.
     """
     found = record or {}
     return Command(

@@ -59,7 +59,7 @@ def parameters_problem(parameters: Mapping[Any, Any]) -> str:
     for key in parameters:
         if not isinstance(key, str):
             return (f'have the key {shown(key)}, which JSON would turn into '
-                    'text; use texts as keys')
+                    'text; use strings as keys')
     try:
         text = json.dumps(dict(parameters), allow_nan=False)
         # A lone surrogate is valid in JSON, but no database stores it.
@@ -67,7 +67,7 @@ def parameters_problem(parameters: Mapping[Any, Any]) -> str:
             json.dumps(dict(parameters), ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as exc:
         return (f'cannot be written as JSON ({shown(str(exc))}); use '
-                'texts, numbers, lists and dictionaries')
+                'strings, numbers, lists and dictionaries')
     if len(text) > MAX_PARAMETERS:
         return (f'have {len(text)} characters as JSON, but the limit is '
                 f'{MAX_PARAMETERS}; store the data elsewhere, and its '

@@ -21,8 +21,8 @@ from distperiodic.exceptions import InvalidMessage
 
 VERSION = 1
 
-#: Maximum number of characters of a batch id, a job name and a membership
-#: entry.
+#: Maximum number of characters of a name, such as the name of a job or of a
+#: membership entry.
 MAX_NAME = 512
 #: Maximum of a fence, of the number of an attempt and of a number of seconds.
 MAX_INT = 2 ** 63 - 1

@@ -63,9 +63,10 @@ class Outcome(enum.Enum):
     """Outcome of the last run of a command."""
 
     DONE = 'done'
-    #: The command failed, and has no retry left.
+    #: The command failed, and has no retry left; or its run was lost with its
+    #: worker, and the delivery is ``'at_most_once'``.
     FAILED = 'failed'
-    #: The last allowed run of the command was lost with its worker.
+    #: The runs of the command were lost with too many workers.
     LOST = 'lost'
 
 

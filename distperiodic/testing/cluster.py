@@ -184,7 +184,10 @@ class Cluster:
         return name
 
     def leave(self, name: str) -> None:
-        """Stop a member gracefully, as SIGTERM does."""
+        """Stop a member, as SIGTERM does, but without waiting for its runs.
+
+        The other members run the objects whose runs have not ended.
+        """
         member = self._member(name)
         member.drain()
         del self._members[name]
@@ -297,8 +300,8 @@ class Cluster:
         :param object_id: Id of an object. None means any object.
         :param times: Number of runs. None means at least one.
         :param tick: Tick of the runs, an aware datetime. None means any tick.
-        :raises AssertionError: The number of runs is not *times*. The message
-            lists the runs of the job.
+        :raises AssertionError: The number of runs is not the expected one. The
+            message lists the runs of the job.
         :raises ValueError: No job has this name.
         """
         self._check_job(job)
@@ -347,8 +350,8 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
              after: datetime.datetime | None = None) -> list[Run]:
     """Run one tick of a job for all objects of its catalogue.
 
-    The call does not wait for retries. Other jobs that are due at the same
-    time also run.
+    The call does not wait for retries. Other jobs that are due at this tick or
+    in the second before it also run.
 
     :param tasks: Instance of the class of tasks.
     :param job: Name of the job.

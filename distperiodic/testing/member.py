@@ -42,7 +42,7 @@ _HERE = '-'
 _POINTS = 40
 # Number of runs that a member accepts at a time.
 _SLOTS = 10_000
-#: Seconds between two sweeps, as in the services.
+#: Seconds between two sweeps, and between two checks of timeouts.
 SWEEP = 0.25
 
 

@@ -14,7 +14,7 @@ _SHOWN = 20
 class Run:
     """One run of a handler."""
 
-    #: Wall-clock time at which the run began, in UTC.
+    #: Wall-clock time at which the handler was called, in UTC.
     at: datetime.datetime
     job: str
     object: str
@@ -24,7 +24,7 @@ class Run:
     fence: int
     #: Name of the member that called the handler.
     member: str
-    #: 'running' until the handler returns, and then 'done' or 'failed'.
+    #: 'running' until the handler ends, and then 'done' or 'failed'.
     outcome: str = 'running'
     #: The exception that the handler raised. None means that the handler has
     #: not raised an exception.

@@ -19,7 +19,7 @@ class SharedMemoryStore(MemoryClaimStore):
     """Store in memory that has the guarantees of a shared store.
 
     Unlike the store of a single member, this store rejects claims for ticks in
-    the future, and for ticks before the watermark of an object. If a caller
+    the future, and for ticks that are settled for an object. If a caller
     repeats a call that ended runs, the store returns the same objects again.
     The store also records the instant since which schedulers have served each
     job, and can pause jobs. See :class:`distperiodic.ports.ClaimStore`.
