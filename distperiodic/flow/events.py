@@ -90,9 +90,9 @@ class ResultsWait(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A report of runs that ended.
+    """A report on a batch whose runs this process grants.
 
-    If there is a store, it has recorded the ends.
+    The store of the claims has already recorded the outcomes in the report.
     """
 
     report: message.Report

@@ -38,7 +38,7 @@ class Handlers:
     :param report: See :class:`.runs.Executor`.
     :param may_start: See :class:`.runs.Executor`.
     :param grants: Returns the component that holds the granted runs. None
-        means that there is no store.
+        means that no runs of this service are in a store.
     :raises ConfigError: The processes cannot build the tasks.
     """
 

@@ -156,7 +156,7 @@ class WorkerService(lifecycle.Lifecycle):
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
-        """Queue a report; the pool's threads call this after each run."""
+        """Queue a report. Any thread may call this."""
         self._inbox.put(events.Ran(report, to_entry))
 
     def _handle(self, event: events.Event) -> None:
@@ -229,9 +229,11 @@ class WorkerService(lifecycle.Lifecycle):
             'shared' if standby is None else str(standby.role))}
 
     def set_drained(self, drained: bool) -> None:
-        """Stop accepting work, or accept work again.
+        """Publish no slots, or publish the slots of this worker again.
 
-        :param drained: True means that this worker accepts no work.
+        :param drained: True means that schedulers send no more work to this
+            worker. With ``mode = standby``, the worker also returns the runs
+            that have not started, and releases the partition.
         """
         self._role.set_drained(drained)
         self._set_slots()
@@ -326,10 +328,10 @@ class WorkerService(lifecycle.Lifecycle):
         """Reject new work, finish the runs in progress, and leave the group.
 
         Runs that have not started are returned to the schedulers. The call
-        takes at most ``graceful_shutdown_timeout`` minus 2 seconds.
-        Connections can then be closed before the launcher kills the process.
-        The call does nothing if the service was not started or is already
-        stopping.
+        waits for the runs for at most ``graceful_shutdown_timeout`` minus 2
+        seconds, so that it can close the connections before the launcher kills
+        the process. The call does nothing if the service was not started or is
+        already stopping.
 
         :param graceful: Ignored; accepted because oslo.service passes it.
         """

@@ -227,7 +227,8 @@ class Batcher:
         """Send the next suspects to a worker that has no other work.
 
         If no worker is idle, and there are several workers, reserve a worker
-        for suspects.
+        for suspects. A single worker receives suspects even if it has other
+        work.
         """
         able = [w for w in workers if w.back_off.over(now)
                 and self._accepts(w, queue.job.name, now)]

@@ -359,7 +359,10 @@ class InFlight:
         self.lost(queue.job, number)
 
     def lost(self, job: Job, number: int) -> None:
-        """Count *number* claims that were replaced by other claims."""
+        """Count *number* claims that this scheduler has lost.
+
+        Later ticks superseded them, or other members may run their objects.
+        """
         if number:
             self.counts[job.name, 'superseded'] += number
 

@@ -7,8 +7,8 @@
 
 A member walks the rows of its arcs when it starts, and later the rows of arcs
 that it gains; see :mod:`distperiodic.flow.scheduler.part`. After that, the
-member compares each reading with the previous reading, for which it needs no
-rows.
+member compares each reading with the previous reading. For this, it reads at
+most the rows of the objects that left the catalogue.
 """
 
 import functools

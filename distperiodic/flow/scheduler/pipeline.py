@@ -7,7 +7,7 @@
                                └─────────────┴──── reports ◄───┘
 
 A scheduler has at most two books: one with the jobs whose claims are in a
-shared store, and one with the jobs for which the ring alone decides. The books
+shared store, and one with the jobs whose claims are in its memory. The books
 use different clocks, so each book has its own ticker and its own claimer. All
 claims go through one dispatcher. Each batch states the authority over its
 claims.
