@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events for the inbox of a process.
 
-A process has one inbox. The constructor of each component that reports events
-receives a function ``put``, which puts an event into the inbox. The thread of
-the flow handles one event at a time::
+Each service of a process has one inbox. The constructor of each component that
+reports events receives a function ``put``, which puts an event into the inbox.
+The thread of the flow handles one event at a time::
 
     bus, pool, store, group, catalogues ─┐
                                          ├─► inbox ─► the flow's thread

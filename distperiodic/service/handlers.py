@@ -121,7 +121,7 @@ class Handlers:
         return found
 
     def pools(self) -> dict[str, dict[str, int]]:
-        """Return the threads and the queue of each pool, by topic."""
+        """Return the numbers of threads and of queued objects, by topic."""
         queued = self.executor.queued()
         return {topic: pool | {'queued': queued.get(topic, 0)}
                 for topic, pool in self._pools.status().items()}

@@ -280,7 +280,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """Number of objects by (job, outcome) since the start.
+        """Number of objects or ticks by (job, outcome) since the start.
 
         Read this property only after a start of the service.
         :doc:`/reference/log-lines` lists the outcomes.
@@ -383,8 +383,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _sure(self, entry: str) -> bool:
         """Return whether this process is certainly still in its group.
 
-        :param entry: Entry of this process. Its tenure must be the current
-            tenure.
+        :param entry: Entry of this process. If its tenure has ended, the
+            result is False.
         """
         if self._group_member is None:
             return True
@@ -607,7 +607,7 @@ class SchedulerService(lifecycle.Lifecycle):
         process has recorded as ended or stuck. This key is missing if there
         are no commands or no store. ``members`` lists the identities in the
         group while ``healthy`` is true. ``counts`` gives the number of objects
-        by job and outcome.
+        or ticks by job and outcome.
         """
         status = super().status()
         member = self._group_member

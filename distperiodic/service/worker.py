@@ -189,8 +189,8 @@ class WorkerService(lifecycle.Lifecycle):
     def _trusted(self, entry: str) -> Refusal | None:
         """Return None if this process is certainly a member, else the refusal.
 
-        :param entry: Entry of this process. Its tenure must be the current
-            tenure.
+        :param entry: Entry of this process. If its tenure has ended, the
+            result is a refusal.
         """
         tenure = self._tenures.get(entry)
         if tenure is None:

@@ -273,7 +273,7 @@ def compare_listing(
 
     :param expected: Indexes of the objects in the catalogue that should have
         these rows.
-    :param at: Instant for which the catalogue was read.
+    :param at: Instant from which new and changed objects can be due.
     :param listed_at: See :meth:`Part.listed_at`. None means that objects
         without a row can be due from *at*.
     """
