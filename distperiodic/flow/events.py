@@ -92,7 +92,7 @@ class ResultsWait(NamedTuple):
 class Ended(NamedTuple):
     """A report on a batch whose runs this process grants.
 
-    The store of the claims has already recorded the outcomes in the report.
+    The store of the claims has already recorded each result that counts.
     """
 
     report: message.Report

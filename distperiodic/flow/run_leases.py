@@ -793,7 +793,7 @@ class RunLeases:
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
-        """Mark granted runs that were not started as ended.
+        """End granted runs that were not started.
 
         In a shared store, also return their claims, so that any scheduler can
         take them over.

@@ -267,9 +267,9 @@ class SchedulerService(lifecycle.Lifecycle):
         """Announce this process's pool as a worker of *topics*.
 
         The announcement is for the dispatcher of this process. With a store,
-        the pool has the identity and tenure of this process. So other
-        schedulers take over the runs of the pool as soon as this process is
-        gone.
+        the pool has the identity and tenure of this process. So if this
+        process is gone, other schedulers take over the runs of the pool before
+        their leases expire.
         """
         solo = self._solo_member
         me = None if self._store is None else parse_entry(self._entry())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of each job, and the record that schedulers serve the job.
 
-Every scheduler regularly reads the status of its jobs from the store. Each
-read also records that the scheduler serves these jobs. The status states:
+Every scheduler that shares a store regularly reads the status of its jobs from
+the store. Each read also records that the scheduler serves those of these jobs
+that are not paused. The status states:
 
 - the operator's reason, if the job is paused,
 - the schedule in force,

@@ -361,7 +361,8 @@ class InFlight:
     def lost(self, job: Job, number: int) -> None:
         """Count *number* claims that this scheduler has lost.
 
-        Later ticks superseded them, or other members may run their objects.
+        For example, later ticks superseded the claims, or other members may
+        have taken them over.
         """
         if number:
             self.counts[job.name, 'superseded'] += number

@@ -7,9 +7,9 @@
                                └─────────────┴──── reports ◄───┘
 
 A scheduler has at most two books: one with the jobs whose claims are in a
-shared store, and one with the jobs whose claims are in its memory. The books
-use different clocks, so each book has its own ticker and its own claimer. All
-claims go through one dispatcher. Each batch states the authority over its
+shared store, and one with the jobs whose claims are in the memory of the
+scheduler. The books use different clocks, so each book has its own ticker and
+its own claimer. All claims go through one dispatcher. Each batch states the authority over its
 claims.
 
 Usually the worker requests the grant of a run from the store. The scheduler
