@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events for the inbox of a process.
 
-A process has one inbox. The constructor of each component that reports events
-receives a function ``put``, which puts an event into the inbox. The thread of
-the flow handles one event at a time::
+Each service of a process has one inbox. The constructor of each component that
+reports events receives a function ``put``, which puts an event into the inbox.
+The thread of the flow handles one event at a time::
 
     bus, pool, store, group, catalogues ─┐
                                          ├─► inbox ─► the flow's thread
@@ -90,9 +90,9 @@ class ResultsWait(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A report of runs that ended.
+    """A report on a batch whose runs this process grants.
 
-    If there is a store, it has recorded the ends.
+    The store of the claims has already recorded each result that counts.
     """
 
     report: message.Report

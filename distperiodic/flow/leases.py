@@ -28,8 +28,8 @@ class Book(NamedTuple):
     #: Seconds between two searches for expired leases.
     sweep_interval: float = 0.0
     #: If a process has left its group, its leases are taken over this many
-    #: seconds after their last renewal. 0 means that schedulers do not know
-    #: which processes have left.
+    #: seconds after their last renewal. 0 means that this scheduler does not
+    #: search the store for holders that have left.
     silence_timeout: float = 0.0
 
     @property

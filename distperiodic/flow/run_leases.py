@@ -102,7 +102,7 @@ class _Loaded(NamedTuple):
 
 
 class Grant:
-    """A batch for which a grant was requested, with its granted runs."""
+    """A batch that waits for its grant or was granted."""
 
     __slots__ = ('batch', 'holder', 'indexes', 'last_seen', 'lease', 'open',
                  'progress', 'request', 'saving', 'until')
@@ -164,13 +164,17 @@ class Grant:
 class RunOutcomes:
     """Creator of the store calls that record the outcomes of granted runs::
 
-        done ──────────────────────────► finish ──┐
-        failed, with attempts left ────► fail, into a lease of its retry
-        failed for the last time ──────► fail, dead ──┴─► counted, or lost
+        done ─────────────────────────► finish ────────────────┐
+        failed, with attempts left ───► fail, into a new lease ├─► counted,
+        failed for the last time ─────► fail, dead ────────────┘   or lost
+
+    For commands, one call of ``advance`` records all outcomes of a report.
 
     A result is reported as done or failed only if the store has accepted it. A
-    result that the store has rejected is reported as lost: the lease of the
-    run had ended, so another worker may run the object.
+    result that the store has rejected is reported as lost. Usually the lease
+    of the run had ended, so another worker may run the object. A failure is
+    also rejected if the handler has already ended the run in its own
+    transaction.
 
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.
@@ -379,7 +383,7 @@ class RunLeases:
         the given entry.
     :param shared: True if all schedulers share this store. If the worker
         refuses granted runs, this component then returns them to the store,
-        so that another scheduler can claim them.
+        so that any scheduler can take them over.
     :param silence_timeout: If a process has left its group, its leases are
         taken over this many seconds after their last renewal. The default is
         *lease*.
@@ -447,8 +451,8 @@ class RunLeases:
     def accept(self, batch: message.Batch) -> None:
         """Request a grant for *batch*, and start the granted runs.
 
-        While a limit of the job is reached, the batch waits before the
-        request.
+        In a shared store, the batch waits before the request while a limit of
+        the job is reached.
         """
         if batch.job not in self._jobs:
             # The executor refuses batches of unknown jobs.
@@ -510,7 +514,7 @@ class RunLeases:
                 list[Claim], dict[str, int], _Loaded | None] | None) -> None:
             self._beginning -= 1
             if answer is None:
-                # Another worker has taken over the partition.
+                # This worker is no longer the active worker.
                 self._forget(grant)
                 self._ended(batch.job, len(batch.objects))
                 self._refuse(batch, Refusal.NOT_ACTIVE)
@@ -528,9 +532,9 @@ class RunLeases:
 
     def _load(self, store: ports.ClaimStore, grant: Grant,
               granted: list[Claim]) -> _Loaded | None:
-        """Read the inputs of the granted steps of tasks.
+        """Read the inputs and the progress of the granted steps of tasks.
 
-        :returns: The inputs. None means that the runs are not steps of tasks.
+        :returns: None means that no step of a task was granted.
         """
         job = grant.batch.job
         if self._jobs[job].scope is not Scope.TASK or not granted:
@@ -724,8 +728,7 @@ class RunLeases:
         return min(until, unheard)
 
     def has(self, batch: str, sender: str) -> bool:
-        """Return whether a grant for a batch of *sender* was requested, and
-        the batch has not ended.
+        """Return whether a batch of *sender* was accepted and has not ended.
         """
         return _key(sender, batch) in self._grants
 
@@ -807,9 +810,10 @@ class RunLeases:
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
-        """Give up granted runs that were not started.
+        """End granted runs that were not started.
 
-        In a shared store, any scheduler can then take over their claims.
+        In a shared store, also return their claims, so that any scheduler can
+        take them over.
 
         :param indexes: Indexes in the granted batch.
         :param seconds: Seconds until the claims can be taken over.
@@ -830,8 +834,8 @@ class RunLeases:
     def _save(self, grant: Grant) -> None:
         """Save the progress that has not been saved yet.
 
-        Each grant has at most one pending request, even if the store is
-        unreachable for a long time.
+        While a request is pending, only a report with a failure sends another
+        one. So few requests wait for a store that is unreachable for long.
         """
         progress, grant.progress = grant.progress, {}
         grant.saving = True

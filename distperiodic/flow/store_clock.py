@@ -24,16 +24,17 @@ LOG = logging.getLogger(__name__)
 # Seconds between two queries. In that time, a quartz clock drifts by less than
 # 0.01 s.
 _INTERVAL = 60.0
-# Seconds until the next query after an unreliable answer. A slow answer is
-# unreliable, because it may be wrong by half of its response time. An answer
-# with an unexpected time is unreliable, because an operator may be correcting
-# the store's clock at that moment.
+# Seconds until the next query after an unreliable answer. Also the maximum
+# response time of a reliable answer, because a slow answer may be wrong by
+# half of its response time. An answer that is behind the estimate is
+# unreliable, too, because an operator may be correcting the store's clock at
+# that moment.
 _RETRY_AFTER = 1.0
 # A query sends up to _QUERIES requests, because the first request may be slow:
 # it may have to open a connection. After a response that took less than _FAST
 # seconds, no further request is sent.
 _QUERIES, _FAST = 3, 0.005
-# Seconds by which an answer may differ from the estimate.
+# Seconds by which a reliable answer may be behind the estimate.
 _EXPECTED = 0.1
 # Seconds by which two clocks may differ without a warning.
 _TOLERATED = 1.0

@@ -3,10 +3,10 @@
 
     service.launch(conf, SchedulerService(conf, tasks), workers=3)
 
-Nothing connects before ``start()``, which runs in the process that does the
-work. So any number of processes may be forked before that. Both services
-derive from the base class that all backends of oslo.service share, so an
-import of this package does not select a backend.
+A service keeps no connection open before ``start()``, which runs in the
+process that does the work. So any number of processes may be forked before
+that. Both services derive from the base class that all backends of
+oslo.service share, so an import of this package does not select a backend.
 
 This package runs :mod:`distperiodic.flow`, in one main thread per service.
 Apart from the test kit, only this package imports both ``flow`` and

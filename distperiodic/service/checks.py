@@ -32,7 +32,8 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
     elif settings.dispatcher == 'messaging' or kind == 'worker':
         raise exceptions.ConfigError(
             '[distperiodic] backend_url is empty, but schedulers and workers '
-            'find each other through it; set it, or set dispatcher = local')
+            'find each other through it; set it, or set dispatcher = local '
+            'and run schedulers only')
     if settings.connection:
         # Load SQLAlchemy only if there is a database.
         from distperiodic.adapters.sql import engine

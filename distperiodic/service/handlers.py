@@ -38,7 +38,7 @@ class Handlers:
     :param report: See :class:`.runs.Executor`.
     :param may_start: See :class:`.runs.Executor`.
     :param grants: Returns the component that holds the granted runs. None
-        means that there is no store.
+        means that no runs of this service are in a store.
     :raises ConfigError: The processes cannot build the tasks.
     """
 
@@ -121,7 +121,7 @@ class Handlers:
         return found
 
     def pools(self) -> dict[str, dict[str, int]]:
-        """Return the threads and the queue of each pool, by topic."""
+        """Return the numbers of threads and of queued objects, by topic."""
         queued = self.executor.queued()
         return {topic: pool | {'queued': queued.get(topic, 0)}
                 for topic, pool in self._pools.status().items()}

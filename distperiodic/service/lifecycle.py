@@ -199,8 +199,8 @@ class Lifecycle(ServiceBase):
         topics = sorted({job.topic for job in self._known_jobs().values()})
         for topic in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
-                'partition of no job: section=%s topics=%s; its limit has no '
-                'effect here; it may belong to another service that reads '
+                'partition of no job: section=%s topics=%s; its options have '
+                'no effect here; it may belong to another service that reads '
                 'the same file; otherwise correct its name',
                 opts.PARTITION + self._settings.partitions[topic].name,
                 ', '.join(topics))

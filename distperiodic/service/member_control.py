@@ -51,7 +51,7 @@ class MemberControl:
         #: Control through the store. None means that there is no store, or
         #: that the store has not answered yet.
         self._store: StoreControl | None = None
-        #: Set if a command over the bus has changed the store.
+        #: Set if the bus has delivered a hint to read the store.
         self._hinted = threading.Event()
 
     @property
@@ -94,11 +94,11 @@ class MemberControl:
             report_interval=settings.session_timeout / 3, found=found)
 
     def sweep(self) -> None:
-        """Read the store if a read is due, or after a command.
+        """Read the store if a read is due, or after a hint.
 
         Call this several times a second. Only this method reads the store
-        after a command, so even a flood of forged commands causes only a few
-        reads per second.
+        after a hint, so even a flood of forged hints causes only a few reads
+        per second.
         """
         if self._hinted.is_set():
             self._hinted.clear()

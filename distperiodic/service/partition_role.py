@@ -30,9 +30,9 @@ class PartitionRole:
     :param member: Membership of the worker.
     :param group: Group that the workers of the partition join.
     :param busy: Returns whether some runs have not ended.
-    :param changed: Called when this worker has lost or regained the right to
-        start runs.
-    :param lost: Called when its runs in progress must be cancelled.
+    :param changed: Called when this worker may have gained or lost the right
+        to start runs.
+    :param lost: Called when the runs of this worker must be cancelled.
     """
 
     def __init__(self, topic: str, member: Membership, group: str, *,
@@ -49,8 +49,8 @@ class PartitionRole:
         self._lost = lost
         #: None means that the workers share the partition.
         self.standby: Standby | None = None
-        #: None means that there is no store, or that the store has not
-        #: answered yet.
+        #: None means that there is no store, that this worker takes part in an
+        #: election, or that the store has not answered yet.
         self._sharing: Sharing | None = None
         partition = settings.partitions.get(topic)
         if store is not None and partition is not None and partition.standby:
@@ -78,7 +78,8 @@ class PartitionRole:
         """Acquire the right to share the partition if there is no election.
 
         :param partition: Name of the partition, for the error message.
-        :raises ConfigError: Another worker of the partition is active.
+        :raises ConfigError: Other workers of the partition take part in an
+            election.
         :raises StoreUnavailable: The store does not answer.
         """
         if self._store is None or self.standby is not None:
@@ -93,7 +94,7 @@ class PartitionRole:
                 self._topic, me.process, seconds=settings.session_timeout,
                 starting=True)
         if others:
-            # Otherwise this worker and the active worker would both run jobs.
+            # Otherwise this worker and an active worker could both run jobs.
             raise exceptions.ConfigError(
                 f'partition {self._topic!r} has mode = standby for '
                 f'{", ".join(sorted(map(identity_of, others)))}, but not for '

@@ -2,7 +2,8 @@
 """The scheduler service, which claims due objects and dispatches them.
 
 One thread runs :mod:`distperiodic.flow`. All input from other threads (views,
-reports, catalogues) reaches this thread through one queue.
+reports, catalogues) reaches this thread through one queue. Only the reports of
+this process's own pool have a queue of their own.
 
 The file is long because it builds a scheduler from all of its components and
 runs their only thread.
@@ -59,20 +60,20 @@ LOG = logging.getLogger(__name__)
 # are handled, so that several results are handled together. There is no delay
 # while objects wait to be dispatched.
 _LINGER = 0.02
-# Number of runs in progress up to which results are handled at once.
+# Number of objects without an outcome up to which results are handled at once.
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
 # Limit on the number of objects in this process's own pool. It is high,
-# because objects that wait elsewhere would stay in this process, too, and the
-# pool determines their order.
+# because objects beyond the limit would wait in this process, too, and the
+# pool determines the order of the runs.
 _LOCAL_WINDOW = 10000
 
 # Maximum number of paused jobs in a report, which is one message.
 _REPORTED_JOBS = 100
 
-# Partition of the jobs that run in the scheduler's own process, while workers
-# run all other jobs.
+# Partition of the jobs of scope "member" if workers run the other jobs, or if
+# there is a store.
 _LOCAL = '-'
 
 _GUARANTEES = {
@@ -135,8 +136,8 @@ class SchedulerService(lifecycle.Lifecycle):
         #: process.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
-        #: Key under which this process receives notices. None means that it
-        #: receives none.
+        #: Key under which this process receives notices from its host. None
+        #: means that it receives none.
         self._board: notices.Key | None = None
         membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
@@ -266,9 +267,9 @@ class SchedulerService(lifecycle.Lifecycle):
         """Announce this process's pool as a worker of *topics*.
 
         The announcement is for the dispatcher of this process. With a store,
-        the pool has the identity and tenure of this process. So other
-        schedulers take over the runs of the pool as soon as this process is
-        gone.
+        the pool has the identity and tenure of this process. So if this
+        process is gone, other schedulers take over the runs of the pool before
+        their leases expire.
         """
         solo = self._solo_member
         me = None if self._store is None else parse_entry(self._entry())
@@ -279,7 +280,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """Number of objects by (job, outcome) since the start.
+        """Number of objects or ticks by (job, outcome) since the start.
 
         Read this property only after a start of the service.
         :doc:`/reference/log-lines` lists the outcomes.
@@ -373,7 +374,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._inbox.put(events.CatalogueRead(job, ticket, reading))
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
-        """Queue a report; the pool's threads call this after each run."""
+        """Queue a report. Any thread may call this."""
         self._results.append(report)
         if not self._results_announced:
             self._results_announced = True
@@ -382,8 +383,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _sure(self, entry: str) -> bool:
         """Return whether this process is certainly still in its group.
 
-        :param entry: Entry of this process. Its tenure must be the current
-            tenure.
+        :param entry: Entry of this process. If its tenure has ended, the
+            result is False.
         """
         if self._group_member is None:
             return True
@@ -604,7 +605,8 @@ class SchedulerService(lifecycle.Lifecycle):
         thread. ``tasks`` gives, by status, the number of tasks that this
         process has recorded as ended or stuck. This key is missing if there
         are no commands or no store. ``members`` lists the identities in the
-        group, and ``counts`` gives the number of objects by job and outcome.
+        group while ``healthy`` is true. ``counts`` gives the number of objects
+        or ticks by job and outcome.
         """
         status = super().status()
         member = self._group_member
@@ -626,10 +628,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish the claimed work, and close the connections.
 
-        The call takes at most ``graceful_shutdown_timeout`` minus 2 seconds.
-        Connections can then be closed before the launcher kills the process.
-        The call does nothing if the service was not started or is already
-        stopping.
+        The call waits for the work for at most ``graceful_shutdown_timeout``
+        minus 2 seconds, so that it can close the connections before the
+        launcher kills the process. The call does nothing if the service was
+        not started or is already stopping.
 
         :param graceful: Ignored; accepted because oslo.service passes it.
         """
@@ -665,8 +667,8 @@ class SchedulerService(lifecycle.Lifecycle):
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
         self._flow.dispatcher.close()
-        # By now this process has left the group, unless ZooKeeper is
-        # unavailable.
+        # By now this process has left the group, unless the coordination
+        # service is unavailable.
         self._leave(max(0.5, min(
             lifecycle.CLOSING, end - self._clock.monotonic())))
         self._executor.drain()

@@ -161,7 +161,7 @@ class WorkerService(lifecycle.Lifecycle):
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
-        """Queue a report; the pool's threads call this after each run."""
+        """Queue a report. Any thread may call this."""
         self._inbox.put(events.Ran(report, to_entry))
 
     def _handle(self, event: events.Event) -> None:
@@ -194,8 +194,8 @@ class WorkerService(lifecycle.Lifecycle):
     def _trusted(self, entry: str) -> Refusal | None:
         """Return None if this process is certainly a member, else the refusal.
 
-        :param entry: Entry of this process. Its tenure must be the current
-            tenure.
+        :param entry: Entry of this process. If its tenure has ended, the
+            result is a refusal.
         """
         tenure = self._tenures.get(entry)
         if tenure is None:
@@ -234,9 +234,11 @@ class WorkerService(lifecycle.Lifecycle):
             'shared' if standby is None else str(standby.role))}
 
     def set_drained(self, drained: bool) -> None:
-        """Stop accepting work, or accept work again.
+        """Publish no slots, or publish the slots of this worker again.
 
-        :param drained: True means that this worker accepts no work.
+        :param drained: True means that schedulers send no more work to this
+            worker. With ``mode = standby``, the worker also returns the runs
+            that have not started, and releases the partition.
         """
         self._role.set_drained(drained)
         self._set_slots()
@@ -331,10 +333,10 @@ class WorkerService(lifecycle.Lifecycle):
         """Reject new work, finish the runs in progress, and leave the group.
 
         Runs that have not started are returned to the schedulers. The call
-        takes at most ``graceful_shutdown_timeout`` minus 2 seconds.
-        Connections can then be closed before the launcher kills the process.
-        The call does nothing if the service was not started or is already
-        stopping.
+        waits for the runs for at most ``graceful_shutdown_timeout`` minus 2
+        seconds, so that it can close the connections before the launcher kills
+        the process. The call does nothing if the service was not started or is
+        already stopping.
 
         :param graceful: Ignored; accepted because oslo.service passes it.
         """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of each job, and the record that schedulers serve the job.
 
-Every scheduler regularly reads the status of its jobs from the store. Each
-read also records that the scheduler serves these jobs. The status states:
+Every scheduler that shares a store regularly reads the status of its jobs from
+the store. Each read also records that the scheduler serves those of these jobs
+that are not paused. The status states:
 
 - the operator's reason, if the job is paused,
 - the schedule in force,
@@ -27,8 +28,8 @@ from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
 
-# Minimum and maximum of the seconds without a scheduler above which there is a
-# gap. Between these limits, the number is one period of the job.
+# If no scheduler serves a job for longer than one period of the job, there is
+# a gap. These are the minimum and the maximum of that time, in seconds.
 _GAPS = 2.0, 30.0
 
 
@@ -134,10 +135,10 @@ class Attendance:
         """Read the status of the jobs with a request that begins now.
 
         A pending request may have read the status before an operator changed
-        it. While the store is unreachable, a later request may replace this
-        one.
+        it.
 
-        :param then: Called when the status is known.
+        :param then: Called when the status is known. If the request fails, it
+            is called after a later one.
         """
         self._callbacks.register(then)
         self.refresh()
@@ -271,7 +272,7 @@ class Attendance:
         """Return the instant since which schedulers have served the job
         without a gap.
 
-        None means that no scheduler serves the job.
+        None means that no service is recorded. A store in memory records none.
         """
         status = self._statuses.get(job)
         return status.attended if status else None

@@ -34,8 +34,9 @@ class Change(NamedTuple):
     #: Instant from which ticks of the objects of this member can be due. None
     #: means that the rows of the store record this instant.
     since: Instant | None
-    #: True if other members owned the objects in between. Waiting claims must
-    #: then be abandoned, and the rows discarded.
+    #: True if, without a shared store, other members may have owned the
+    #: objects meanwhile. Waiting claims must then be abandoned, and the rows
+    #: discarded.
     abandon: bool
 
 

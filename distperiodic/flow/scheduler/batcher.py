@@ -15,7 +15,8 @@ from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
-# Maximum seconds for which a worker is reserved for suspects.
+# Seconds until the reservation of a worker for suspects ends. They count again
+# from each batch of suspects.
 _RESERVED = 10.0
 
 
@@ -35,9 +36,9 @@ class Batcher:
         batch with     other claims    16 suspects  the claim alone
 
     If a partition has several workers, one of them is reserved for suspects
-    while suspects run. The reservation ends after _RESERVED seconds, even if
-    their runs have not ended. A run that kills its worker is expected to do so
-    within this time.
+    while suspects run. The reservation ends _RESERVED seconds after the last
+    batch of suspects, even if their runs have not ended. A run that kills its
+    worker is expected to do so within this time.
 
     :param batch_size: Maximum number of objects in one batch.
     :param shared: Jobs whose claims are in a store that members share.
@@ -227,7 +228,8 @@ class Batcher:
         """Send the next suspects to a worker that has no other work.
 
         If no worker is idle, and there are several workers, reserve a worker
-        for suspects.
+        for suspects. A single worker receives suspects even if it has other
+        work.
         """
         able = [w for w in workers if w.back_off.over(now)
                 and self._accepts(w, queue.job.name, now)]

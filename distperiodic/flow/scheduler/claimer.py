@@ -54,7 +54,8 @@ from distperiodic.flow.scheduler.dropped import DroppedTicks
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a claim is repeated. Meanwhile the store's clock is queried.
+# Seconds until objects are judged again if the store rejects their tick as too
+# late and this process does not. Meanwhile the store's clock is queried.
 _CLOCK_PAUSE = 1.0
 # Seconds until a request is repeated if rows were locked or have changed.
 _LOCKED_PAUSE = 0.1

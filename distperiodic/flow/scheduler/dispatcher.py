@@ -53,7 +53,7 @@ from distperiodic.flow.scheduler import recovery
 LOG = logging.getLogger(__name__)
 
 # Seconds for which a worker receives no batches of a job after it has refused
-# a batch of this job.
+# runs of this job, unless it does not know the job or a limit was reached.
 _PAUSE = 1.0
 
 
@@ -161,7 +161,7 @@ class Dispatcher:
     def authority_of(self, batch: str) -> Authority | None:
         """Return the authority over the claims of a batch.
 
-        None means that the batch has ended.
+        None means that the batch has ended or was reclaimed.
         """
         sent = self._sent.get(batch)
         return None if sent is None else sent.batch.authority
@@ -194,9 +194,10 @@ class Dispatcher:
         """Set the workers of *partition*.
 
         The batches of a worker that left are reclaimed, even if the worker
-        returned at once. Runs that the worker had started are then repeated. A
-        worker without slots is draining: it keeps its batches and receives no
-        more batches.
+        returned at once. Without a shared store, runs that the worker had
+        started are then repeated. With one, these runs are repeated only when
+        their lease is taken over. A worker without slots is stopping, drained
+        or standing by: it keeps its batches and receives no more batches.
         """
         known = self._workers.setdefault(partition, {})
         present = {m.holder: m for m in members}
@@ -299,8 +300,9 @@ class Dispatcher:
             queue.bounds[refusal].refused(
                 worker.last_heard, self._random.random())
         else:
-            # The worker drains, or is not certain of its membership. It would
-            # refuse more batches for a while.
+            # The worker is draining, not certain of its membership or not the
+            # active worker, or its lease has ended. It would probably refuse
+            # more batches for a while.
             worker.paused[queue.job.name] = worker.last_heard + _PAUSE
         # If the worker shares the store, it has already returned the granted
         # runs to the store. This call then reclaims only claims that were not
@@ -380,7 +382,9 @@ class Dispatcher:
             LOG.warning(
                 'no sign of work: worker=%s objects=%d lease=%.0f; this '
                 'scheduler reclaims them and sends them to another worker if '
-                'there is one', worker.member.identity, number, self._lease)
+                'there is one; with a store, runs that have started are '
+                'repeated only when their lease has ended',
+                worker.member.identity, number, self._lease)
             if now - worker.last_heard > self._lease:
                 # The worker may still be in its group although it receives no
                 # messages. So send the next batches to other workers.

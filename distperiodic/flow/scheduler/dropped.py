@@ -41,9 +41,8 @@ class _Span(NamedTuple):
     """The interval in which some objects can have missed ticks."""
 
     plan: due.Plan
-    #: Instant after which ticks of the objects could be due. It is just before
-    #: the objects were listed or the schedule came into force. If an object
-    #: has a later watermark, the watermark applies instead.
+    #: Instant after which ticks of the objects could be due. If an object has
+    #: a later watermark, the watermark applies instead.
     low: Instant
     #: Instant at which the objects were listed, if they have a tick at this
     #: instant. :data:`~distperiodic.core.due.ALWAYS` means that they do not.
@@ -166,8 +165,9 @@ class DroppedTicks:
                left_out: Callable[[], None], listing: bool) -> None:
         """Record that *objects* do not run for *tick*.
 
-        :param left_out: Called if the store has left out some objects, because
-            another process has decided their tick or locked their rows.
+        :param left_out: Called if the store has left out some objects, for
+            example because another process has decided their tick or locked
+            their rows.
         :param listing: True if *tick* is the instant at which the objects were
             listed.
         """
@@ -255,7 +255,7 @@ class DroppedTicks:
         It considers the ticks up to *until*. A tick is lost if schedulers
         served the job when the tick was due, and for long enough afterwards to
         claim the tick. With ``overlap='wait'``, the object must also have been
-        idle when the tick was due.
+        idle when the tick was due. With ``misfire='all'``, no tick is lost.
         """
         attended = self._attendance.attended(job.name)
         if attended is None or job.misfire is Misfire.ALL:

@@ -359,7 +359,11 @@ class InFlight:
         self.lost(queue.job, number)
 
     def lost(self, job: Job, number: int) -> None:
-        """Count *number* claims that were replaced by other claims."""
+        """Count *number* claims that this scheduler has lost.
+
+        For example, later ticks superseded the claims, or other members may
+        have taken them over.
+        """
         if number:
             self.counts[job.name, 'superseded'] += number
 

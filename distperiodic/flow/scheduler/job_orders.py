@@ -83,7 +83,8 @@ class JobOrders:
 
         :param arguments: ``job``, the name of a job, or ``topic``, the topic
             of several jobs. If both are missing, the command applies to all
-            jobs. A trigger may have ``object``, the id of an object.
+            jobs. A trigger needs ``job``, and may have ``object``, the id of
+            an object.
         """
         found = self._selected(arguments)
         if isinstance(found, str):

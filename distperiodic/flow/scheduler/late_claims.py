@@ -12,11 +12,11 @@ next two members scan, and so on::
                               have not recorded that all objects are claimed
 
 A member need not read the rows if the store has settled the tick for as many
-objects as the catalogue lists. After a scan of many rows, the pause until the
-next scan is longer: fifty times the time spent on reading, but at most a
-minute. The time of the slowest page does not count. The store may have been
-unreachable during that page, or the process may have been suspended. This must
-not delay the next scan.
+objects as the catalogue lists. After a scan of many rows that found no late
+tick, the pause until the next scan is longer: fifty times the time spent on
+reading, but at most a minute. The time of the slowest page does not count. The
+store may have been unreachable during that page, or the process may have been
+suspended. This must not delay the next scan.
 
 If a catalogue method is slow, the store may list objects only after the scan
 of a tick for which they are due. The store then records that the job must be

@@ -7,8 +7,8 @@
 
 A member walks the rows of its arcs when it starts, and later the rows of arcs
 that it gains; see :mod:`distperiodic.flow.scheduler.part`. After that, the
-member compares each reading with the previous reading, for which it needs no
-rows.
+member compares each reading with the previous reading. For this, it reads at
+most the rows of the objects that left the catalogue.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Listing:
 
     :param page: Maximum number of rows in one request to the store.
     :param walked: Called when a walk is complete, with the part, the instant
-        for which the catalogue was read, and the view.
+        of the walk, and the view.
     """
 
     def __init__(self, parts: Mapping[str, Part], *,
@@ -70,7 +70,8 @@ class Listing:
                     discard_rows: bool = False) -> None:
         """Walk the arcs that this member gained since the last walk.
 
-        :param at: Instant for which the catalogue was read.
+        :param at: Instant from which new objects can be due. This class uses
+            ``part.since`` instead.
         :param discard_rows: True delists the objects with rows on these arcs,
             and then lists all objects on the arcs again.
         """
@@ -107,7 +108,7 @@ class Listing:
         """Compare the rows on these arcs with the catalogue, and claim the due
         ticks of the rows.
 
-        :param at: Instant for which the catalogue was read.
+        :param at: Instant of the walk, from which new objects can be due.
         :param discard_rows: As in :meth:`walk_gained`.
         """
         job = part.job

@@ -91,8 +91,8 @@ class Readings:
 
         In each of these consecutive readings, the object has its current
         schedule. The oldest instant comes first. If the object has no row, it
-        can be due from this instant. The previous owner may also have read the
-        object, and may have died before the store recorded it.
+        can be due from this instant, even if another member owned it then:
+        that member may have died before the store recorded the object.
         """
         found, newest = self._kept[-1]
         if len(self._kept) == 1:
@@ -137,8 +137,8 @@ class Part:
         self.since = due.ALWAYS
         #: The walk in progress. None means that there is none.
         self.walk: Walk | None = None
-        #: The last two readings. During a walk, it also contains the readings
-        #: since the beginning of the walk.
+        #: The last two readings, and more of them while the store may not have
+        #: recorded the earlier ones.
         self._readings = Readings()
         #: Cursor over the objects that have a phase. None means that the
         #: objects have no phase, or that the part was not walked.
@@ -214,7 +214,7 @@ class Part:
         return self._readings.listed_at(key)
 
     def restart(self, now: Instant) -> None:
-        """Continue from *now*, because the clock was set back."""
+        """Start, or continue after the clock was set back, from *now* on."""
         newest = self.job.schedule.at_or_before(now)
         self.last_tick = now if newest is None else newest
         self.object_timers.restart(now)
@@ -273,7 +273,7 @@ def compare_listing(
 
     :param expected: Indexes of the objects in the catalogue that should have
         these rows.
-    :param at: Instant for which the catalogue was read.
+    :param at: Instant from which new and changed objects can be due.
     :param listed_at: See :meth:`Part.listed_at`. None means that objects
         without a row can be due from *at*.
     """

@@ -7,10 +7,10 @@
                                └─────────────┴──── reports ◄───┘
 
 A scheduler has at most two books: one with the jobs whose claims are in a
-shared store, and one with the jobs for which the ring alone decides. The books
-use different clocks, so each book has its own ticker and its own claimer. All
-claims go through one dispatcher. Each batch states the authority over its
-claims.
+shared store, and one with the jobs whose claims are in the memory of the
+scheduler. The books use different clocks, so each book has its own ticker and
+its own claimer. All claims go through one dispatcher. Each batch states the
+authority over its claims.
 
 Usually the worker requests the grant of a run from the store. The scheduler
 itself grants the run if the worker is the scheduler's own pool, or if there is

@@ -5,8 +5,9 @@
                 │         └─ raised ─► again after a pause, or at the next tick
                 └─ slow ─► the job's ticks wait, other jobs continue
 
-While a catalogue cannot be read, the listing in the store does not change. The
-listed objects are still due at each tick, and late scans claim them.
+While a catalogue cannot be read, the listing in the store does not change. In
+a store that members share, the listed objects are still due at each tick, and
+late scans claim them.
 """
 
 import itertools
@@ -24,8 +25,8 @@ from distperiodic.flow.worker import runs
 LOG = logging.getLogger(__name__)
 
 # Seconds until a failed catalogue method is called again: the first pause, and
-# the longest pause. Each pause is twice as long as the previous one, but is
-# limited to a quarter of the period, except for the first pause.
+# the longest pause. Each pause is twice as long as the previous one, but at
+# most a quarter of the period, or the first pause if that is longer.
 _PAUSES = 1.0, 60.0
 # Seconds after which a method that has not returned is logged as slow.
 _SLOW = 1.0
@@ -38,8 +39,8 @@ class Read(NamedTuple):
     #: The ring at the time of the request. None means that the answer may be
     #: outdated.
     ring: Ring | None
-    #: Instant for which the objects are read: a tick, or the time at which the
-    #: ring changed.
+    #: Instant for which the objects are read: a tick or, after a change of the
+    #: ring, the time of the first request.
     at: Instant
     #: Monotonic time of the request, in seconds.
     began: float

@@ -186,7 +186,8 @@ class Recovery:
     def hurry(self) -> None:
         """Make a search due at the next sweep.
 
-        Call this when an operator has made leases expire.
+        Call this when an operator may have created leases that have already
+        expired, such as those of triggered runs.
         """
         self._swept -= self._sweep_interval
 
@@ -207,9 +208,8 @@ class Recovery:
     def search(self, then: Callable[[], None]) -> None:
         """Take over leases that have ended, with a search that begins now.
 
-        If the store is unreachable, a later search replaces this one.
-
-        :param then: Called at the end of the search.
+        :param then: Called at the end of the search. If the search fails, it
+            is called at the end of a later one.
         """
         self._callbacks.register(then)
         self.take_over()
@@ -226,8 +226,9 @@ class Recovery:
     def take_over(self) -> None:
         """Take over leases that have ended.
 
-        These leases contain retries that are due, and claims of processes that
-        have ended or are cut off.
+        These leases contain retries that are due, claims of processes that
+        have ended or are cut off, and claims that an operator has triggered or
+        requeued.
         """
         if self._pending or self._looping:
             return
@@ -348,7 +349,7 @@ class Recovery:
 
     def _give_up(self, job: Job, lease: str,
                  claims: list[Claim], reason: str) -> None:
-        """End claims that must not run again as dead."""
+        """Make claims dead that must not run again."""
         if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
         def discarded(dead: int) -> None:

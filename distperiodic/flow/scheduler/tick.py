@@ -13,7 +13,7 @@ the claims. From ``queue`` on, the dispatcher handles a claim
 
 The rows of the store alone determine which ticks are due
 (:mod:`distperiodic.core.due`). At a tick, the owner of the objects claims them
-in one statement. The answer of the store shows which of the objects have also
+in large pieces. The answer of the store shows which of the objects have also
 missed earlier ticks. The memory of a process determines only when the process
 reads rows. A member that starts or gains arcs walks the rows of these arcs, so
 it needs no information from the previous owner of the arcs.
@@ -367,7 +367,8 @@ class Ticker:
         if part.reading is not None and (
                 part.ring is view.ring or not self._must_read_first(part)):
             if part.ring is None and part.walk is None:
-                # The store could not record the whole listing.
+                # The store could not read or record the whole listing, or does
+                # not list an object of the catalogue.
                 self._listing.walk_gained(
                     part, listing.counts_from(part, now), view)
         elif (not self._reads.under_way(job.name)

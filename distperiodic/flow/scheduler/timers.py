@@ -45,7 +45,7 @@ class TimerKind(enum.Enum):
     # hash.
     __hash__ = object.__hash__
 
-    TICK = 'tick of the grid'
+    TICK = 'tick of the schedule of the job'
     LOOK = 'a change that may have made a tick due'
     OWN = 'objects with a schedule of their own'
     SPREAD = 'objects with a phase'

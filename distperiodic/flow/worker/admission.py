@@ -141,8 +141,8 @@ class AdmissionGate(Generic[_Item]):
         :param snapshot: Result of :meth:`snapshot` when the count was
             requested.
         :returns: The number of runs by which a limit of *job* is exceeded, and
-            the refusal for these runs. 0 and None mean that no limit is
-            exceeded.
+            the refusal for these runs. If several limits are exceeded, the
+            larger number counts. 0 and None mean that no limit is exceeded.
         """
         over, refusal = 0, None
         for limit in self._limits[job]:

@@ -22,7 +22,8 @@ chunk, and runs its objects one after the other::
 
 The outcome of each run is added to the BatchRun at once. So if a thread never
 returns, the outcomes of its earlier runs are not lost. This module starts no
-threads. A lock protects the data on which several threads of the pool work.
+threads. A lock protects groups of operations on shared data. Threads append to
+lists and take indexes from them without a lock.
 
 The file is long because it contains the whole life of a run at a worker.
 """
@@ -59,13 +60,13 @@ from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
-# Minimum seconds between two reports on a batch. The end of a batch is
-# reported at once.
+# Minimum seconds between two reports of outcomes of a batch. The end of the
+# batch is reported at once.
 _REPORT_EVERY = 0.02
 # Earlier than any time of the monotonic clock.
 _NEVER = float('-inf')
-# Maximum seconds of a chunk, and maximum number of its runs. A thread takes
-# several runs at a time only if they are short.
+# Maximum expected seconds of a chunk with several runs, and maximum number of
+# its runs. A thread takes several runs at a time only if they are short.
 _CHUNK_SECONDS = 0.002
 _CHUNK_RUNS = 64
 # Minimum seconds between two reports of the progress of a run.
@@ -360,8 +361,8 @@ class Executor:
     def chunk_size(self, job: str) -> int:
         """Return the number of runs of *job* that a thread takes at a time.
 
-        The number is above 1 only for handlers so short that taking a run
-        takes longer than the run itself.
+        The number is above 1 only if several runs together take at most
+        _CHUNK_SECONDS on average.
         """
         mean = self._pace.of(job)
         if mean is None:
@@ -574,10 +575,10 @@ class Executor:
         return report
 
     def watch(self) -> None:
-        """End runs that exceed their timeouts, and report what is due.
+        """Cancel runs that exceed their timeouts, and send the due reports.
 
-        If the first run of a chunk takes long, the other runs of the chunk are
-        offered to other threads. Call this several times per second.
+        If a run takes long, the remaining runs of its chunk are offered to
+        other threads. Call this several times per second.
         """
         now = self._clock.monotonic()
         self._pool.recheck()
@@ -628,8 +629,8 @@ class Executor:
             batch_run, index, context = running.run
             timeout = batch_run.timeout(index) or 0.0
             # Only the failure of a step waits for its handler to return. The
-            # next attempt of a periodic object begins at once, so that the
-            # object misses no tick if its handler hangs.
+            # failure of a periodic run is reported at once, so that the object
+            # misses no tick if its handler hangs.
             waits = self._lease if batch_run.batch.steps is not None else 0.0
             self._timed_out[running] = TimedOut(
                 batch_run, index, context, timeout, now + waits)

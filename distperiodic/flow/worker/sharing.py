@@ -4,8 +4,8 @@
 Other workers of the partition may have ``mode = standby``, by mistake or
 during a change of the configuration. If none of these is active, the store
 grants the permission for the duration of a lease
-(:mod:`distperiodic.core.standby`). No worker becomes active before the lease
-has expired.
+(:mod:`distperiodic.core.standby`). When the worker starts, no other worker may
+be standing by, either. No worker becomes active before the lease has expired.
 """
 
 import logging

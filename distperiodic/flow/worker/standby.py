@@ -56,13 +56,12 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._closed = self._departed = False
-        #: At the last request, these processes prevented this worker from
-        #: becoming active.
+        #: The processes that last prevented this worker from becoming active.
         self._shared: tuple[str, ...] = ()
         #: True if the processes in _shared were logged.
         self._reported = False
-        #: True if the lease has expired since the last answer. *lost* was then
-        #: called.
+        #: True if *lost* was called after the last answer, because the lease
+        #: had expired while the members were unknown.
         self._cut_off = False
         #: This worker and its fence, if it is the active worker. The threads
         #: of the pool read this attribute, so it is only replaced as a whole.
@@ -108,9 +107,10 @@ class Standby:
             # answers.
             self._cut_off = True
             LOG.warning(
-                'partition uncertain: partition=%s member=%s; neither the '
-                'store nor the group has answered for the whole lease, so its '
-                'runs are cancelled', self._partition, self._me.identity)
+                'partition uncertain: partition=%s member=%s; the lease has '
+                'expired before the store answered, and the members of the '
+                'group are unknown, so the runs of this worker are cancelled',
+                self._partition, self._me.identity)
             self._lost()
         request = self._election.next(now, members, self._busy())
         self._note()
