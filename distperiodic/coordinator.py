@@ -50,8 +50,9 @@ class Coordinator:
         global configuration of oslo.config. The options are read when this
         process connects, so *conf* need not be loaded earlier.
     :param replicas: Number of points on the ring. The default is the option
-        ``hash_ring_replicas_count``. If the operator changes this option and
-        sends SIGHUP, a running process uses the new value.
+        ``hash_ring_replicas_count``. If the operator changes this option, a
+        running process uses the new value after it has called
+        ``conf.mutate_config_files()``.
     :param session_timeout: Seconds until the session of a silent process
         expires. The default is the option of the same name.
     :param heartbeat_interval: Seconds between two heartbeats. The default is

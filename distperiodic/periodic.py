@@ -151,8 +151,10 @@ def periodic_task(
         that the objects do not all run at the same time.
     :param retries: Number of retries of a failed run. The default is 0.
     :param retry_backoff: Seconds until the first retry. Each further retry
-        waits twice as long, at most 60 seconds. The default is 1.
-    :param timeout: Seconds until a run is cancelled. None (default) means no
+        waits twice as long, at most 60 seconds. Each of these pauses is
+        randomly shortened, by up to half. The default is 1.
+    :param timeout: Seconds until a run counts as failed. A handler in a thread
+        then continues, but its result does not count. None (default) means no
         limit.
     :param priority: Jobs with a higher number are dispatched first. The
         default is 0.
