@@ -218,8 +218,8 @@ class Configured:
         group.add_argument(
             '--config-file', action='append', default=[], metavar='FILE',
             help='read this configuration file; may be repeated, and later '
-                 'files take precedence. Default: distperiodic.conf in '
-                 '~/.distperiodic, ~, /etc/distperiodic and /etc')
+                 'files take precedence. Default: the first distperiodic.conf '
+                 'in ~/.distperiodic, ~, /etc/distperiodic and /etc')
         group.add_argument(
             '--config-dir', action='append', default=[], metavar='DIR',
             help='also read all *.conf files in this directory')

@@ -97,8 +97,8 @@ class TaskStore:
         """Write tasks in the transaction of *session*; the caller commits it.
 
         The time of this call determines the place of a task in its queue.
-        Between this call and the commit, other submissions to the queue do not
-        wait, unless this call creates the queue. Tasks that are submitted
+        In PostgreSQL, other submissions to the queue do not wait for the
+        commit, unless this call creates the queue. Tasks that are submitted
         later but committed earlier may therefore run first.
 
         :raises ConfigError: The session belongs to another database.
