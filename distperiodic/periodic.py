@@ -130,7 +130,8 @@ def periodic_task(
     """Make a method a periodic job.
 
     The decorator may be used with or without parentheses. All arguments are
-    checked when the module is imported, not at the first tick.
+    checked when the module is imported, not at the first tick. The method that
+    *objects* names is checked when the class is instantiated.
 
     :param method: The method, if the decorator is used without parentheses.
     :param spacing: Seconds between ticks, at least 0.001. All members share

@@ -302,7 +302,7 @@ def group_members(case: Case) -> Finding:
 
 @check('group')
 def group_entries(case: Case) -> Finding:
-    """All entries of the group are processes of distperiodic."""
+    """All entries of the group belong to processes of distperiodic."""
     if case.populated.unknown_entries:
         return warn(
             f'entries of other programs, which are ignored: '

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that all commands share: configuration, and one-line errors.
 
-All modules of commands are loaded whenever one command runs. Packages that are
-slow to load (tooz, oslo.messaging, rich) are therefore imported inside the
-functions that need them.
+To run one command, the program also loads the modules of other commands.
+Packages that are slow to load (tooz, oslo.messaging, rich) are therefore
+imported inside the functions that need them.
 """
 
 import argparse

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartitionList(display.Table, lister.Lister):
-    """Show the partitions that have options or one active worker.
+    """Show the partitions that have options or have used mode = standby.
 
     Standby is the number of workers that wait to take over. Heartbeat is the
     age of the last heartbeat of the active worker.

@@ -213,7 +213,8 @@ class TaskStore:
                 raise exceptions.InvalidTask(
                     f'task {task!r} cannot be retried: it '
                     f'{_past(before.status)}; only a task that is stuck, or '
-                    'has failed or was cancelled, can be')
+                    'has failed or was cancelled, can be, and only a stuck '
+                    'task can be rolled back')
             found.records.pop(task_rows.record_key(following), None)
             if not following.back:
                 # Keep the records of the steps that do not run again.
