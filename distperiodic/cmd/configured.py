@@ -291,9 +291,10 @@ class Configured:
         settings = opts.settings(self.configuration(parsed))
         if not settings.connection:
             raise exceptions.ConfigError(
-                'neither [distperiodic] connection nor [database] connection '
-                'is set, so there is no database; use --config-file to name '
-                'the file that sets one of them')
+                'there is no database: neither [distperiodic] connection nor '
+                '[database] connection is set, or [distperiodic] connection '
+                'is none; use --config-file to name the file that sets one of '
+                'them')
         if must_exist and settings.embedded and not os.path.exists(
                 settings.store_file):
             raise exceptions.ConfigError(

@@ -42,8 +42,8 @@ class PartitionList(display.Table, lister.Lister):
                 'Without a store no partition has one active worker; to use '
                 'mode = standby, set [distperiodic] connection.')
         elif not (found or settings.partitions):
-            self.sentence = ('No partition has options, and none has one '
-                             'active worker.')
+            self.sentence = ('No partition has options, and none has used '
+                             'mode = standby.')
         return (('Partition', 'Mode', 'Active', 'Since', 'Heartbeat',
                  'Standby', 'Take-overs'),
                 [_row(topic, settings, found.get(topic), people)
