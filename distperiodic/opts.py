@@ -75,7 +75,7 @@ OPTS = [
              'have different numbers. Share of the objects = points of the '
              'process / points of all processes. Higher: more even shares '
              '(with 100 members the largest share is 1.5 times the mean with '
-             '40 points, 1.2 times with 512) and a slower rebuild of the ring '
+             '40 points, 1.1 times with 512) and a slower rebuild of the ring '
              '(70 ms for 40,000 points). A change moves only the objects of '
              'the points that are added or removed.'),
     cfg.FloatOpt(
@@ -376,7 +376,8 @@ class Settings:
     embedded: bool
 
     def pool_size_of(self, topic: str) -> int:
-        """Return the number of threads for the jobs of *topic*."""
+        """Return the number of threads or processes for the jobs of *topic*.
+        """
         partition = self.partitions.get(topic)
         return (partition and partition.pool_size) or self.pool_size
 

@@ -117,7 +117,7 @@ class Complete(command.Command):
 
 
 class Shell(app.App):
-    """Periodic work over very many objects, on many processes."""
+    """Periodic work for very many objects, distributed over many processes."""
 
     NAME = 'distperiodic'
     # Separate from the library's loggers: their lines are shown only with -v.

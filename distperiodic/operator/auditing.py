@@ -26,7 +26,7 @@ _answer = tables.answer
 
 
 class Actor(NamedTuple):
-    """An operator, and the reason of an action."""
+    """An operator, and the reason for an action."""
 
     who: str
     host: str
