@@ -5,7 +5,7 @@ This is the smallest of three entry points. The others are
 :mod:`distperiodic.periodic` and :mod:`distperiodic.service`. While the members
 stay the same, each object has exactly one owner. While members join, leave or
 die, an object may temporarily have two owners or none. A member that cannot
-trust its view raises an error instead of returning an answer.
+trust its view raises an error instead of returning an owner.
 
 A constructor never connects. An instance may be a class attribute, and may be
 created before a fork. Each process that uses the instance connects at its
@@ -50,8 +50,9 @@ class Coordinator:
         global configuration of oslo.config. The options are read when this
         process connects, so *conf* need not be loaded earlier.
     :param replicas: Number of points on the ring. The default is the option
-        ``hash_ring_replicas_count``. If the operator changes this option and
-        sends SIGHUP, a running process uses the new value.
+        ``hash_ring_replicas_count``. If the operator changes this option, a
+        running process uses the new value after it has called
+        ``conf.mutate_config_files()``.
     :param session_timeout: Seconds until the session of a silent process
         expires. The default is the option of the same name.
     :param heartbeat_interval: Seconds between two heartbeats. The default is
@@ -278,13 +279,15 @@ class Coordinator:
     def get_members(self, group_id: str) -> list[str]:
         """Return the identities of all members of *group_id*, sorted.
 
-        An empty list means that the group has no members; if the members are
-        unknown, the method raises an error. Without a *backend_url* this
+        The members are those of the last known view, even if it is not
+        trusted. An empty list means that the group has no members; if there is
+        no view yet, the method raises an error. Without a *backend_url* this
         process is the only member.
 
         :param group_id: Name of the group. If this process has not joined it,
             it observes the group from now on.
-        :raises ViewUnknown: The members are unknown.
+        :raises ViewUnknown: There is no view yet, or this coordinator was
+            stopped.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
         """

@@ -148,8 +148,8 @@ class TaskDispenser:
         :raises InvalidPoolRequest: An argument cannot be used.
         :raises PoolNotFound: The pool does not exist.
         :raises StoreUnavailable: The tasks may or may not have been marked.
-            Repeat the call. If it returns False, call :meth:`check_tasks` to
-            find out which tasks are left in the bucket.
+            Repeat the call. If it returns False, use :meth:`check_tasks` to
+            check that only the other tasks are left in the bucket.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
@@ -207,8 +207,9 @@ class TaskDispenser:
                               for key in keys[:_SHOWN])
             LOG.warning(
                 'tasks not in the bucket: pool=%s worker=%s call=%s tasks=%s; '
-                'those in the bucket are %s; the others were not changed, and '
-                'may belong to another worker', self.pool, worker,
+                'some of these were not in the bucket, were not changed, and '
+                'may belong to another worker; the others are now %s',
+                self.pool, worker,
                 what, shown + ', ...' * (len(keys) > _SHOWN), what)
         return complete
 

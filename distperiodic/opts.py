@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All options of this library.
 
-Each option is registered when it is first needed. The values of all options
-are read into an object of the class :class:`Settings`. This module uses the
-configuration that its callers pass, never the global one.
+The options are registered when one of them is first read. The values of all
+options are read into an object of the class :class:`Settings`. This module
+uses the configuration that its callers pass, never the global one.
 
 The file is long because most of it is the table of the options.
 """
@@ -75,7 +75,7 @@ OPTS = [
              'have different numbers. Share of the objects = points of the '
              'process / points of all processes. Higher: more even shares '
              '(with 100 members the largest share is 1.5 times the mean with '
-             '40 points, 1.2 times with 512) and a slower rebuild of the ring '
+             '40 points, 1.1 times with 512) and a slower rebuild of the ring '
              '(70 ms for 40,000 points). A change moves only the objects of '
              'the points that are added or removed.'),
     cfg.FloatOpt(
@@ -136,7 +136,7 @@ OPTS = [
              'session_timeout. Unset: the default, or half of session_timeout '
              'if that is less. For a job with misfire=\'skip\' the option has '
              'an effect only if the grace of the job is longer. Without a '
-             'connection it has no effect.'),
+             'store it has no effect.'),
     cfg.FloatOpt(
         'sweep_interval', default=1.0, min=0.1, max=60.0,
         help='Seconds between two searches for expired leases: retries that '
@@ -145,7 +145,7 @@ OPTS = [
              'retries start more punctually. The value must be less than '
              'lease / 3 and at most session_timeout / 2. Unset: the default, '
              'or a tenth of the smaller one of lease and session_timeout if '
-             'that is less. Without a connection the option has no effect.'),
+             'that is less. Without a store the option has no effect.'),
     cfg.FloatOpt(
         'history_retention', default=30.0, min=0.0, max=36500.0,
         help='Days for which the history of ticks is kept. Once a minute '
@@ -158,7 +158,7 @@ OPTS = [
              'report, unless they are drained or an operator has set an '
              'option of theirs. Claims of objects stay until "distperiodic db '
              'prune" deletes them. 0: schedulers delete none of these. '
-             'Without a connection the option has no effect.'),
+             'Without a store the option has no effect.'),
     cfg.FloatOpt(
         'task_retention', default=30.0, min=0.0, max=36500.0,
         help='Days for which a task is kept after its end. Once a minute '
@@ -169,8 +169,8 @@ OPTS = [
              'queues without tasks are deleted as well, unless they are '
              'halted or set to go on after a failure. Higher: "distperiodic '
              'task show" reaches further back, and the table is larger. 0: '
-             'only "distperiodic db prune" deletes tasks. Without a '
-             'connection the option has no effect.'),
+             'only "distperiodic db prune" deletes tasks. Without a store the '
+             'option has no effect.'),
     cfg.FloatOpt(
         'bucket_timeout', default=3600.0, min=0.1, max=31536000.0,
         help='Seconds without a call of a worker after which the tasks in '
@@ -192,8 +192,9 @@ OPTS = [
         'lease', default=60.0, min=1.0, max=604800.0,
         help='Seconds until work is reclaimed from a worker that sends no '
              'heartbeat for this work. A worker sends a heartbeat every '
-             'lease / 3. Work of a worker that has left its group is '
-             'reclaimed at once. With a connection, runs that have started '
+             'lease / 4 and, with a connection, at least every '
+             'session_timeout / 4. Work of a worker that has left its group '
+             'is reclaimed at once. With a connection, runs that have started '
              'are reclaimed only if their lease has also not been renewed '
              'for session_timeout. Lower: faster recovery from a lost '
              'report, at the cost of more messages. The value must be longer '
@@ -262,7 +263,8 @@ PARTITION_OPTS: list[cfg.Opt] = [
         help='Maximum number of objects that the jobs of one partition run '
              'at the same time, across all schedulers and workers. The '
              'section is [partition:NAME], where NAME is the topic of the '
-             'jobs. The max_in_flight of a job applies as well. Jobs that '
+             'jobs, unless the option topic gives another topic. The '
+             'max_in_flight of a job applies as well. Jobs that '
              'run on every member do not count. Higher: more load on the '
              'systems that the handlers use. Lower: due work waits longer. '
              'Set the same value in all processes of the group. Without a '
@@ -308,12 +310,14 @@ PARTITION_OPTS: list[cfg.Opt] = [
             ('shared', 'all workers of the partition run its jobs'),
             ('standby', 'one worker is active; the others wait to take over')],
         help='Which workers of the partition run its jobs. With standby, '
-             'another worker takes over only if the active worker has left '
-             'its group and has sent no heartbeat to the store for '
-             'session_timeout. The take-over follows at most 1 s after both '
-             'conditions hold. The value standby needs dispatcher = '
-             'messaging, a backend_url and a connection. Set the same value '
-             'in all processes of the group. Unset: shared.'),
+             'the active worker releases the partition after its last run if '
+             'it is stopped or drained, or if another worker is promoted. '
+             'Then another worker takes over at once. Otherwise another '
+             'worker takes over when the active worker has left its group and '
+             'has sent no heartbeat to the store for session_timeout, at most '
+             '1 s after both conditions hold. The value standby needs '
+             'dispatcher = messaging, a backend_url and a connection. Set the '
+             'same value in all processes of the group. Unset: shared.'),
     cfg.StrOpt(
         'preferred',
         help='With mode = standby, the host or the member that takes over if '
@@ -372,7 +376,8 @@ class Settings:
     embedded: bool
 
     def pool_size_of(self, topic: str) -> int:
-        """Return the number of threads for the jobs of *topic*."""
+        """Return the number of threads or processes for the jobs of *topic*.
+        """
         partition = self.partitions.get(topic)
         return (partition and partition.pool_size) or self.pool_size
 
@@ -573,12 +578,13 @@ def _check_standby(found: Settings) -> None:
 
 
 def _check_known(path: str) -> None:
-    """Reject unknown options and repeated options in partition sections.
+    """Reject unknown options, and options with several different values, in
+    the partition sections of a file.
 
     oslo.config would ignore a misspelt option. If an option has several
     values, oslo.config would use the last value and ignore the others.
 
-    :raises ConfigError: A section has an unknown or repeated option.
+    :raises ConfigError: A section has such an option.
     """
     read: dict[str, dict[str, list[str]]] = {}
     try:

@@ -130,7 +130,8 @@ def periodic_task(
     """Make a method a periodic job.
 
     The decorator may be used with or without parentheses. All arguments are
-    checked when the module is imported, not at the first tick.
+    checked when the module is imported, not at the first tick. The method that
+    *objects* names is checked when the class is instantiated.
 
     :param method: The method, if the decorator is used without parentheses.
     :param spacing: Seconds between ticks, at least 0.001. All members share
@@ -151,8 +152,10 @@ def periodic_task(
         that the objects do not all run at the same time.
     :param retries: Number of retries of a failed run. The default is 0.
     :param retry_backoff: Seconds until the first retry. Each further retry
-        waits twice as long, at most 60 seconds. The default is 1.
-    :param timeout: Seconds until a run is cancelled. None (default) means no
+        waits twice as long, at most 60 seconds. Each of these pauses is
+        randomly shortened, by up to half. The default is 1.
+    :param timeout: Seconds until a run counts as failed. A handler in a thread
+        then continues, but its result does not count. None (default) means no
         limit.
     :param priority: Jobs with a higher number are dispatched first. The
         default is 0.

@@ -84,7 +84,7 @@ _ARGUMENTS: dict[str, Any] = {
 
 
 class Client:
-    """Client that submits, reads, cancels and retries tasks.
+    """Client that controls tasks and their ordered queues.
 
     A client connects to the store at its first call. Threads may share a
     client, and a client may be created before a fork.

@@ -86,7 +86,8 @@ class Acting(configured.Configured):
         the function are the command, the partitions and names of the members
         (an empty sequence means all members), and the id of the recorded
         action, if there is one. If the hint cannot be sent, the function
-        prints a note that the members read the store at their next sweep.
+        prints a note that the members read the store at their next sweep. With
+        ``dispatcher = local`` there is no bus, and the function does nothing.
         """
         conf = self.configuration(parsed)
         settings = self.database(parsed)

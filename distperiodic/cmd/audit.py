@@ -59,7 +59,7 @@ class _Audited(NamedTuple):
 
 
 class Audit(display.Table, lister.Lister):
-    """Show whether all due work was done: count each tick and task in a class.
+    """Show whether all due work was done, in numbers of objects and of tasks.
 
     Exit code 0: nothing is lost or unexplained; 1: some work is lost or
     unexplained, or the catalogue of a job of --tasks cannot be read.

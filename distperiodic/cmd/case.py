@@ -209,7 +209,7 @@ class Case:
         from distperiodic.operator.store_probe import StoreProbe
         if not self.settings.connection:
             raise findings.NotNow(
-                'connection is empty: only the ring divides the work')
+                'there is no store: only the ring divides the work')
         if self.settings.embedded and not os.path.exists(
                 self.settings.store_file):
             raise findings.NotNow(

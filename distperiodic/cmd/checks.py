@@ -151,8 +151,8 @@ def state_path_writable(case: Case) -> Finding:
 
 @check('security', offline=True)
 def connections_private(case: Case) -> Finding:
-    """Connections to other hosts are encrypted, since URLs carry passwords and
-    messages start work.
+    """Connections to coordination services and brokers on other hosts are
+    encrypted, since URLs carry passwords and messages start work.
     """
     from distperiodic.adapters.coordination import url as backend_url
     from distperiodic.operator import coordination_probe
@@ -171,9 +171,11 @@ def connections_private(case: Case) -> Finding:
                 bus_tls = f'{probe.tls_remedy}; '
     if bare:
         return warn(f'no TLS to {configured.listed(bare)}',
-                    f'add ?use_ssl=true&ca=FILE to backend_url; {bus_tls}or '
-                    'use a private network')
-    return ok('all connections use TLS or stay on this host')
+                    'add ?use_ssl=true&ca=FILE (ZooKeeper) or ?ssl=true '
+                    f'(Redis) to backend_url; {bus_tls}or use a private '
+                    'network')
+    return ok('all connections to the coordination service and the brokers '
+              'use TLS or stay on this host')
 
 
 @check('security', offline=True)
@@ -244,7 +246,8 @@ def coordination_join(case: Case) -> Finding:
                     'see the log of the coordination service')
     if abs(granted - asked) > 0.05 * asked:
         from distperiodic.adapters.coordination import url as backend_url
-        where = ('file and redis use the timeout in the URL, or whole seconds'
+        where = ('file, redis and etcd use the timeout in backend_url, or '
+                 'else session_timeout in whole seconds'
                  if case.scheme not in backend_url.PUSHING else
                  'ZooKeeper grants 2 to 20 times its tickTime (or '
                  'minSessionTimeout to maxSessionTimeout)')
@@ -299,7 +302,7 @@ def group_members(case: Case) -> Finding:
 
 @check('group')
 def group_entries(case: Case) -> Finding:
-    """All entries of the group are processes of distperiodic."""
+    """All entries of the group belong to processes of distperiodic."""
     if case.populated.unknown_entries:
         return warn(
             f'entries of other programs, which are ignored: '

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that all commands share: configuration, and one-line errors.
 
-All modules of commands are loaded whenever one command runs. Packages that are
-slow to load (tooz, oslo.messaging, rich) are therefore imported inside the
-functions that need them.
+To run one command, the program also loads the modules of other commands.
+Packages that are slow to load (tooz, oslo.messaging, rich) are therefore
+imported inside the functions that need them.
 """
 
 import argparse
@@ -218,8 +218,8 @@ class Configured:
         group.add_argument(
             '--config-file', action='append', default=[], metavar='FILE',
             help='read this configuration file; may be repeated, and later '
-                 'files take precedence. Default: distperiodic.conf in '
-                 '~/.distperiodic, ~, /etc/distperiodic and /etc')
+                 'files take precedence. Default: the first distperiodic.conf '
+                 'in ~/.distperiodic, ~, /etc/distperiodic and /etc')
         group.add_argument(
             '--config-dir', action='append', default=[], metavar='DIR',
             help='also read all *.conf files in this directory')
@@ -291,9 +291,10 @@ class Configured:
         settings = opts.settings(self.configuration(parsed))
         if not settings.connection:
             raise exceptions.ConfigError(
-                'neither [distperiodic] connection nor [database] connection '
-                'is set, so there is no database; use --config-file to name '
-                'the file that sets one of them')
+                'there is no database: neither [distperiodic] connection nor '
+                '[database] connection is set, or [distperiodic] connection '
+                'is none; use --config-file to name the file that sets one of '
+                'them')
         if must_exist and settings.embedded and not os.path.exists(
                 settings.store_file):
             raise exceptions.ConfigError(

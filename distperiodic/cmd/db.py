@@ -94,13 +94,15 @@ class DbPrune(acting.Acting, command.Command):
                  'the next tick of their objects')
         parser.add_argument(
             '--claims', type=configured.days, metavar='DAYS',
-            help='delete the claims of objects that were not claimed for this '
-                 'many days, such as objects that have left the catalogue; '
-                 'give more days than the longest period of any job')
+            help='delete the claims of objects that are no longer listed, and '
+                 'all claims of jobs that no longer run, if no tick was '
+                 'claimed or skipped for this many days; give more days than '
+                 'the longest period of any job')
         parser.add_argument(
             '--tasks', type=configured.days, metavar='DAYS',
             help='delete the tasks that ended more than this many days ago, '
-                 'with their claims; stuck tasks stay')
+                 'with their claims; a task stays if it is stuck, or if it '
+                 'halted a queue that was not resumed')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:

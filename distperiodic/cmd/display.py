@@ -149,8 +149,8 @@ def _known(data: Any) -> Any:
 def _line(parsed: argparse.Namespace) -> int | None:
     """Return the maximum length of a line, in characters.
 
-    None means that lines are not limited: the output is for programs, has a
-    given width, or does not go to a terminal.
+    None means that lines are not limited: the output is for programs, or has a
+    given width, or does not go to a terminal while COLUMNS is not set.
     """
     if parsed.formatter != 'table' or parsed.max_width > 0:
         return None

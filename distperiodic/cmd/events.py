@@ -16,7 +16,7 @@ class Events(display.Table, lister.Lister):
     """Show the actions of operators: who, from where, when, what and why.
 
     The newest action comes first. An action without an outcome was
-    interrupted.
+    interrupted, or still waits for answers.
     """
 
     essential = ('At', 'Who', 'What', 'Target', 'Why')

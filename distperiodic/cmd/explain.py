@@ -2,9 +2,9 @@
 """``distperiodic ring explain``: the owner of an object, and its last outcome.
 
 The ring determines which member owns the object, and the store records the
-outcome of the object's runs. Without ``connection`` there are no records, and
-without ``backend_url`` one process owns all objects; the rows of the missing
-source are omitted.
+outcome of the object's runs. Without a store there are no records, and without
+``backend_url`` one process owns all objects; the rows of the missing source
+are omitted.
 """
 
 import argparse

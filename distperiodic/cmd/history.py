@@ -21,8 +21,9 @@ class History(display.Table, lister.Lister):
 
     Lateness is the time from a tick to its claims, in milliseconds. The column
     Retried is the number of attempts that failed and were retried. The column
-    Taken over is the number of attempts that were lost with their process. The
-    column Processes is the number of schedulers and workers that took part.
+    Taken over is the number of claims that were taken over from processes that
+    were gone or silent. The column Processes is the number of schedulers and
+    workers that took part.
 
     A table omits empty columns; select them with -c.
     """

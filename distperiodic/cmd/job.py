@@ -128,7 +128,8 @@ class JobTrigger(job_order.JobOrder):
     also runs the objects that the catalogue lists now, even before the first
     tick of the job. An object whose earlier tick has not ended is left out.
     Earlier ticks that are not claimed yet stay due: misfire decides whether
-    they run. Each scheduler answers how many of the objects it has claimed.
+    they run. Each scheduler answers with the number of objects that it has
+    claimed.
     """
 
     verb = Verb.TRIGGER

@@ -33,9 +33,9 @@ _LOGGED = ('the command is not recorded; each scheduler that answered has '
            'logged the operator and the reason')
 #: Note on the consequences of a command without a store.
 VOLATILE = (
-    'note: without a store ([distperiodic] connection) this command ends with '
-    'the process of each scheduler, a scheduler that starts later does not '
-    f'know it, and {_LOGGED}')
+    'note: without a store ([distperiodic] connection) each scheduler forgets '
+    'this command when its process ends, a scheduler that starts later does '
+    f'not know it, and {_LOGGED}')
 ONCE = ('note: without a store ([distperiodic] connection) each scheduler '
         f'runs only the objects that it owns now, once, and {_LOGGED}')
 

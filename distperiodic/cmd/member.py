@@ -21,7 +21,7 @@ from distperiodic.core.control import Verb
 if TYPE_CHECKING:
     from distperiodic.operator.members import MemberRow
 
-# Parts of a report that repeat the role of the member, or its runs.
+# Parts of a report that are shown in another form, or not at all.
 _NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')
 # Maximum number of a member's runs in the store that are shown.
 _RUNS = 1000
@@ -136,7 +136,8 @@ class MemberDrain(member_order.Order):
 
     A drained scheduler makes no new claims; the other schedulers own its
     objects. A drained worker receives no new work. Claimed work is finished.
-    Jobs that run on every member continue.
+    Jobs that run on every member continue. Without a store, the drain ends
+    when the process of the member ends.
     """
 
     verb = Verb.DRAIN
@@ -184,7 +185,8 @@ class _OfOption(member_order.Order):
 class MemberSet(_OfOption):
     """Set an option of members; the value stays in force after a restart.
 
-    After "member unset" the configured value applies again.
+    After "member unset" the configured value applies again. Without a store,
+    it also applies again when the process of the member restarts.
     """
 
     verb = Verb.SET

@@ -14,8 +14,9 @@ from distperiodic.cmd import display
 class Objects(display.Table, lister.Lister):
     """Show when each object was last served, the longest wait first.
 
-    Objects that have left the catalogue stay in the list until "distperiodic
-    db prune --claims" deletes their claims.
+    An object is served when a run of it succeeds. Objects that have left the
+    catalogue stay in the list until "distperiodic db prune --claims" deletes
+    their claims.
     """
 
     essential = ('Object', 'Last served', 'State')
@@ -26,7 +27,7 @@ class Objects(display.Table, lister.Lister):
         parser.add_argument(
             '--older-than', type=configured.duration, default=0.0,
             metavar='TIME',
-            help='show only objects without a completed run within TIME, '
+            help='show only objects without a successful run within TIME, '
                  'such as 90s, 30m, 1h or 7d; default: all objects')
         configured.add_limit(parser, 'objects')
         return parser

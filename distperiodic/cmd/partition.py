@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartitionList(display.Table, lister.Lister):
-    """Show the partitions that have options or one active worker.
+    """Show the partitions that have options or have used mode = standby.
 
     Standby is the number of workers that wait to take over. Heartbeat is the
     age of the last heartbeat of the active worker.
@@ -42,8 +42,8 @@ class PartitionList(display.Table, lister.Lister):
                 'Without a store no partition has one active worker; to use '
                 'mode = standby, set [distperiodic] connection.')
         elif not (found or settings.partitions):
-            self.sentence = ('No partition has options, and none has one '
-                             'active worker.')
+            self.sentence = ('No partition has options, and none has used '
+                             'mode = standby.')
         return (('Partition', 'Mode', 'Active', 'Since', 'Heartbeat',
                  'Standby', 'Take-overs'),
                 [_row(topic, settings, found.get(topic), people)

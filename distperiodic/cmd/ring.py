@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 #: differences have no noticeable effect.
 _EVEN_ENOUGH = 1.25
 # Maximum total number of points of the simulated rings, which show how the
-# largest share depends on the names of the members.
+# largest share depends on the names of the members. If three rings have more
+# points, three rings are simulated.
 _POINTS_TO_SPEND = 40_000
 
 

@@ -160,7 +160,7 @@ class _Serve(configured.Configured, command.Command):
 
 
 class Scheduler(_Serve):
-    """Run scheduler processes, which own objects and dispatch their ticks.
+    """Run scheduler processes, which dispatch the objects that they own.
 
     On Ctrl-C and SIGTERM, the processes finish the work in progress and end.
     On SIGHUP they reload the mutable options.

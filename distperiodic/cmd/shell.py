@@ -117,7 +117,7 @@ class Complete(command.Command):
 
 
 class Shell(app.App):
-    """Periodic work over very many objects, on many processes."""
+    """Periodic work for very many objects, distributed over many processes."""
 
     NAME = 'distperiodic'
     # Separate from the library's loggers: their lines are shown only with -v.
@@ -144,7 +144,10 @@ class Shell(app.App):
         self.options = argparse.Namespace(debug=False)
 
     def configure_logging(self) -> None:
-        """Show the library's log only with -v (INFO) and -vv (DEBUG)."""
+        """Show the library's log with -v (INFO), -vv or --debug (DEBUG).
+
+        A log file receives the log in any case.
+        """
         root = logging.getLogger()
         root.addHandler(logging.NullHandler())
         handlers: list[logging.Handler] = []

@@ -107,7 +107,7 @@ class TaskCancel(_OfTask):
 
     A task that has not started is cancelled at once. A task that runs is
     rolled back after its current step. If the rollback of a step is stuck, it
-    is given up, and the rollback continues with the steps before.
+    is given up, and the steps before that step are rolled back.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:

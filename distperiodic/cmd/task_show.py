@@ -66,8 +66,8 @@ SENTENCES = {
         'has none; start one: distperiodic worker --partition {module} '
         '--tasks MODULE:CLASS',
     Wait.NO_SCHEDULER:
-        'group {group!r} has no live scheduler, which claims {command}; start '
-        'one: distperiodic scheduler --tasks MODULE:CLASS',
+        'group {group!r} has no live scheduler that could claim {command}; '
+        'start one: distperiodic scheduler --tasks MODULE:CLASS',
     Wait.NO_COMMAND:
         'no live {process} has the command {command}; start one whose --tasks '
         'has it, or, if the name is wrong: distperiodic task cancel {id}',
@@ -261,7 +261,7 @@ def _attempts(command: 'tasks.Command') -> str:
 
 def _state(look: 'Look', at: Position, command: 'tasks.Command',
            here: bool) -> str:
-    """Return the state of a command in one or two words."""
+    """Return the state of a command in a few words."""
     if here and look.position.status is Status.STUCK:
         return 'stuck'
     if here and look.waiting is not None:

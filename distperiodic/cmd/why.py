@@ -24,8 +24,8 @@ class Why(explain.Explained):
     """Show whether an object ran for its last tick, and if not, the reason.
 
     With --at the command shows an earlier tick. Omit OBJECT for a job of scope
-    'group'. Exit code 0: the object ran, is running or is about to run; 1: it
-    did not run; 2: there is no such job.
+    'group'. Exit code 0: the object ran, is running, or will run as planned;
+    1: it did not run; 2: there is no such job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

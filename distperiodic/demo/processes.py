@@ -2,7 +2,8 @@
 """Start, freeze, kill and stop the processes of the demo.
 
 Each process has its own session. So Ctrl-C reaches only the demo, which then
-ends the processes. No process outlives the demo, even if the demo is killed.
+ends the processes. On Linux, no process outlives the demo, even if the demo is
+killed.
 """
 
 import contextlib

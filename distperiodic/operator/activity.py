@@ -171,8 +171,8 @@ class Activity:
     def failing(self) -> list[Failing]:
         """Return the jobs with objects that failed for good.
 
-        An object counts if it has not succeeded since its failure. Only the
-        newest failures are read.
+        An object counts if it is listed and has not succeeded since its
+        failure. Only the newest failures are read.
         """
         names = self.group.names()
         newest = (

@@ -26,7 +26,7 @@ _answer = tables.answer
 
 
 class Actor(NamedTuple):
-    """An operator, and the reason of an action."""
+    """An operator, and the reason for an action."""
 
     who: str
     host: str
@@ -79,8 +79,8 @@ class Record:
 def recorded(database: Database, record: Record) -> Iterator[Record]:
     """Write a record before the body runs, and the outcome after the body.
 
-    If the body raises an error, the error is recorded as the outcome and
-    raised.
+    If the body raises a :class:`.DistperiodicError`, the error is recorded as
+    the outcome and raised. After any other error, the record has no outcome.
     """
     database.write(
         lambda connection: record.insert(connection, database.dialect.now))

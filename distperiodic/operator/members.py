@@ -46,7 +46,7 @@ class MemberRow(NamedTuple):
     drained: bool
     #: When the member was drained, the operator who drained it, and the
     #: reason. These are None and empty texts if the member is not drained, or
-    #: if the record was pruned.
+    #: if there is no record of the drain.
     drained_at: int | None
     drained_by: str
     drained_why: str

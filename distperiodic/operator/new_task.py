@@ -27,9 +27,9 @@ class NewTask(NamedTuple):
 
 
 def digest(task: NewTask) -> str | None:
-    """Return the hexadecimal SHA-256 digest of the task's arguments.
+    """Return the SHA-256 digest of the task's type, queue and parameters.
 
-    Return None if the task has no key.
+    The digest is hexadecimal. Return None if the task has no key.
     """
     if task.key is None:
         return None
@@ -38,11 +38,10 @@ def digest(task: NewTask) -> str | None:
 
 
 def check_same(task: NewTask, row: Any) -> None:
-    """Check that *task* and the stored task with the same key have equal
-    arguments.
+    """Check that *task* and the stored task with the same key are alike.
 
     :param row: Id, type and digest of the stored task.
-    :raises InvalidTask: The arguments differ.
+    :raises InvalidTask: The tasks differ in type, queue or parameters.
     """
     if row.id != task.id and row.digest != digest(task):
         raise exceptions.InvalidTask(
@@ -52,7 +51,7 @@ def check_same(task: NewTask, row: Any) -> None:
 
 
 def check_alike(first: NewTask, task: NewTask) -> None:
-    """Check that two tasks of one call with the same key have equal arguments.
+    """Check that two tasks of one call with the same key are alike.
 
     :raises InvalidTask: The tasks differ in type, queue or parameters.
     """

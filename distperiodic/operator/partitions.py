@@ -93,7 +93,8 @@ class PartitionAdmin:
         """Choose *member* as the next active worker of a partition.
 
         The active worker then finishes its runs and releases the partition. A
-        later choice replaces an earlier choice.
+        later choice replaces an earlier choice. The choice of the active
+        worker only removes an earlier choice.
 
         :param by: Operator, for the record.
         :param within: A worker that has sent no heartbeat for this number of

@@ -88,7 +88,8 @@ class Pruner:
             for older ticks, are deleted. For any other job, only closed claims
             of objects that are not listed are deleted.
         :param tasks: Maximum time since the end of tasks that have ended. The
-            claims of deleted tasks are deleted as well.
+            claims of deleted tasks are deleted as well. A task whose failure
+            has halted a queue is kept until the queue is resumed.
         """
         numbers = list(self.group.names())
         return Pruned(
@@ -171,11 +172,11 @@ def prune_steps(database: Database, namespace: str, *, history: float,
     the failed claim is dead.
 
     :param history: Maximum age in days of the history of ticks, of failures,
-        of records of actions, and of the last report of a member. 0 keeps all
-        of these rows.
+        of records of actions, of the last report of a member, and of the last
+        heartbeat of a worker. 0 keeps all of these rows.
     :param tasks: Maximum number of days since the end of tasks that have
-        ended. The rows of queues without tasks are deleted as well. 0 keeps
-        all of these rows.
+        ended. The rows of unused queues are deleted as well. 0 keeps all of
+        these rows.
     """
     group = GroupReader(database, namespace)
     kinds: list[tuple[str, int, Callable[[sa.Connection], int]]] = []

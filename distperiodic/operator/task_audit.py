@@ -103,7 +103,7 @@ def _waiting(group: GroupReader) -> Any:
 
 
 def _under_way(group: GroupReader) -> Any:
-    """Count tasks that run or are rolled back."""
+    """Count tasks that run or are being rolled back."""
     live = sa.select(
         _claim.c.object, _claim.c.job, _claim.c.state, _lease.c.until
     ).join(_lease, _lease.c.id == _claim.c.lease).join(

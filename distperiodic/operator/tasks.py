@@ -97,8 +97,8 @@ class TaskStore:
         """Write tasks in the transaction of *session*; the caller commits it.
 
         The time of this call determines the place of a task in its queue.
-        Between this call and the commit, other submissions to the queue do not
-        wait, unless this call creates the queue. Tasks that are submitted
+        In PostgreSQL, other submissions to the queue do not wait for the
+        commit, unless this call creates the queue. Tasks that are submitted
         later but committed earlier may therefore run first.
 
         :raises ConfigError: The session belongs to another database.
@@ -213,7 +213,8 @@ class TaskStore:
                 raise exceptions.InvalidTask(
                     f'task {task!r} cannot be retried: it '
                     f'{_past(before.status)}; only a task that is stuck, or '
-                    'has failed or was cancelled, can be')
+                    'has failed or was cancelled, can be, and only a stuck '
+                    'task can be rolled back')
             found.records.pop(task_rows.record_key(following), None)
             if not following.back:
                 # Keep the records of the steps that do not run again.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record listings of objects, schedules, and attendance of jobs.
+"""Record listings of objects, schedules, and when jobs are served.
 
 The objects of existing rows count as listed. Their schedules are recorded when
-the next catalogue is read.
+the catalogue is next read.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add a state for claims that a handler's own session has ended.
+"""Add a state for claims that a handler has ended in its own transaction.
 
 Before this migration, such a claim had the state "done" and a lease name that
 ended in '+'.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record when each lease was created, to compute the age of its runs.
 
-The time of existing leases is unknown; these leases end within minutes.
+The creation time of the leases that exist before this migration stays unknown.
 """
 
 import sqlalchemy as sa
