@@ -89,7 +89,7 @@ OPTS = [
         'session_timeout', default=10.0, min=1.0, max=86400.0,
         help='Seconds without a heartbeat after which the other members take '
              'over the objects of a process. A dead process is replaced at '
-             'most 1 s after that time. Without a connection, a process that '
+             'most 1 s after that time. Without a store, a process that '
              'cannot reach the coordination service starts no more work after '
              '2/3 of session_timeout. Lower: faster take-overs, but also '
              'unnecessary ones during long pauses (garbage collection, VM '
@@ -193,8 +193,7 @@ OPTS = [
         'lease', default=60.0, min=1.0, max=604800.0,
         help='Seconds until work is reclaimed from a worker that sends no '
              'heartbeat for this work. A worker sends a heartbeat every '
-             'lease / 4 or, with a connection, every session_timeout / 4. '
-             'Work of a worker that has left its group is '
+             'lease / 3. Work of a worker that has left its group is '
              'reclaimed at once. With a connection, runs that have started '
              'are reclaimed only if their lease has also not been renewed '
              'for session_timeout. Lower: faster recovery from a lost '
@@ -310,11 +309,10 @@ PARTITION_OPTS: list[cfg.Opt] = [
             ('shared', 'all workers of the partition run its jobs'),
             ('standby', 'one worker is active; the others wait to take over')],
         help='Which workers of the partition run its jobs. With standby, '
-             'another worker takes over if the active worker releases the '
-             'partition, for example when it stops. Otherwise another worker '
-             'takes over only if the active worker has left its group and has '
-             'sent no heartbeat to the store for session_timeout, at most 1 s '
-             'after both conditions hold. The value standby needs dispatcher = '
+             'another worker takes over only if the active worker has left '
+             'its group and has sent no heartbeat to the store for '
+             'session_timeout. The take-over follows at most 1 s after both '
+             'conditions hold. The value standby needs dispatcher = '
              'messaging, a backend_url and a connection. Set the same value '
              'in all processes of the group. Unset: shared.'),
     cfg.StrOpt(
