@@ -35,7 +35,7 @@ _THEME = TerminalTheme(
     [(110, 118, 129), (255, 161, 152), (86, 211, 100), (227, 179, 65),
      (121, 192, 255), (210, 168, 255), (86, 212, 221), (240, 246, 252)])
 
-# The SVG format of rich, without a font from the network and without a title.
+# The SVG template of rich, changed so that it needs no font from the network.
 _FORMAT = '''\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" \
 role="img">

@@ -278,8 +278,8 @@ def takeover() -> str:
             (2 * late, 'part-b', 'if it did not, two other members do'),
             (end, 'part-c', 'if they cannot, the next two members do')]),
         *_lane(314, 'A process dies, and the others do not see it leave', [
-            (unseen, 'rest', 'its claims wait (0 s: the groups are known)'),
-            (certain, 'part-b', 'taken over, if the groups stay known'),
+            (unseen, 'rest', 'its claims wait (the members are known at 0 s)'),
+            (certain, 'part-b', 'taken over, if the members stay known'),
             (end, 'part-c', 'taken over in any case: the lease has ended')]),
         ]
     y = 446.0
@@ -297,9 +297,10 @@ def takeover() -> str:
         478, 'Time line of a take-over with the default options. After the '
         f'death of a member the others own its objects within '
         f'{session + _SEEN:g} s. A tick that its owner does not claim is '
-        f'claimed by others after {late:g} s. If nobody saw a process leave, '
-        f'its claims are taken over within {unseen:g} s after the groups are '
-        f'known again, and within {certain:g} s in any case.', parts)
+        f'claimed by others after {late:g} s. If no process saw a process '
+        f'leave, its claims are taken over within {unseen:g} s after the '
+        f'members are known again, and within {certain:g} s in any case.',
+        parts)
 
 
 # -- the packages and their layers

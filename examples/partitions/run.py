@@ -3,8 +3,8 @@
 
 Each partition has its own pool of threads, so the other partition continues.
 The program prints how late the runs of the other partition began, before and
-after the first partition hangs, and checks that they are not later than a
-limit. No server is needed.
+while the first partition hangs, and checks that they are not later than a
+limit while it hangs. No server is needed.
 """
 
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of a platform that provisions database instances.
 
-With one of three kinds of parameters, a task fails, each kind in a different
-step. The second and the third step fail after they have changed the platform,
+Three kinds of parameters make a task fail, each kind in a different step. The
+second and the third step fail after they have changed the platform,
 so that their rollbacks have something to undo. Each run is recorded in a
 journal.
 """

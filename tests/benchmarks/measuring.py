@@ -119,7 +119,7 @@ def table(title: str, *columns: str, file: str,
 
 
 def ms(seconds: float) -> str:
-    """Return seconds as milliseconds, with the significant digits."""
+    """Return seconds as milliseconds. A larger number has fewer decimals."""
     return f'{seconds * 1e3:,.{1 if seconds < 0.1 else 0}f}' if (
         seconds >= 0.001) else f'{seconds * 1e3:.4f}'
 

@@ -2,12 +2,13 @@
 """Program that runs one service with two partitions.
 
     python -m tests.benchmarks.partitioned \
-        scheduler|worker CONFIG RECORD FLAG [PARTITION]
+        scheduler|worker CONFIG [PARTITION]
 
-The job ``quick`` records in RECORD the due time of each of its runs, and the
-number of seconds from this time to the start of the run. The file FLAG
-contains the behaviour of the job ``bad``: the file is empty or contains a key
-of :data:`BAD`, and may change at any time.
+The environment variables PARTITIONED_RECORD and PARTITIONED_FLAG name two
+files. The job ``quick`` records in the first file the due time of each of its
+runs, and the number of seconds from this time to the start of the run. The
+second file contains the behaviour of the job ``bad``: the file is empty or
+contains a key of :data:`BAD`, and may change at any time.
 """
 
 import os

@@ -6,8 +6,10 @@ broker.
 distperiodic claims each object in PostgreSQL, sends it through RabbitMQ, and
 records its start and its end, with one scheduler and one worker process.
 procrastinate keeps its jobs in the same PostgreSQL. Celery with acks_late
-sends through the same RabbitMQ and keeps no claims. The measurement lasts from
-the tick, or from the first deferred job, to the last run.
+sends through the same RabbitMQ and keeps no claims. The measurement of
+distperiodic lasts from the tick until the scheduler knows that the last object
+is done. The measurements of the others last from the first job that is sent to
+the last run.
 
     pytest -s -o timeout=0 tests/benchmarks/test_claimed.py
 """
@@ -170,8 +172,8 @@ def test_claimed_objects_per_second(zookeeper, rabbitmq, postgresql):
 
 
 def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
-    """Measure the second tick: at the first tick the rows are still in the
-    order of their insertion.
+    """Measure the first tick, and separately the ticks after it: at the first
+    tick the rows are still in the order of their insertion.
 
     For results that apply to a disk, use a server with fsync.
     DISTPERIODIC_TEST_POSTGRESQL_URL may name such a server.

@@ -2,10 +2,11 @@
 """Cost of the calls that an idle member makes to its store, for different
 numbers of claims.
 
-The benchmark covers every call that an idle scheduler makes: the search for
-expired leases, the check of paused jobs, the read of the store's clock, and
-the renewal of its leases. None of these calls may read a claim. So a call
-costs the same with a million claims as with a thousand.
+The benchmark covers the calls about jobs and leases that an idle scheduler
+makes: the search for expired leases, the search for the holders of leases, the
+check of paused jobs, the read of the store's clock, and the renewal of its
+leases. None of these calls may read a claim. So a call costs the same with a
+million claims as with a thousand.
 
     pytest -s -o timeout=0 tests/benchmarks/test_idle.py
 """

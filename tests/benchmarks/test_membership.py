@@ -2,12 +2,12 @@
 """The time to join a group on a real ZooKeeper: for one more member of a group
 of a hundred, and for two hundred members at the same time.
 
-Ten processes contain ten members each. Each member has a client and a session
-of its own. Two other kinds of members are measured as well. One kind uses tooz
-as the documentation of tooz describes: with a heartbeat thread, and with
-``run_watchers()`` every 0.1 s. The other kind uses a watch of kazoo. Each
-measurement lasts from the request to join until the last of the other members
-knows the new member, by the machine's monotonic clock.
+Ten processes contain the members, ten or twenty each. Each member has a client
+and a session of its own. Two other kinds of members are measured as well. One
+kind uses tooz as the documentation of tooz describes: with a heartbeat thread,
+and with ``run_watchers()`` every 0.1 s. The other kind uses a watch of kazoo.
+Each measurement lasts from the request to join until the last of the other
+members knows the new member, by the machine's monotonic clock.
 
     pytest -s -o timeout=0 tests/benchmarks/test_membership.py
 """

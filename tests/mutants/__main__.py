@@ -26,8 +26,8 @@ def main(arguments=None):
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--list', action='store_true')
     parser.add_argument('--record', action='store_true',
-                        help='write down which test caught each, to be tried '
-                        'first from then on')
+                        help='record which test caught each bug; later trials '
+                        'of the bug begin with this test')
     options = parser.parse_args(arguments)
     bugs = [bug for bug in all_bugs() if not options.only or any(
         text in f'{bug.name} {bug.path}' for text in options.only)]

@@ -3,7 +3,7 @@
 
 ===========================  ================================================
 ``unit/test_ring.py``        these unit tests; a word after it is for ``-k``
-``conformance/sqlite``       the tests of all ports with this kind of store
+``conformance/sqlite``       the tests of claims and steps, on this store
 ``conformance/test_x.py``    another suite; a word after it is for ``-k``
 ``simulation``               whole clusters, one for each seed
 ``simulation/standby``       clusters with one active worker
