@@ -449,7 +449,9 @@ def test_a_view_that_is_not_trusted_raises_until_it_is_again(
 
 
 def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
-    """The classic code treated a failed read as a group without members."""
+    """Sahara's module, which this one replaces, treated a failed read as a
+    group without members.
+    """
     hash_ring.start()
     made[0].tell(GROUP, others={}, me=False)
 
