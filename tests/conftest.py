@@ -36,8 +36,9 @@ def pytest_configure(config):
     Without this, tests would use the default state directory of the user's own
     services.
     """
-    # multiprocessing removes its own directory when this process ends, after
-    # the removal of the directory below.
+    # Let multiprocessing create its own directory now, outside the directory
+    # below. It removes its directory when this process ends. By then the
+    # directory below has been removed.
     multiprocessing.util.get_temp_dir()
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
     # Servers run as other users, and create files in this directory, too.

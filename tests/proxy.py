@@ -14,9 +14,9 @@ would have a gap, which no real network causes. So when a dropping mode ends,
 each connection that lost bytes is reset, as by a router that has lost its
 state.
 
-In ``drop`` the kernel accepts a new connection, and then no bytes arrive. A
-host behind a firewall that drops packets looks the same. Limit: the kernel
-buffers unread bytes, about 100 kB in each direction.
+Limits: in ``drop`` the kernel still accepts a new connection, and then no
+bytes arrive. A firewall that drops packets would not even let a client
+connect. The kernel also buffers unread bytes, about 100 kB in each direction.
 """
 
 import collections

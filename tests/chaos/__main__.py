@@ -32,20 +32,23 @@ def main(arguments=None):
                         help='the bus between schedulers and workers')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--minutes', type=float, default=3.0,
-                        help='how long faults come; the start, the calm '
-                        'before and the recovery take 70 s or so more')
+                        help='minutes in which faults begin and end; the '
+                        'start, the calm before the faults and the recovery '
+                        'take about 70 s more')
     parser.add_argument('--only', action='append', default=[],
                         help='a kind of fault; the others are left out')
     parser.add_argument('--dense', action='store_true',
-                        help='have a fault every 2 s, not every 6 or so')
+                        help='start a fault about every 2 s, not every 6 s')
     parser.add_argument('--bus-only', action='store_const', const='bus',
                         dest='group', default='',
-                        help='draw faults of the bus and its messages, and '
-                        'of the processes only their death')
+                        help='draw faults of the bus and its messages, '
+                        'deaths of processes, stops of processes at a step, '
+                        'and replacements of the active worker')
     parser.add_argument('--standby-only', action='store_const',
                         const='standby', dest='group',
-                        help='draw faults of the partition with one active '
-                        'worker, and choices of an operator')
+                        help='draw faults of workers, faults of the servers '
+                        'on which the election of the active worker depends, '
+                        'and choices of an operator')
     parser.add_argument('--place', type=pathlib.Path,
                         help='a directory for logs and records, which stay')
     options = parser.parse_args(arguments)

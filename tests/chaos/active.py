@@ -3,10 +3,11 @@
 
 Three workers serve the partition :data:`tests.chaos.cluster.ALONE`. The faults
 of other modules may affect these workers, too. But most of those faults
-overlap a fault of a server, and then no worker has to take over. So a fault of
-this module first reserves the active worker and all servers, and waits for a
-worker that is able to take over. The fault keeps the servers reserved until
-another worker has begun a run.
+overlap a fault of a server, and then no worker has to take over. So each fault
+of this module except :func:`ask` first reserves the active worker and all
+servers, and waits for a worker that is able to take over. The fault keeps the
+servers reserved until another worker has begun a run, or until the time limit
+for this run is over.
 """
 
 import contextlib
@@ -110,7 +111,8 @@ def ask(fault):
 
 def _take_active(fault):
     """Reserve the host of the active worker and all servers. Return the host
-    as soon as another worker is able to take over.
+    as soon as another worker is able to take over, but at the latest after
+    ``_SPARE`` seconds.
 
     Like all faults, reserve hosts before servers, so that no two faults wait
     for each other.

@@ -254,8 +254,8 @@ def _unfounded(record_):
     """
     done = {(run.key, run.fence) for run in record_.runs
             if run.outcome == 'done'}
-    return [checker.Finding('unfounded', f'{key} is done by {fence}, and no '
-                            'run under it has come to its end')
+    return [checker.Finding('unfounded', f'{key} is done by {fence}, but no '
+                            'run with this fence ended as done')
             for key, claim in record_.claims.items()
             for fence in claim.counted if (key, fence) not in done
             # A handler of this job commits the end of its run before it

@@ -4,7 +4,7 @@
 The product does not know these points: the test program wraps the methods of
 the product before it starts. A file with the name of a point arms a fault. The
 first process that passes the point removes the file, and then kills or stops
-itself. Each process reports each point that it passes to the ledger once.
+itself. When a process first passes a point, it reports this to the ledger.
 """
 
 import functools
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
-#: Each process receives only one kind of message, either reports or batches.
+#: A worker receives only batches. A scheduler receives reports and notices.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
 # The class that carries the messages depends on the bus.
 _CARRIER = 'carrier'

@@ -4,8 +4,9 @@
 A fault is a generator that yields the seconds to wait before its next step. So
 all faults run in one thread. This thread also starts the servers, because a
 server ends with the thread that started it. A fault reserves the hosts and
-servers that it affects, until it ends. If another fault affects one of them,
-it waits until they are free.
+servers that it affects, until it ends. Any other fault that affects one of
+them waits until they are free. Limit: a fault at a failpoint reserves nothing,
+because any process may pass the failpoint.
 """
 
 import contextlib

@@ -2,9 +2,11 @@
 """The jobs of the cluster, with all policies and with handlers of all kinds.
 
 A handler records its start in the ledger, checks its lease while it works,
-sends an effect with its fence to the ledger, and records its outcome. The
-duration and the failure of a run depend only on the object, the tick and the
-attempt. So they are the same in each process.
+sends an effect with its fence to the ledger, and records its outcome. Some
+handlers of the job 'alone' do not check their lease, and the handler of the
+job 'booked' commits its effect in the store. The duration and the failure of a
+handler's run depend only on the object, the tick and the attempt. So they are
+the same in each process.
 """
 
 import dataclasses

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of claims, written by the database itself.
+"""The journal of claims, tasks and partitions, written by the database itself.
 
-For each row that is inserted into the table of claims, or changed in it, a
-trigger adds a row to the journal, in the same transaction. So the journal
-contains exactly the committed changes, even if the process that committed a
-transaction did not learn the outcome.
+For each row that is inserted into the table of claims or of tasks, or changed
+in it, a trigger adds a row to the journal, in the same transaction. Another
+trigger does this for each change of a partition's active worker, fence or
+chosen worker. So the journal contains exactly the committed changes, even if
+the process that committed a transaction did not learn the outcome.
 """
 
 import sqlalchemy as sa

@@ -298,7 +298,7 @@ def _growth(lived):
               for text in gauges.leaks(*lived.sizes)]
     if lived.caught_up > _PATIENCE:
         found.append(checker.Finding('recovery', (
-            'what was missed was not worked off '
+            'the backlog was not worked off '
             f'{lived.caught_up:.0f} s after the last fault')))
     return found
 

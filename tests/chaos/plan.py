@@ -83,16 +83,18 @@ DENSE = (0.8, 3.5)
 ON_A_SMALL_DISK = frozenset(['store disk full'])
 #: All kinds of faults.
 EVERY = frozenset(KINDS)
-#: Faults of the bus and of its messages, and deaths of processes during these
-#: faults.
+#: Faults of the bus and of its messages. During these faults, processes also
+#: die, processes die or stop at a failpoint, all servers go away, and an
+#: operator replaces the active worker.
 OF_THE_BUS = frozenset(
     [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [
         'queue deleted', 'connections closed', 'garbage sent',
         'all servers away', 'scheduler killed', 'worker killed',
         'active killed', 'active replaced',
         'killed at a step', 'frozen at a step'])
-#: Faults of the workers of the partition with one active worker, and of the
-#: servers on which its election depends.
+#: Faults of workers, and above all of the active one. Faults of the servers on
+#: which the election depends, choices of an operator, faults at a failpoint,
+#: and rolling restarts.
 OF_STANDBY = frozenset(
     [kind for kind in KINDS if kind.startswith(('active', 'worker'))] + [
         'promotion asked', 'member cut from ensemble',

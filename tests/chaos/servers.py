@@ -96,7 +96,8 @@ def delete_queue(fault):
             lambda: sorted(fault.cluster.queues().values()), _QUEUES)
         fault.cluster.bus.delete_queue(fault.random.choice(found))
         fault.happened = True
-    # The command fails if the queue is deleted at the same moment.
+    # The call fails if no process listens to a queue in time, or if the queue
+    # is deleted at the same moment.
     with contextlib.suppress(pytest.fail.Exception):
         yield from fault.apart(delete)
 

@@ -16,7 +16,7 @@ from tests.chaos.buses import BUSES
 
 SEED = 1
 MINUTES = 2.0
-#: The other bus: the faults that depend on the bus.
+#: Minutes of faults with Redis. These are only the faults of the group 'bus'.
 BUS_MINUTES = 1.0
 
 

@@ -113,7 +113,8 @@ def test_a_queue_ends_with_its_process(url):
     probe = drivers.probe(ends.conf, url)
     queues = [ends.work_queue, ends.reports_queue]
 
-    # close() returns after its time limit; the deletion may end later.
+    # close() returns after its time limit at the latest; the deletion may end
+    # later.
     wait_until(lambda: probe.queues(probe.find(), queues)
                == dict.fromkeys(queues))
 

@@ -1942,8 +1942,8 @@ def test_attendance_is_written_once_in_a_third_of_the_gap(one, job):
 
 def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
         shared, one, job):
-    """Each scheduler makes these calls several times a second. Most of the
-    calls find nothing.
+    """Each scheduler makes these calls again and again, and most of the calls
+    find nothing.
     """
     began = status(one, job).attended
     asked = overdue(one, job), one.holders([job])

@@ -267,7 +267,7 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         if not world.partitions.hold(connection, Active('p', A, 1)):
             return None
         held.set()
-        # The database ends a transaction that is idle for longer than this.
+        # The database ends a transaction that is idle for longer than 2 s.
         concurrent.futures.wait([taken], timeout=1.0)
         return taken.done()
 

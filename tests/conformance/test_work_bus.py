@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages from a scheduler to its workers and back: guarantees of every bus.
 
-Faults that only a broker has (broken, forged or stuck messages) are tested in
-tests/functional/test_messaging.py.
+Messages that only a broker can deliver, such as invalid or forged ones, and
+faults of a broker are tested in tests/functional/test_messaging.py.
 """
 
 import dataclasses

@@ -3,9 +3,10 @@
 tests.
 
 The handlers record their runs. If a (job, object, tick) has several recorded
-ends, only the first end with the newest fence counts. A store that compares
-fences would keep the same end. The history of the store must have the same
-totals.
+ends, only the end with the newest fence counts. A store that compares fences
+would keep the same end. An older end also counts, and so is a finding, unless
+its run may be repeated; see :func:`record`. The history of the store must have
+the same totals.
 """
 
 import collections

@@ -40,8 +40,8 @@ FIRST, MORE = 1500, 100
 #: Share of each kind of call, in percent.
 _KINDS = {'assign': 40, 'done': 30, 'back': 10, 'check': 14, 'recreate': 5,
           'silent': 1}
-#: Seconds by which the judge shortens an interval, because two clocks may
-#: differ in rate.
+#: Seconds by which the judge shortens an interval, because the clock of the
+#: workers and that of the store may differ in rate.
 _MARGIN = 0.01
 
 

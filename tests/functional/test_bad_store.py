@@ -281,7 +281,8 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
     service = Service(tmp_path, url)
     for path in tmp_path.glob('claims.sqlite*'):
         path.chmod(0o444)
-    # File modes do not restrict root, unless it has dropped this capability.
+    # File modes do not restrict root, unless it has dropped the capability
+    # dac_override.
     plain = ['setpriv', '--bounding-set', '-dac_override'] * (
         os.geteuid() == 0)
     with service.running(plain) as running:

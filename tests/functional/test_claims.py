@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With claims in a store, no tick is lost and none runs twice when processes
-die.
+"""With claims in a store, no tick is lost when processes die. Only the runs of
+these processes are repeated.
 
 ZooKeeper, RabbitMQ, PostgreSQL and the signals are real. The handlers record
 their runs.

@@ -2,7 +2,7 @@
 """Membership and ring on a real ZooKeeper, also during faults.
 
 Measured durations, such as the time until all members see a join, are printed
-and recorded as properties of the test. The deadlines of the tests only ensure
+and recorded as properties of the test. Most deadlines of the tests only ensure
 that an event happens at all, under any load of the machine. The printed
 figures show how fast it happens.
 """
@@ -124,7 +124,9 @@ def observe(group, closing):
 
 @pytest.fixture
 def raw(closing):
-    """Return a client with which the test changes the group directly."""
+    """Return a function that makes a client, with which the test changes the
+    group directly.
+    """
     def raw(server):
         client = kazoo.client.KazooClient(
             server.url.removeprefix('zookeeper://'))

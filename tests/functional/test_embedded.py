@@ -51,7 +51,7 @@ def under_way(cluster):
 
 
 def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
-    """Runs of a killed process are repeated within the same tick, long before
+    """Runs of a killed process are repeated for the same tick, long before
     their leases end.
 
     The next process also runs the ticks that came due between the two

@@ -56,8 +56,8 @@ class Event:
             self.tick = datetime.datetime.fromisoformat(
                 values['tick']).timestamp()
         else:
-            # A task that is driven by a timer does not know its tick, so
-            # derive the tick from the time.
+            # A method that a timer calls does not know its tick, so derive the
+            # tick from the time.
             at = datetime.datetime.fromisoformat(match['at']).timestamp()
             self.tick = at // 6 * 6
 
@@ -87,8 +87,9 @@ class Programs:
         return program
 
     def runs(self, name, spacing):
-        """Return the pids that ran each object, by tick of the grid and by
-        object.
+        """Return the pids that ran each object, by tick and by object.
+
+        Ticks that are not multiples of *spacing* are left out.
         """
         ticks = collections.defaultdict(
             lambda: collections.defaultdict(list))

@@ -314,8 +314,9 @@ def most_memory():
 @pytest.mark.parametrize('packed', [True, False])
 def test_what_would_fill_the_memory_is_not_opened(
         rabbitmq, ends, packed):
-    """A compressed body of a few kilobytes can expand to any size. When a long
-    body is parsed, it takes more memory than its length.
+    """A compressed body of a few hundred kilobytes can expand to hundreds of
+    megabytes. When a long body is parsed, it takes more memory than its
+    length.
     """
     if packed:
         body = gzip.compress(b'[' + b'0,' * 150_000_000 + b'0]')

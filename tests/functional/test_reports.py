@@ -137,7 +137,8 @@ def test_a_member_reports_its_queue_and_runs_that_the_store_does_not_know(
     found = waiting.wait_until(members, 90)
 
     if not service.sends:
-        # The scheduler keeps the objects that a busy worker cannot accept.
+        # If there were a worker, its queue would be shorter: the scheduler
+        # keeps the objects that a busy worker cannot accept.
         assert found[runs_disks]['queued'] == 17
     assert found['scheduler']['partition_role'] is None
     if service.sends:

@@ -191,8 +191,8 @@ def test_a_worker_that_joins_under_load_gets_work_at_once(remote):
     with remote.observe('default') as workers:
         remote.start('worker')
         workers.wait_members(1)
-        # Let each tick send its objects immediately. One worker needs 15 s for
-        # the objects of a tick.
+        # With this spacing the first tick comes at once. One worker needs 15 s
+        # for the objects of a tick.
         remote.set(spacing=1)
         remote.start('scheduler')
         waiting.wait_until(lambda: len(remote.runs()) > 20, 30,

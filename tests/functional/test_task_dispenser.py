@@ -42,10 +42,11 @@ class Crew:
         self.programs = {}
 
     def start(self, number):
-        """Start a process in place of one that was killed.
+        """Start the process with this number, at first or in place of a killed
+        one.
 
-        Every second process has the name of a process that was killed, like a
-        program that a person starts again.
+        Every second process has a name without a suffix. So it may have the
+        name of a killed process, like a program that a person starts again.
         """
         self.started += 1
         name = f'w{number}' if self.started % 2 else (

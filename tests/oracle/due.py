@@ -4,9 +4,9 @@ world.
 
 Each change of the object's catalogue or of its job divides the life of the
 object into pieces. In each piece one schedule holds, and the oracle enumerates
-the ticks of this schedule. A change takes effect at the next read of the
-catalogue, whose exact time is unknown. So a tick near a change *may* run, and
-every other tick *must* be decided::
+the ticks of this schedule. A change of a catalogue takes effect at the next
+read of this catalogue, whose exact time is unknown. So a tick near a change
+*may* run, and every other tick *must* be decided::
 
     catalogue     absent | there                              | absent
     may run              |--------------------------------------------|

@@ -78,8 +78,8 @@ class Scheduler:
     entered: int | None = None
     #: Time at which the process was killed or began to stop.
     left: int = FOREVER
-    #: Intervals in which the process could not claim: it was stalled, or the
-    #: store did not answer it.
+    #: Intervals in which the process could not claim: it was stalled, it was
+    #: not a member, or the store did not answer it.
     unable: list[Span] = dataclasses.field(default_factory=list)
     #: Intervals in which its catalogue methods did not return.
     unread: list[Span] = dataclasses.field(default_factory=list)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from tests import checker
 from tests.checker import Finding
 
-#: Number of losses with a worker after which a command is given up.
+#: Number of lost workers after which the command that they ran is given up.
 MOST_LOST = 6
 ENDED = frozenset(['succeeded', 'failed', 'cancelled'])
 ACTIVE = frozenset(['running', 'rolling_back', 'stuck'])
@@ -465,8 +465,9 @@ class _Queues:
         self.tasks: dict[str, dict[str, Row]] = collections.defaultdict(dict)
         requests = sorted(facts.requests, reverse=True)
         # One transaction ends a task and starts the next task of its queue.
-        # Its rows are ordered by id, so take the tasks that it ends first. It
-        # may write several versions of a task; these stay in their order.
+        # The record has the rows of the transaction in the order of the task
+        # ids. So process the tasks that it ends before the task that it
+        # starts. If it writes several versions of a task, keep their order.
         last = {(row.at, row.task): row.status for row in facts.rows}
         for row in sorted(facts.rows, key=lambda row: (
                 row.at, last[row.at, row.task] in ACTIVE)):

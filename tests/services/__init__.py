@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The servers for tests: found, or started, in one place.
 
-Each context manager yields a server on loopback, and ends it afterwards. It
-takes the first available one of these:
+Each context manager yields a server or a cluster, and afterwards ends what it
+has started. It takes the first available one of these, but a cluster is never
+the first one, and most clusters are always the last one:
 
 1. the server whose URL is in the environment: ``DISTPERIODIC_TEST_`` +
    service + ``_URL``, for example ``DISTPERIODIC_TEST_ZOOKEEPER_URL``. A test

@@ -8,7 +8,8 @@ import random
 import socket
 
 HOST = '127.0.0.1'
-# An ensemble takes nine ports before its first server listens.
+# Ports that free_port() has returned. It returns none of them again, although
+# an ensemble takes nine ports before its first server listens.
 _GIVEN: set[int] = set()
 
 

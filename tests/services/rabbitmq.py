@@ -115,8 +115,8 @@ class _StartedHere(RabbitMQ):
             'RABBITMQ_MNESIA_BASE': str(data),
             'RABBITMQ_NODENAME': node,
             'RABBITMQ_PID_FILE': str(place / 'pid'),
-            # The start script replaces itself with the broker. Otherwise the
-            # script would receive the signals.
+            # This makes the start script replace itself with the broker.
+            # Otherwise the script would receive the signals.
             'RUNNING_UNDER_SYSTEMD': 'true',
         }
         super().__init__(port, process.Process(

@@ -90,7 +90,7 @@ class Server(abc.ABC):
                     f'{self._runner.log()}')
 
     def stop(self) -> None:
-        """Ask the server to end, with SIGTERM, and wait for its end."""
+        """Ask the server to end, and wait for its end. Kill it after 20 s."""
         self._runner.stop()
 
     def kill(self) -> None:
@@ -103,11 +103,13 @@ class Server(abc.ABC):
         self._runner.wipe()
 
     def freeze(self) -> None:
-        """Suspend the server, with SIGSTOP."""
+        """Suspend the server: its first process with SIGSTOP, or its whole
+        container.
+        """
         self._runner.freeze()
 
     def thaw(self) -> None:
-        """Resume a suspended server, with SIGCONT."""
+        """Resume a suspended server."""
         self._runner.thaw()
 
 

@@ -96,7 +96,8 @@ def main(arguments=None):
     parser.add_argument('--sql', action='store_true', default=None,
                         help='only worlds with the store in SQLite')
     parser.add_argument('--long', action='store_true', default=None,
-                        help='only worlds that live for hours')
+                        help='only worlds with few ticks, which last about an '
+                        'hour')
     parser.add_argument('--tasks', action='store_true', default=None,
                         help='only worlds with tasks')
     parser.add_argument('--standby', action='store_true', default=None,

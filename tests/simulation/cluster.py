@@ -337,8 +337,8 @@ class Cluster:
         for one in schedulers:
             one.unable += self.line.outages
         # A sweep checks the waiting objects whose runs its own scheduler has
-        # dispatched. If there are more than one claim may contain, it checks
-        # only one piece of them.
+        # dispatched. If more objects wait than one claim may contain, the
+        # sweep checks only a part of them, which has the size of a claim.
         sweeps = setup.sweep * math.ceil(setup.objects / setup.batch_size)
         return Facts(
             self.world.begin, self.world.now,

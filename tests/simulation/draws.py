@@ -2,8 +2,8 @@
 """The choices of a seed: the cluster, its jobs and its faults.
 
 *Short* worlds last minutes, with ticks every few seconds. *Long* worlds last
-hours, with few ticks. In a long world a lost tick is not hidden soon by a
-later tick.
+half an hour or more, with few ticks. In a long world a lost tick is not hidden
+soon by a later tick.
 """
 
 import dataclasses
@@ -86,7 +86,8 @@ FAULTS = (
     'schedule changes', 'objects change', 'own schedule changes', 'pause')
 #: Actions that only the real store supports.
 OPERATOR = ('trigger', 'requeue', 'prune')
-#: Faults that last for the whole life of the world.
+#: Faults that last from the start of the world until all faults are healed.
+#: 'ends in its session' is no fault: handlers commit the ends of some runs.
 NOISE = (
     'answer lost', 'message lost', 'message doubled', 'message unsent',
     'view lag', 'store slow', 'store errors', 'handlers fail',
@@ -131,8 +132,8 @@ class Setup:
         """Maximum delay of a view, in seconds."""
         return 3.0 if 'view lag' in self.noise else 0.05
 
-#: Durations for worlds with the store in SQLite. A call of this store costs a
-#: hundred times as much as a call of the store in memory.
+#: Durations for long worlds with the store in SQLite. A call of this store
+#: costs a hundred times as much as a call of the store in memory.
 LONG_IN_SQL = dataclasses.replace(
     LONG, faults_until=1800.0, periods=(120, 300, 600), longest=300.0)
 

@@ -74,7 +74,7 @@ class Ensemble:
 
     def unheard(self, process, group):
         """Start the session timeout of *process*, which has just been killed,
-        frozen or cut off.
+        frozen or cut off, or which could not remove its entry.
         """
         world = self.world
         process.sure_until = min(

@@ -26,8 +26,8 @@ class Journal:
         self.adopted.append((self._now(), job, text))
 
     def claim(self, job, name, tick, lease):
-        """Record a claim. If the claim is known but its lease is new, count a
-        second claim as new.
+        """Record that the store reported a claim as new. If the claim was
+        already recorded with another lease, count the second report.
         """
         key = job, name, tick
         known = self.claims.get(key)

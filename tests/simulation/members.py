@@ -40,7 +40,8 @@ class _Member(Process):
         """Return whether the process is certain that *entry* is its own
         current entry.
 
-        Like the product, decide this by the process's own clock.
+        Like the product, decide this by the time alone, without a request to
+        the coordination service.
         """
         return (parse_entry(entry).tenure == self.member.tenure
                 and self.world.t < self.sure_until)

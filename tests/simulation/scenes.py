@@ -123,19 +123,22 @@ def _an_old_catalogue(cluster):
 
 SCENES = {
     'A1 restart': Scene(
-        'a spread job with misfire=skip is restarted within its period',
+        'the scheduler of a spread job with misfire=skip restarts within the '
+        'period of the job',
         {'spread_skip': _HOUR}, _restart_in_a_wave, dict(schedulers=1)),
     'A1 slow catalogue': Scene(
         'the catalogue of a spread job with misfire=skip takes 71 s',
         {'spread_skip': _HOUR}, _slow_catalogue_of_a_wave,
         dict(schedulers=1)),
     'A2': Scene(
-        'one of three dies 8 s before objects of its own schedules are due',
+        'one of three dies 8 s before objects with their own schedules are '
+        'due',
         {'own': _HOUR}, _one_dies_before_own_ticks,
         dict(schedulers=3, session=10.0, late_after=5.0, objects=30,
              rules=(schedule.Every(300),))),
     'A3': Scene(
-        'the only scheduler is restarted when own schedules are due',
+        'the only scheduler is down when objects with their own schedules are '
+        'due',
         {'own': _HOUR}, _restart_over_own_ticks,
         dict(schedulers=1, rules=(schedule.Every(1800),))),
     'A4': Scene(
@@ -159,11 +162,13 @@ SCENES = {
         {'all': 60}, _no_worker_for_a_while,
         dict(schedulers=2, local=False)),
     'late look': Scene(
-        'a late look waits long for the store, and then another owner does',
+        'a late scan waits 50 s for the store, and then the other member is '
+        'cut off from the store',
         {'own': 300}, _a_look_takes_long,
         dict(schedulers=2, rules=(schedule.Every(1800),))),
     'old catalogue': Scene(
-        'members that gain arcs have read their catalogue before another has',
+        'members that gain arcs have an older reading of the catalogue than '
+        'another member',
         {'latest': 1800}, _an_old_catalogue,
         dict(schedulers=3, session=10.0)),
 }

@@ -33,7 +33,7 @@ _LOOKS = 0.25
 #: Seconds within which a standby worker must take over. They count from the
 #: moment when it is allowed to.
 _TAKES_OVER = 1.0
-#: Faults that interrupt a sign of life.
+#: Faults that interrupt a sign of life, and choices of an operator.
 FAULTS = (
     'kill worker', 'stop worker', 'freeze short', 'freeze long', 'cut',
     'cut from store', 'store away', 'ensemble away', 'all signs cut',
@@ -177,7 +177,7 @@ class Judge:
         because *process* could not detect the take-over.
 
         Such a process was frozen or cut off during its run, or it is cut off
-        from the store and an operator has chosen another worker.
+        from the store and an operator has chosen a worker at some time.
         """
         unaware = [*process.unable, *process.cuts]
         return (process.frozen or process.cut is not None

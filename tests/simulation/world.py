@@ -140,21 +140,22 @@ class Process:
         #: Time at which the process first saw itself among the members. None
         #: means that this has not happened yet.
         self.entered = None
-        #: Intervals in which the process was stalled, or the store did not
-        #: answer it.
+        #: Intervals in which the process was stalled, was not a member, or did
+        #: not receive an answer from the store.
         self.unable = []
         #: End of the last interval in which the process was frozen or cut off.
         self.heard = 0
         #: True time until which the process can be certain of its session.
         self.sure_until = float('inf')
-        #: Time since which the process has known that it is not in the ring.
+        #: Time since which the process has known that it is not a member. None
+        #: means that it is a member, or does not know this yet.
         self._out = None
         self._pending = []
         self.runs = []
         world.processes[self.name] = self
 
     def stands(self, stands):
-        """Record whether the process sees itself in the ring."""
+        """Record whether the process sees itself among the members."""
         now = self.world.now
         if stands and self.entered is None:
             self.entered = now

@@ -290,8 +290,7 @@ def test_an_object_that_would_have_waited_and_never_ran_loses_its_ticks():
 def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
         phase, late, by):
     """Each object of the job has a phase, and the period is one hour. The
-    claim of the tick is late by slightly more, or slightly less, than the
-    promised limit.
+    claim of the tick is late by more, or by less, than the promised limit.
     """
     desk = Desk(every=3600.0, spread=True, misfire='skip', grace=10,
                 status={'attended': NOW - 10 * 3600 * SECOND})
@@ -301,7 +300,8 @@ def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
     at = ring.position_of(key)
     due_at = NOW - late * SECOND
     moment = due_at - schedule.phase_us(at, 3600 * SECOND)
-    # Set the clock to the moment at which the object's tick is due.
+    # Set the clock to *late* seconds after the object is due for the tick
+    # *last*.
     desk.clock.advance((3600 * SECOND - moment % (3600 * SECOND)) / SECOND)
     last = moment // (3600 * SECOND) * 3600 * SECOND + 3600 * SECOND
 

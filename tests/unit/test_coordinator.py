@@ -234,7 +234,8 @@ def test_options_are_read_when_it_connects(made, tmp_path):
 
 def test_a_value_that_cannot_be_leaves_the_one_that_it_had(
         made, tmp_path, caplog):
-    """The host reads the file again, and its callback must not raise errors.
+    """The service reads its file again, and the callback of the ring must not
+    raise an error.
     """
     path = tmp_path / 'service.conf'
     path.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
@@ -448,7 +449,9 @@ def test_a_view_that_is_not_trusted_raises_until_it_is_again(
 
 
 def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
-    """The classic code treated a failed read as a group without members."""
+    """Sahara's module, which this one replaces, treated a failed read as a
+    group without members.
+    """
     hash_ring.start()
     made[0].tell(GROUP, others={}, me=False)
 

@@ -200,7 +200,8 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
 
     world.advance(600)
 
-    # Each object is claimed once by its owner, and once by a late scan.
+    # The member claims each object once in time, and at most once more in a
+    # late scan.
     assert 300 <= len(set(asked)) <= 330
     assert len(asked) <= 2 * len(set(asked))
 

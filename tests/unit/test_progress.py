@@ -184,8 +184,8 @@ def test_the_traceback_of_what_failed_for_good_goes_to_the_store():
 
 
 def test_a_thread_that_goes_on_to_its_next_batch_takes_no_progress_along():
-    """A thread saves progress together with the batch and the run that it
-    belongs to.
+    """The executor reports progress together with the batch and the run to
+    which it belongs.
     """
     began, go, ended = (threading.Event() for _ in range(3))
     over = threading.Event()

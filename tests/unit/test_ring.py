@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ring: it places objects as the classic code does, all members agree on
-it, and a change moves as few objects as possible.
+it, and a change moves as few objects as possible. The classic code is that of
+Sahara's module ``coordinator.py``, which several services have copied.
 """
 
 import bisect

@@ -111,8 +111,8 @@ class Desk:
             seconds=600, gone=[], limit=100)
 
     def live(self, seconds, *alive):
-        """Let time pass. The batches *alive* send heartbeats, and leases are
-        renewed as often as in a service.
+        """Let time pass. Every quarter of a lease, the worker sends heartbeats
+        for the batches *alive*, and leases are renewed.
         """
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:

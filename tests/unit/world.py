@@ -92,8 +92,9 @@ def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1,
 class StoreQueue:
     """A queue to a store, which calls the store at once.
 
-    If ``slow`` is true, calls wait for :meth:`answer`. While the store is
-    unavailable, calls fail. See :class:`distperiodic.ports.StoreQueue`.
+    If ``slow`` is true, calls wait for :meth:`answer`. If ``away`` is true,
+    they wait for :meth:`come_back`. A call for which the store is unavailable
+    fails, and is not repeated. See :class:`distperiodic.ports.StoreQueue`.
     """
 
     def __init__(self, store):
