@@ -545,6 +545,9 @@ class PeriodicTasks:
             check_ended(job.name, self._handlers[job.name](context))
         except Exception:
             if raise_on_error:
+                # The next call runs the due ticks that come after this one.
+                self._last_ticks[job.name] = min(
+                    tick, self._last_ticks[job.name])
                 raise
             LOG.exception(
                 'task failed: job=%s tick=%s; the other tasks continue, and '

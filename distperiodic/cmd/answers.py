@@ -97,7 +97,7 @@ SENTENCES = {
     Reason.LEFT_BEHIND:
         'its tick {due} was not claimed, although it was listed at the time '
         'and other objects of the job were claimed; the next late scan claims '
-        'it, or distperiodic audit counts it as lost',
+        'it, or records why it did not run',
     Reason.SUPERSEDED:
         'its claim for {at} was superseded: a later tick was claimed before '
         'a worker started the run',

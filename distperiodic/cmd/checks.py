@@ -157,23 +157,25 @@ def connections_private(case: Case) -> Finding:
     from distperiodic.adapters.coordination import url as backend_url
     from distperiodic.operator import coordination_probe
     settings = case.settings
-    bare, bus_tls = [], ''
+    bare, remedies = [], []
     if settings.backend_url and case.scheme != 'file' and (
             not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
                  for name, _ in coordination_probe.addresses(
                      settings.backend_url)
                  if not _loopback(name)]
+    if bare:
+        remedies.append('add ?use_ssl=true&ca=FILE (ZooKeeper) or ?ssl=true '
+                        '(Redis) to backend_url')
     if settings.dispatcher == 'messaging':
         for probe, host in case.broker_hosts:
             if not probe.tls and not _loopback(host.name):
                 bare.append(f'{host.name} (transport_url)')
-                bus_tls = f'{probe.tls_remedy}; '
+                if probe.tls_remedy not in remedies:
+                    remedies.append(probe.tls_remedy)
     if bare:
         return warn(f'no TLS to {configured.listed(bare)}',
-                    'add ?use_ssl=true&ca=FILE (ZooKeeper) or ?ssl=true '
-                    f'(Redis) to backend_url; {bus_tls}or use a private '
-                    'network')
+                    f'{"; ".join(remedies)}; or use a private network')
     return ok('all connections to the coordination service and the brokers '
               'use TLS or stay on this host')
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class JobList(display.Table, lister.Lister):
-    """Show the jobs that schedulers have claimed, and which are paused.
+    """Show the jobs that schedulers have recorded, and which are paused.
 
-    With --tasks the command also shows the jobs that were never claimed, and
-    the schedule of each job.
+    With --tasks the command also shows the jobs that no scheduler has
+    recorded, and the schedule of each job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ class JobList(display.Table, lister.Lister):
             jobs = {job.name: job for job in queries.group.jobs()}
             now = queries.group.now()
         if not jobs:
-            self.sentence = 'No scheduler has claimed anything yet.'
+            self.sentence = 'No scheduler has recorded a job yet.'
         defined = {} if tasks is None else tasks.jobs
         plan = [] if tasks is None else ['Schedule', 'Next tick']
         rows: list[Sequence[Any]] = []

@@ -137,8 +137,8 @@ class TaskInsertion:
     def keep_queues(self, tx: Transaction, names: Sequence[str]) -> None:
         """Protect the rows of queues from deletion until the commit.
 
-        Missing rows are created. In PostgreSQL, other submissions do not wait
-        for this lock.
+        Missing rows are created. In PostgreSQL, other submissions and
+        schedulers do not wait for this lock. In MySQL, they do.
         """
         keep = sa.select(_queue.c.name).where(
             _queue.c.space == self._namespace,

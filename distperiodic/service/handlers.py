@@ -53,7 +53,8 @@ class Handlers:
         self._grants = grants
         self._pools = Pools('distperiodic-run', {
             topic: settings.pool_size_of(topic) for topic in tasks})
-        self._processes: list[Processes] = []
+        #: Processes of the partitions with ``executor = process``, by topic.
+        self._processes: dict[str, Processes] = {}
         self.executor = runs.Executor(
             jobs, clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
@@ -98,7 +99,7 @@ class Handlers:
                 continue
             pool = Processes(defined, opts.files(conf), settings.group,
                              settings.pool_size_of(topic))
-            self._processes.append(pool)
+            self._processes[topic] = pool
 
             def run(batch: message.Batch, index: int, context: Context,
                     arguments: tuple[Any, ...], deadline: Instant | None,
@@ -134,17 +135,19 @@ class Handlers:
         limits = {topic: self._settings.pool_size_of(topic)
                   for topic in self._pools.status()}
         sizes = limits if size is None else dict.fromkeys(limits, size)
-        if self._processes:
+        for topic in self._processes:
             # A process pool cannot grow.
-            sizes = {topic: min(wanted, limits[topic])
-                     for topic, wanted in sizes.items()}
+            sizes[topic] = min(sizes[topic], limits[topic])
         self._pools.resize(sizes)
         text = 'pool_size is ' + ', '.join(
             map(str, sorted(set(sizes.values()))))
         if size is not None and min(sizes.values()) < size:
+            smaller = ', '.join(sorted(
+                topic for topic in sizes if sizes[topic] < size))
             return Outcome(False, (
-                f'{text}, not {size}: handlers run in processes, and their '
-                'number cannot grow until a restart with a larger pool_size'))
+                f'{text}, not {size}: the handlers of {smaller} run in '
+                'processes, and their number cannot grow until a restart '
+                'with a larger pool_size'))
         return Outcome(True, text)
 
     def stop_threads(self) -> None:
@@ -153,5 +156,5 @@ class Handlers:
 
     def close_processes(self) -> None:
         """End the processes."""
-        for processes in self._processes:
+        for processes in self._processes.values():
             processes.close()

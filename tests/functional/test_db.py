@@ -165,6 +165,35 @@ def test_two_syncs_at_once_do_not_disturb_each_other(empty):
     assert results == [schema.VERSION] * 3
 
 
+def test_a_sync_waits_for_another_one_without_the_limit_of_a_statement(
+        mariadb):
+    """A migration of a large table takes longer than a statement of the
+    store may take.
+    """
+    limits = {'read_timeout', 'write_timeout'}
+
+    assert not limits & set(check(mariadb.url, bounded=False).query)
+    assert limits <= set(check(mariadb.url).query)
+    given = check(f'{mariadb.url}?read_timeout=90', bounded=False).query
+    assert given['read_timeout'] == '90'
+
+
+def test_a_sync_that_waits_too_long_for_another_one_names_it(
+        mariadb, monkeypatch):
+    monkeypatch.setattr(schema, '_LOCK_WAIT', 1)
+    engine = database.make_engine(mariadb.url)
+    with engine.connect() as connection:
+        connection.execute(sa.select(
+            sa.func.get_lock(schema.VERSION_TABLE, 1)))
+
+        with pytest.raises(exceptions.StoreUnavailable,
+                           match='another process has been upgrading'):
+            schema.sync(mariadb.url)
+    engine.dispose()
+
+    assert schema.sync(mariadb.url)[1] == schema.VERSION
+
+
 def test_the_version_is_that_of_the_last_migration(sqlite_url):
     engine = database.make_engine(sqlite_url)
     with engine.connect() as connection:

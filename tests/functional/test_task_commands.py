@@ -823,6 +823,23 @@ def test_a_process_alone_tells_why_its_tasks_wait(alone):
     assert 'no live scheduler;' in finding('task_ready')[1]
 
 
+def test_only_the_number_of_processes_cannot_grow(tmp_path):
+    group = Group(tmp_path, {'partition:b': {
+        'executor': 'process', 'pool_size': 2}})
+    try:
+        group.start('scheduler')
+        group.ended(group.submit('pair'))
+
+        told = commands.run('member', 'set', 'pool_size', '9', '--all',
+                            '--config-file', group.config)
+
+        said = ' '.join((told.stdout + told.stderr).split())
+        assert 'pool_size is 2, 9, not 9: the handlers of b run in processes' \
+            in said
+    finally:
+        group.close()
+
+
 @pytest.fixture
 def group(tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)

@@ -4,6 +4,7 @@
 import pytest
 
 from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import Verb
 from distperiodic.core.job import Scope
@@ -126,6 +127,17 @@ def test_a_trigger_leaves_out_objects_that_still_run():
     assert group.tell(Verb.TRIGGER, job='poll') == [
         (True, 'claimed 0 objects, left out 20 whose earlier tick has not '
          'ended')]
+
+
+def test_a_trigger_gives_objects_all_their_attempts_again(alone, monkeypatch):
+    store, asked = alone.members[0].store, []
+    claim = store.claim
+    monkeypatch.setattr(store, 'claim', lambda *args, **options: (
+        asked.append(options), claim(*args, **options))[1])
+
+    alone.tell(Verb.TRIGGER, job='poll')
+
+    assert [one.get('max_attempts', UNBOUNDED) for one in asked] == [UNBOUNDED]
 
 
 def test_one_object_is_run_by_its_owner():

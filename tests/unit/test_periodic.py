@@ -805,6 +805,24 @@ class TestRunPeriodicTasks:
         tasks.run_periodic_tasks(None, raise_on_error=True)
         assert tasks.ran == [('other', 1050)]
 
+    def test_raise_on_error_loses_no_other_tick_of_the_task(self):
+        class Failing(Driven):
+            @periodic_task(spacing=10, misfire='all')
+            def ten(self, context):
+                self.ran.append(('ten', context))
+                raise RuntimeError('no route to host')
+
+        tasks = driven(Failing, 1003)
+        tasks.run_periodic_tasks(None, raise_on_error=True)
+        tasks.clock.set(at(1033))
+        for number in range(3):
+            with pytest.raises(RuntimeError, match='no route'):
+                tasks.run_periodic_tasks(number, raise_on_error=True)
+        tasks.run_periodic_tasks(3, raise_on_error=True)
+
+        assert [one for one in tasks.ran if one[0] == 'ten'] == [
+            ('ten', 0), ('ten', 1), ('ten', 2)]
+
     def test_an_interrupt_is_not_taken_for_a_failing_task(self):
         class Stopping(PeriodicTasks):
             @periodic_task(spacing=1, run_immediately=True)

@@ -277,8 +277,9 @@ class Membership:
             except TermLost as exc:
                 if not self._stopping.is_set():
                     LOG.warning(
-                        'term lost: member=%s entry=%s reason=%s; no run '
-                        'starts until the next term, which begins now',
+                        'term lost: member=%s entry=%s reason=%s; the '
+                        'next term begins now; without a store, no run '
+                        'starts until then',
                         self.identity, self._me.entry, exc)
                 delay = 0.1
             except exceptions.DistperiodicError as exc:

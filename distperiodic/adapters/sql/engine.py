@@ -74,11 +74,16 @@ _WAITS = {
               'write_timeout': '30', 'charset': 'utf8mb4'},
     'sqlite': {},
 }
+#: Options that limit the duration of each statement.
+_OF_STATEMENTS = {'read_timeout', 'write_timeout'}
 
 
-def check(connection_url: str) -> sa.URL:
+def check(connection_url: str, bounded: bool = True) -> sa.URL:
     """Return *connection_url* in the form that the engine needs.
 
+    :param bounded: True limits the duration of statements, unless the URL
+        already has a limit. The duration of a connection attempt is always
+        limited.
     :raises ConfigError: the URL is invalid, or its driver is not installed.
     """
     shown = redaction.redact(connection_url)
@@ -118,7 +123,8 @@ def check(connection_url: str) -> sa.URL:
     url = url.set(drivername=driver)
     waits = _WAITS[driver.partition('+')[0]]
     return url.update_query_dict(
-        {k: v for k, v in waits.items() if k not in url.query})
+        {k: v for k, v in waits.items() if k not in url.query
+         and (bounded or k not in _OF_STATEMENTS)})
 
 
 def _is_installed(driver: str) -> bool:
@@ -133,13 +139,13 @@ def make_engine(connection_url: str, bounded: bool = True,
                 **options: Any) -> sa.Engine:
     """Return a new engine. It connects on first use.
 
-    :param bounded: True also sets time limits for waits and statements on the
-        server. The time limits in the URL options always apply.
+    :param bounded: True limits the duration of waits and statements. The
+        limits in the options of the URL always apply.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL is invalid.
     """
     engine = engines.create_engine(
-        check(connection_url), **{
+        check(connection_url, bounded), **{
             'max_retries': 0,
             # Reject values that do not fit, instead of truncating them.
             'mysql_sql_mode': 'TRADITIONAL', **options})

@@ -39,6 +39,8 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # Number of the advisory lock. Other programs are unlikely to use the same
 # number in the same database.
 _LOCK = 0x64697374
+# Maximum seconds to wait for another process that upgrades the tables.
+_LOCK_WAIT = 600
 
 # MySQL's error codes for a step that another process has completed, or is just
 # taking: the table, the column or the index already exists, or the column or
@@ -305,7 +307,7 @@ def _version_of(connection: sa.Connection) -> str | None:
 
 def _transaction(connection_url: str, work: Any,
                  check_schema: Any = lambda connection, shown: None) -> Any:
-    # Set no time limits on the server: a migration may take a long time.
+    # Set no time limits on statements: a migration may take a long time.
     target = Database(connection_url, check_schema, bounded=False)
     try:
         return target.write(work)
@@ -326,7 +328,12 @@ def _exclusively(connection: sa.Connection) -> Iterator[None]:
         yield
     elif connection.dialect.name == 'mysql':
         name = VERSION_TABLE
-        connection.execute(sa.select(sa.func.get_lock(name, 600)))
+        if connection.scalar(
+                sa.select(sa.func.get_lock(name, _LOCK_WAIT))) != 1:
+            raise exceptions.StoreUnavailable(
+                'another process has been upgrading the tables for '
+                f'{_LOCK_WAIT} s; when it has ended, run again: '
+                'distperiodic db sync')
         try:
             yield
             # Commit before the lock is released: otherwise the next holder

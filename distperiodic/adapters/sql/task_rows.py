@@ -334,7 +334,8 @@ def hold(tx: Transaction, head: str) -> bool:
 _OF_QUEUE = (_queue.c.space == sa.bindparam('of_space'),
              _queue.c.name == sa.bindparam('of_queue'))
 # A submission in a caller's transaction locks the row only against deletion.
-# With key_share, this statement does not wait for such a lock.
+# With key_share, PostgreSQL does not wait for such a lock. MySQL has no lock
+# of this kind, and waits.
 _LOCK_QUEUE = sa.select(_queue).where(*_OF_QUEUE).with_for_update(
     key_share=True)
 _LOCK_NEXT = sa.select(_task).where(

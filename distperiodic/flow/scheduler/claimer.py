@@ -389,8 +389,7 @@ class Claimer:
             lambda store: store.claim(
                 job.name, tick, objects, lease=held.id, holder=held.holder,
                 seconds=self._lease, supersede=False, include_new=False,
-                max_attempts=job.most_attempts, rule=rule,
-                schedule=job.schedule_text()),
+                rule=rule, schedule=job.schedule_text()),
             claimed)
 
     def _too_late(self, request: _ClaimRequest, until: Instant | None) -> None:

@@ -87,13 +87,14 @@ class Carrier:
         while not self._closed.wait(0.02):
             for file in sorted(queue.glob('[0-9]*')):
                 body = file.read_bytes()
-                file.unlink()
                 try:
                     payload = json.loads(body[:ports.LONGEST_MESSAGE])
                 except ValueError:
                     self._inbox.on_garbage(str(queue), 'not JSON')
                 else:
                     self._inbox.on_message(payload)
+                # A crash before this line delivers the message again.
+                file.unlink()
 
     def close(self, timeout):
         self._closed.set()
