@@ -115,7 +115,8 @@ class SchedulerService(lifecycle.Lifecycle):
             name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
             for name, job in self._known_jobs().items()}
-        #: Names of the jobs that the store may contain, by topic.
+        #: Names of the periodic jobs, by topic, without the jobs of scope
+        #: "member".
         self._topics_of_jobs: dict[str, list[str]] = {}
         for name, job in sorted(self._jobs.items()):
             if job.scope not in (Scope.MEMBER, Scope.TASK):

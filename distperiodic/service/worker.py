@@ -354,8 +354,9 @@ class WorkerService(lifecycle.Lifecycle):
             self._pause.wait(0.02)
         if self._executor.busy:
             LOG.warning(
-                'stopped before the end: member=%s running=%d; the '
-                'schedulers send these objects to other workers',
+                'stopped before the end: member=%s running=%d; these runs '
+                'had not ended; the schedulers send their objects to other '
+                'workers, except those of at_most_once jobs',
                 self._member_id, self._executor.busy)
             self._executor.cancel()
         self._handlers.stop_threads()

@@ -8,8 +8,8 @@ records its start and its end, with one scheduler and one worker process.
 procrastinate keeps its jobs in the same PostgreSQL. Celery with acks_late
 sends through the same RabbitMQ and keeps no claims. The measurement of
 distperiodic lasts from the tick until the scheduler knows that the last object
-is done. The measurements of the others last from the first job that is sent to
-the last run.
+is done. The measurements of the others begin just before the first job is
+sent, and end when the last job has run.
 
     pytest -s -o timeout=0 tests/benchmarks/test_claimed.py
 """

@@ -57,10 +57,12 @@ class Listed(NamedTuple):
 class Reading(NamedTuple):
     """The result of one catalogue call."""
 
+    #: Time at which the call returned.
     at: int
     #: The member that read the catalogue, by its name on the ring.
     identity: str
-    #: The instant for which the catalogue was read, by the clock of the store.
+    #: The instant from which new objects in the result count as listed, by the
+    #: clock of the store.
     instant: int
     objects: frozenset[str]
 
@@ -113,8 +115,9 @@ class Bounds(NamedTuple):
     #: Maximum time between two checks of a paused job, and between two checks
     #: of a tick that waits for a run.
     sweep: int
-    #: Maximum deviation of a decision from the end of a grace. Also the
-    #: maximum time for which a change may be unknown.
+    #: Maximum time between the instant at which a tick is given up by its
+    #: misfire policy, and its claim or its skip. Also the maximum time for
+    #: which a change may be unknown.
     slack: int
 
 

@@ -106,8 +106,8 @@ class MemoryClaimStore:
         """Record *checked* and return the status of *jobs*.
 
         Operators pause jobs in a shared store, so no job is paused here. This
-        store does not know in which periods a scheduler ran, so it reports no
-        attendance.
+        store does not record when schedulers served a job, so
+        :attr:`.JobStatus.attended` is None.
         """
         for job, scan in checked.items():
             if scan.expected == self._checked.get(job, due.ALWAYS):
