@@ -392,8 +392,8 @@ class ClaimStore(Protocol):
           due does not change.
         - If the call allows ticks to be due that could not be due before,
           :attr:`JobStatus.checked` is set to an instant before *at*. The value
-          changes with each such call, so that the store ignores the result of a
-          scan that is in progress.
+          changes with each such call, so that the store ignores the result of
+          a scan that is in progress.
         - A *delisted* object is not due until it is listed again. If another
           process listed the object after *at*, the object stays listed.
 
