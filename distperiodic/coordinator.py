@@ -321,8 +321,9 @@ class Coordinator:
             # A late call from another thread must not restart this
             # coordinator.
             raise exceptions.ViewUnknown(
-                f'member {self.member_id!r} was stopped; it belongs to no '
-                'group until start() is called again')
+                f'member {self.member_id!r} belongs to no group, because it '
+                'was stopped or has no backend_url; call start(), or pass a '
+                'backend_url')
         return membership
 
 

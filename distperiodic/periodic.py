@@ -169,8 +169,9 @@ def periodic_task(
     :param enabled: False defines the job but never runs it.
     :param run_immediately: True runs the job for an object as soon as the
         object is listed, without waiting for its next tick. With a store, this
-        happens once per object. Without a store, and for a job that runs on
-        every member, it happens each time a process starts.
+        happens when the object is first listed, and when it is listed again
+        after it was removed. Without a store, and for a job that runs on every
+        member, it happens each time a process starts.
     :param grace: Seconds by which a tick may be late under
         ``misfire='skip'``. The default is one period, at most 60.
     :raises InvalidSchedule: The spacing, cron line or time zone is invalid or

@@ -115,8 +115,8 @@ class Client:
 
         The task and its steps are written in one transaction. If the task may
         start at once, the client sends a notice to the schedulers after the
-        commit. If the notice is lost, the schedulers find the task at their
-        next sweep.
+        commit. If no notice reaches a scheduler, the schedulers find the task
+        at their next sweep.
 
         :param type: Type of a workflow, or ``module.command`` for a task of
             one step.
