@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership and ring, for programs that look up the owner of an object.
 
-This is the smallest of three entry points. The others are
-:mod:`distperiodic.periodic` and :mod:`distperiodic.service`. While the members
+This is the smallest entry point of the library. The others are
+:mod:`distperiodic.periodic`, :mod:`distperiodic.service`,
+:mod:`distperiodic.tasks` and :mod:`distperiodic.dispenser`. While the members
 stay the same, each object has exactly one owner. While members join, leave or
 die, an object may temporarily have two owners or none. A member that cannot
 trust its view raises an error instead of returning an owner.
