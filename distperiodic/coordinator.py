@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership and ring, for programs that look up the owner of an object.
 
-This is the smallest of three entry points. The others are
-:mod:`distperiodic.periodic` and :mod:`distperiodic.service`. While the members
+This is the smallest entry point of the library. The others are
+:mod:`distperiodic.periodic`, :mod:`distperiodic.service`,
+:mod:`distperiodic.tasks` and :mod:`distperiodic.dispenser`. While the members
 stay the same, each object has exactly one owner. While members join, leave or
 die, an object may temporarily have two owners or none. A member that cannot
 trust its view raises an error instead of returning an owner.
@@ -321,8 +322,9 @@ class Coordinator:
             # A late call from another thread must not restart this
             # coordinator.
             raise exceptions.ViewUnknown(
-                f'member {self.member_id!r} was stopped; it belongs to no '
-                'group until start() is called again')
+                f'member {self.member_id!r} belongs to no group, because it '
+                'was stopped or has no backend_url; call start(), or pass a '
+                'backend_url')
         return membership
 
 

@@ -56,7 +56,8 @@ class TaskDispenser:
     :param conf: Configuration of the service. The first call reads the
         options.
     :param pool: Name of the pool. Each group has its own pools.
-    :raises InvalidPoolRequest: *pool* is empty, not a str, or too long.
+    :raises InvalidPoolRequest: *pool* is not a str of 1 to 200 characters, or
+        contains characters that a database cannot store.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, pool: str):

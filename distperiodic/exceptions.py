@@ -16,7 +16,10 @@ class ConfigError(DistperiodicError):
 
 
 class InvalidSchedule(ConfigError, ValueError):
-    """A spacing, cron line or time zone that yields no ticks."""
+    """An invalid spacing, cron line or time zone, or an invalid combination.
+
+    A schedule without ticks is invalid, too.
+    """
 
 
 class InvalidJob(ConfigError, ValueError):
@@ -49,8 +52,9 @@ class InvalidMemberId(ConfigError, ValueError):
 class InvalidObject(DistperiodicError, ValueError):
     """The id or the schedule of an object cannot be used.
 
-    Either the id is missing, malformed or not unique in its catalogue, or the
-    text of the object's own schedule is too long for the store.
+    Either the id is missing or malformed, or the text of the object's own
+    schedule is too long for the store. The error also means that a catalogue
+    method returned no collection of objects.
     """
 
 
@@ -128,7 +132,8 @@ class InvalidProgress(DistperiodicError, ValueError):
 
 
 class InvalidWorkflow(ConfigError, ValueError):
-    """The definition of a workflow is illegal, or a type of task is unknown.
+    """The definition of a workflow cannot be read or is illegal, the name of
+    a module or command is illegal, or a type of task is unknown.
     """
 
 
@@ -143,8 +148,8 @@ class UnknownTask(DistperiodicError, LookupError):
 
 
 class RunReplaced(DistperiodicError):
-    """Another process has taken over this run, or the claim of the run is
-    void.
+    """Another process has taken over this run, the run exceeded its timeout,
+    or the claim of the run is void.
 
     The run must roll back its open transactions.
     """

@@ -180,8 +180,8 @@ OPTS = [
              'worker that is gone are offered sooner. The value must be '
              'longer than the longest time that a worker works without a '
              'call: otherwise other workers get its tasks, and tasks_done() '
-             'returns False. The value of the process that called last '
-             'applies.'),
+             'returns False. For each worker, the value of the process that '
+             'made the last call of the worker applies.'),
     cfg.FloatOpt(
         'done_retention', default=1.0, min=0.0, max=36500.0,
         help='Days for which a task dispenser remembers a task that is done, '
@@ -214,7 +214,9 @@ OPTS = [
         'pool_size', default=10, min=1, max=1000,
         help='Number of threads that run handlers in this process. A '
              'scheduler starts this number for each partition whose jobs it '
-             'runs itself. A worker publishes this number, and the '
+             'runs itself. With a store, or with dispatcher = messaging, it '
+             'starts the same number for the jobs that run on every member. '
+             'A worker publishes this number, and the '
              'schedulers send the worker no more objects than it can run '
              'soon. '
              'Higher: more handlers can wait for I/O at the same time. '
@@ -226,8 +228,9 @@ OPTS = [
              'that reserve a number for each process of this host (see '
              'member_id), and the claims of a service that has neither '
              'backend_url nor connection. A missing directory is created. A '
-             'directory of another user, a directory that every user may '
-             'write to, and a symbolic link are refused. Empty: a directory '
+             'directory of another user except root, a directory that every '
+             'user may write to, and a symbolic link are refused. Empty: a '
+             'directory '
              'of this user in the temporary directory of the system, which '
              'may be cleared when the host boots.'),
     cfg.StrOpt(

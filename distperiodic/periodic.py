@@ -169,14 +169,16 @@ def periodic_task(
     :param enabled: False defines the job but never runs it.
     :param run_immediately: True runs the job for an object as soon as the
         object is listed, without waiting for its next tick. With a store, this
-        happens once per object. Without a store, and for a job that runs on
-        every member, it happens each time a process starts.
+        happens when the object is first listed, and when it is listed again
+        after it was removed. Without a store, and for a job that runs on every
+        member, it happens each time a process starts.
     :param grace: Seconds by which a tick may be late under
         ``misfire='skip'``. The default is one period, at most 60.
-    :raises InvalidSchedule: The spacing, cron line or time zone yields no
-        ticks.
+    :raises InvalidSchedule: The spacing, cron line or time zone is invalid or
+        yields no ticks, or these arguments contradict each other.
     :raises InvalidJob: Another argument has an illegal value or an unknown
-        name.
+        name. Or the method is a coroutine or generator function, or is
+        decorated twice.
     :returns: The unchanged method if the decorator is used without
         parentheses; otherwise a decorator that returns the method unchanged.
     :rtype: Callable
@@ -242,7 +244,8 @@ def command(module: str, name: str) -> Callable[[Method], Method]:
         command. It consists of letters, digits, ``_`` and ``-``.
     :param name: Name of the command within its module.
     :raises InvalidWorkflow: A name cannot be used.
-    :raises InvalidJob: The decorated function is not a plain method.
+    :raises InvalidJob: The method is a coroutine or generator function, or is
+        decorated twice.
     :returns: A decorator that returns the method unchanged.
     """
     for value, is_module in ((module, True), (name, False)):
@@ -287,6 +290,8 @@ class PeriodicTasks:
         method of the class overrides a method that the services call. The
         definition of a subclass raises this error, too, if a decorated method
         has the wrong parameters.
+    :raises InvalidSchedule: A method is decorated by oslo.service, with a
+        spacing that yields no ticks.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -499,7 +504,7 @@ class PeriodicTasks:
         """Return the ticks of *job* to run now.
 
         Later calls do not return these ticks again, unless the clock was set
-        back.
+        back, or :meth:`_run` raised the exception of an earlier tick.
         """
         now = self.clock.now()
         newest = job.schedule.at_or_before(now)

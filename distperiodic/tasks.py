@@ -113,9 +113,10 @@ class Client:
                session: Any = None) -> str:
         """Submit a task, and return its id.
 
-        The task and its steps are written in one transaction. After the commit
-        the client sends a notice to the schedulers. If the notice is lost, the
-        schedulers find the task at their next sweep.
+        The task and its steps are written in one transaction. If the task may
+        start at once, the client sends a notice to the schedulers after the
+        commit. If no notice reaches a scheduler, the schedulers find the task
+        at their next sweep.
 
         :param type: Type of a workflow, or ``module.command`` for a task of
             one step.
@@ -344,9 +345,10 @@ class Client:
 
         A task that waits is cancelled at once. A task that runs is rolled
         back after its current step has ended. If that step has not started
-        yet, or waits for a retry, the rollback begins at once. If the rollback
-        of a step is stuck, the task gives up this rollback, and rolls back the
-        steps before that step.
+        yet, or waits for a retry, the rollback begins at once. A task that is
+        stuck in a step rolls back this step and the steps before it. If the
+        rollback of a step is stuck, the task gives up this rollback, and rolls
+        back the steps before that step.
 
         :param id_: Id of the task.
         :param why: Reason, which is shown with the task.
@@ -418,7 +420,10 @@ class Client:
         return resumed
 
     def halt_queue(self, name: str, why: str = '') -> bool:
-        """Halt a queue after its current task.
+        """Halt a queue.
+
+        A task that has started continues. No other task of the queue starts
+        until the queue is resumed.
 
         :param name: Name of the queue.
         :param why: Reason, which is shown with the queue.

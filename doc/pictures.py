@@ -375,8 +375,8 @@ def rooms() -> str:
 
 # Number of steps of the workflow that is drawn. Each step has a rollback.
 _STEPS = 3
-# Label of each event. If a request to cancel changes the effect of an event,
-# the label is that of the request.
+# Label of each event. If a request to cancel changes the effect of the end of
+# a step, the label is that of the request.
 _EVENTS = {
     'claimed': 'first step claimed', 'step done': 'last step done',
     'step failed': 'a step failed', 'step lost': 'lost too often',

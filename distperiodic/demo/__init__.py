@@ -12,7 +12,7 @@ so no network is needed.
     processes  the members: start, kill, freeze, thaw, end
     member     the program of one process
     pings      the job
-    record     the record of each run, the only source of all figures
+    record     the record of each finished run, from which runs are counted
     account    the computation of the figures
     report     events and figures as lines of text
     picture    events and figures on the screen of a terminal

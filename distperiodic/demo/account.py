@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of the demo: arithmetic on the records of the handlers.
+"""The figures of the demo, computed from the records of the handlers and
+from the changes of the group.
 
 One run is due for each object and tick, from the first tick after the start to
 the last tick that is counted. A run is served if a ping of the object for this

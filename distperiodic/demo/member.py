@@ -6,7 +6,7 @@
 
 The process runs the same service as ``distperiodic scheduler`` or ``worker``,
 but without a launcher, so that the demo kills or freezes the member itself.
-The process ends when its parent ends, even if the parent is killed.
+On Linux, the process ends when its parent ends, even if the parent is killed.
 """
 
 import contextlib

@@ -73,8 +73,8 @@ class Picture:
         inner = width - 14
         cells = self._hosts(scene, inner)
         seats = [*scene.members, *scene.workers]
-        # One line stays free for the cursor. Border, bar, blank lines, ring
-        # and legend take ten lines.
+        # One line stays free for the cursor. Border, bar, blank lines, ring,
+        # legend and the first line of hosts take ten lines.
         left = self._console.height - 1 - 10 - len(seats) - (
             cells.plain.count('\n'))
         ticks = max(1, min(4, left // 2))

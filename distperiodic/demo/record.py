@@ -5,8 +5,8 @@
 
 The fields are the object, the tick and the start of the run (both in
 microseconds since the epoch), and the process id. Each process appends to its
-own file. The figures of the demo come only from these lines, and not from the
-library's own reports.
+own file. The demo counts runs only by these lines, and not by the library's
+own reports.
 """
 
 import os

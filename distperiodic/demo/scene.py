@@ -427,7 +427,7 @@ class Scene:
     # -- the end
 
     def incomplete(self) -> list[str]:
-        """Return the planned changes that failed or were not noticed."""
+        """Return the reasons why the result of the demo is incomplete."""
         found = [f'{c.what}, but no member noticed'
                  for c in self.account.changes
                  if c.planned and c.noticed is None]

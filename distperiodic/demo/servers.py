@@ -80,7 +80,9 @@ class Servers:
             directory(self.backend_url)) / '.driver_lock'
 
     def check(self) -> None:
-        """Check that all services answer, and create a temporary store.
+        """Check that all services answer, and that the store has its tables.
+
+        Without a *connection*, create the store.
 
         :raises CoordinationUnavailable: the coordination service does not
             answer.

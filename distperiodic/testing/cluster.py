@@ -46,8 +46,9 @@ class Cluster:
         the beginning of 2030, UTC.
     :param session_timeout: Seconds until the other members notice that a
         member was killed or is frozen.
-    :param late_claim_after: Seconds after a tick until any member may claim an
-        object that its owner has not claimed.
+    :param late_claim_after: Seconds after a tick until other members claim an
+        object that its owner has not claimed. At most half of the job's period
+        is used.
     :param lease: Seconds until a lease that is not renewed expires.
     :param run_time: Duration of each run in seconds. The handler is called at
         the end of this time, unless the member is killed earlier. A test can
@@ -350,8 +351,9 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
              after: datetime.datetime | None = None) -> list[Run]:
     """Run one tick of a job for all objects of its catalogue.
 
-    The call does not wait for retries. Other jobs that are due at this tick or
-    in the second before it also run.
+    The call does not wait for retries. Objects of a job with ``spread`` do not
+    run, because they are due later than the tick itself. Other jobs that are
+    due at this tick or in the second before it also run.
 
     :param tasks: Instance of the class of tasks.
     :param job: Name of the job.

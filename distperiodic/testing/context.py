@@ -30,7 +30,7 @@ def make_context(job: str, object_id: str | int = '', *,
         for a step.
     :param tick: Aware datetime of the tick.
     :param attempt: Number of the attempt, from 1.
-    :param fence: Fencing token. None means the first fence of *tick*.
+    :param fence: Fence of the claim. None means the first fence of *tick*.
     :param deadline: Aware datetime at which the run is cancelled. None means
         that the job has no timeout.
     :param current: Value that ``is_current()`` returns. False simulates that
