@@ -128,8 +128,8 @@ class BusControl:
     """Control through messages.
 
     Without a store, operators can control a member only through messages, and
-    a drain or a pause ends with the process. With a store, this component only
-    answers requests for the state of the member.
+    a drain or a pause ends with the process. With a store, this component
+    answers requests for the state of the member, and rejects all commands.
 
     :param process: Name of this process.
     :param reply: Sends a reply to the queue whose name ends with the given

@@ -63,7 +63,7 @@ class MemberControl:
         """Handle a command from the bus; a thread of the bus calls this.
 
         :returns: The reason to drop the command. None means that the command
-            is accepted.
+            is accepted, or is for other members.
         """
         if not request.names(self._me.part, self._me.name):
             return None
