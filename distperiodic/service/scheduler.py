@@ -490,7 +490,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._flow.dispatcher.waiting
             + self._flow.dispatcher.outstanding, reason,
             'are taken over by other schedulers' if self._store is not None
-            else 'are not sent again')
+            else 'are not taken over by other schedulers')
 
     def _check_store(self) -> None:
         super()._check_store()
