@@ -38,7 +38,10 @@ class Controlled(Protocol):
     """A service that an operator can control."""
 
     def set_drained(self, drained: bool) -> None:
-        """Acquire no new work while *drained*, but finish acquired work."""
+        """Acquire no new work while *drained*, but finish acquired work.
+
+        Jobs with scope ``'member'`` continue.
+        """
 
     def set_pool_size(self, size: int | None) -> Outcome:
         """Set the number of threads for handlers.

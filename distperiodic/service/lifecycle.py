@@ -483,8 +483,9 @@ class Lifecycle(ServiceBase):
     def set_drained(self, drained: bool) -> None:
         """Stop or resume the acquisition of work.
 
-        :param drained: True stops the acquisition. Work that is already
-            acquired is finished in both cases.
+        :param drained: True stops the acquisition, except for jobs with scope
+            ``'member'``. Work that is already acquired is finished in both
+            cases.
         """
 
     @abc.abstractmethod

@@ -68,7 +68,8 @@ class BackOff:
         A failure during a pause is ignored, because it probably has the same
         cause as the failure that began the pause.
 
-        :returns: Seconds of the pause.
+        :returns: Seconds of the pause, or of the next pause if a pause was
+            already in progress.
         """
         pause = self._PAUSES[min(self._failures, len(self._PAUSES) - 1)]
         if self.over(now):
