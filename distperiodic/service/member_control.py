@@ -78,7 +78,10 @@ class MemberControl:
         return None
 
     def connect_store(self, store: ports.StoreQueue) -> None:
-        """Read the desired state. Call this before the member acquires work.
+        """Read the desired state from the store, and apply it.
+
+        Call this before the member acquires work. From then on, :meth:`sweep`
+        reads the store.
 
         :raises StoreUnavailable: The store does not answer.
         """
