@@ -211,7 +211,8 @@ class StepStore(Protocol):
         :param failed: Tasks whose command has failed, each with its error.
         :param into: Name of the new lease for steps that wait for a retry.
         :param pause: Function that receives the number of the failed attempt,
-            and returns the seconds until the retry.
+            and returns the seconds until the retry. If several commands are
+            retried, it receives the highest of their numbers.
         :param proceed: Request to grant runs of steps that become ready. None
             means that no run is granted.
         :returns: The tasks whose result or error was recorded, and the leases
@@ -302,8 +303,8 @@ class PartitionStore(Protocol):
     def is_in_force(self, active: Active) -> bool:
         """Return whether *active* is still the active worker.
 
-        The result is false if the lease of *active* has expired, or if a
-        worker has acquired the partition with a higher fence.
+        The result is false if *active* has released the partition, if the
+        lease of *active* has expired, or if the partition has a higher fence.
         """
 
 
@@ -627,9 +628,9 @@ class ClaimStore(Protocol):
 
         No process can claim these objects for this tick afterwards. The call
         ignores objects that were already claimed or skipped for this tick or a
-        later one, and objects that are not listed. In a store that members
-        share, the call changes nothing while it is too early to claim the
-        tick.
+        later one, objects that are not listed, and objects whose rows another
+        transaction has locked. In a store that members share, the call changes
+        nothing while it is too early to claim the tick.
 
         :param holder: Member that requests the skip.
         :param by: Kind of reason.
@@ -725,8 +726,9 @@ class Inbox(NamedTuple):
     #: Called with the payload of each message, in a thread of the carrier. The
     #: callback must not block, and must not raise an exception.
     on_message: Callable[[Any], None]
-    #: Called for each message whose payload cannot be decoded, with the origin
-    #: of the message and the reason.
+    #: Called for each message that the carrier discards, for example because
+    #: its payload cannot be decoded, with the origin of the message and the
+    #: reason.
     on_garbage: Callable[[str, str], None]
     #: Broadcast names. The process also receives the messages that are sent to
     #: these names.
@@ -753,7 +755,8 @@ class Carrier(Protocol):
         A carrier without an inbox connects when it sends its first message.
 
         :param timeout: Maximum duration of the call, in seconds.
-        :raises ConfigError: The URL is invalid, so a retry would also fail.
+        :raises ConfigError: The URL or an option of the driver is invalid, so
+            a retry would also fail.
         :raises BusUnavailable: The broker did not accept the connection. The
             carrier is closed afterwards.
         """
@@ -810,7 +813,10 @@ class QueueState(NamedTuple):
 
 
 class Weakness(NamedTuple):
-    """A setting of a broker with which messages can be lost or revealed."""
+    """A problem of a broker that endangers messages, and its remedy.
+
+    For example, messages may be lost, forged or rejected.
+    """
 
     problem: str
     remedy: str
@@ -861,7 +867,10 @@ class BrokerProbe(Protocol):
         """
 
     def weaknesses(self, host: BrokerHost) -> list[Weakness]:
-        """Return the settings of *host* with which messages can be lost."""
+        """Return the weaknesses of *host* that do not concern its password.
+
+        :raises BusUnavailable: The login failed.
+        """
 
     def queues(self, host: BrokerHost,
                names: list[str]) -> dict[str, QueueState | None]:

@@ -75,9 +75,9 @@ class Reported(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A report of runs that ended in the pool of this process.
+    """A report on a batch that the pool of this process runs.
 
-    The ends are not recorded in the store yet.
+    The store has not recorded the outcomes in the report yet.
     """
 
     report: message.Report

@@ -38,7 +38,10 @@ class Controlled(Protocol):
     """A service that an operator can control."""
 
     def set_drained(self, drained: bool) -> None:
-        """Acquire no new work while *drained*, but finish acquired work."""
+        """Acquire no new work while *drained*, but finish acquired work.
+
+        Jobs with scope ``'member'`` continue.
+        """
 
     def set_pool_size(self, size: int | None) -> Outcome:
         """Set the number of threads for handlers.
@@ -128,8 +131,8 @@ class BusControl:
     """Control through messages.
 
     Without a store, operators can control a member only through messages, and
-    a drain or a pause ends with the process. With a store, this component only
-    answers requests for the state of the member.
+    a drain or a pause ends with the process. With a store, this component
+    answers requests for the state of the member, and rejects all commands.
 
     :param process: Name of this process.
     :param reply: Sends a reply to the queue whose name ends with the given

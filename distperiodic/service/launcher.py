@@ -154,8 +154,8 @@ def _handle_ctrl_c() -> None:
 
     A terminal sends SIGINT to all processes at the same time, and the manager
     would end each of them in the middle of its work. So this function blocks
-    SIGINT, and thereby also in all processes that are forked later. Only the
-    thread that this function starts receives SIGINT.
+    SIGINT. All processes that are forked later inherit this. Only the thread
+    that this function starts receives SIGINT.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

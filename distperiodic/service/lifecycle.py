@@ -143,7 +143,8 @@ class Lifecycle(ServiceBase):
         #: seconds.
         self._last_turn = 0.0
         self._store: StoreThread | None = None
-        #: Number of tasks that this process has ended, by status.
+        #: Number of tasks that ended or became stuck in store calls of this
+        #: process, by status.
         self._task_outcomes: collections.Counter[Status] = (
             collections.Counter())
         #: Events from other threads, for the main thread.
@@ -482,8 +483,9 @@ class Lifecycle(ServiceBase):
     def set_drained(self, drained: bool) -> None:
         """Stop or resume the acquisition of work.
 
-        :param drained: True stops the acquisition. Work that is already
-            acquired is finished in both cases.
+        :param drained: True stops the acquisition, except for jobs with scope
+            ``'member'``. Work that is already acquired is finished in both
+            cases.
         """
 
     @abc.abstractmethod
@@ -573,7 +575,8 @@ class Lifecycle(ServiceBase):
         """Return the seconds for which a stop may wait for runs to end.
 
         The launcher kills the process after ``graceful_shutdown_timeout``
-        seconds. :data:`CLOSING` seconds of this time are reserved.
+        seconds. :data:`CLOSING` seconds of this time are reserved. If the
+        option is 0, the result is one hour.
         """
         try:
             total = self._conf.graceful_shutdown_timeout

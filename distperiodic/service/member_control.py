@@ -63,7 +63,7 @@ class MemberControl:
         """Handle a command from the bus; a thread of the bus calls this.
 
         :returns: The reason to drop the command. None means that the command
-            is accepted.
+            is accepted, or is for other members.
         """
         if not request.names(self._me.part, self._me.name):
             return None
@@ -78,7 +78,10 @@ class MemberControl:
         return None
 
     def connect_store(self, store: ports.StoreQueue) -> None:
-        """Read the desired state. Call this before the member acquires work.
+        """Read the desired state from the store, and apply it.
+
+        Call this before the member acquires work. From then on, :meth:`sweep`
+        reads the store.
 
         :raises StoreUnavailable: The store does not answer.
         """

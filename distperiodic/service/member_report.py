@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of a member's current activity, for operators.
 
-The store keeps the newest report in the row of the member. Without a store, a
-member sends a report as the reply to a command.
+The store keeps the newest report in the row of the member. A member also sends
+a report over the bus, as the reply to a request for its state.
 """
 
 import functools

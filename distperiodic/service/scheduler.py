@@ -64,9 +64,9 @@ _LINGER = 0.02
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
-# Limit on the number of objects in this process's own pool. It is high,
-# because objects beyond the limit would wait in this process, too, and the
-# pool determines the order of the runs.
+# Number of slots with which this process's own pool is announced to the
+# dispatcher. It is high, because objects for which the pool has no room would
+# wait in this process, too, and the pool determines the order of the runs.
 _LOCAL_WINDOW = 10000
 
 # Maximum number of paused jobs in a report, which is one message.
@@ -430,8 +430,9 @@ class SchedulerService(lifecycle.Lifecycle):
     def _work(self) -> None:
         if not self._connect(self._bus, 'the way to the workers'):
             return
-        # To receive notices from other processes, the directory of the store
-        # must exist.
+        # With a SQLite store, other processes send notices to a socket in the
+        # directory of the database file. Listen only now: before the store is
+        # connected, this directory may be missing.
         if self._board is not None:
             notices.listen(self._board, self._put_notice)
             if self._stopping.is_set():
@@ -489,7 +490,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._flow.dispatcher.waiting
             + self._flow.dispatcher.outstanding, reason,
             'are taken over by other schedulers' if self._store is not None
-            else 'do not run for their tick')
+            else 'are not taken over by other schedulers')
 
     def _check_store(self) -> None:
         super()._check_store()

@@ -8,10 +8,12 @@ that are not paused. The status states:
 - the operator's reason, if the job is paused,
 - the schedule in force,
 - the instant since which schedulers have served the job without a gap,
-- the instant up to which scans found all due ticks claimed or given up.
+- the instant up to which scans found all due ticks settled.
 
-A tick that was due in a gap is passed over, because no scheduler was able to
-claim it. A tick that was due outside a gap, and was not claimed, is lost.
+The misfire policy may give up a tick that was not claimed in time. If the tick
+was due in a gap, it is passed over, because no scheduler was able to claim it.
+If schedulers served the job at the due time, and long enough afterwards to
+claim the tick, it is lost.
 """
 
 import logging

@@ -7,7 +7,9 @@ last known view, even if the view is not trusted.
 
 Without a shared store, the ring decides. A member that cannot trust its view
 then starts nothing. A member also starts no ticks that were due before its
-tenure began, because other members were responsible for these ticks.
+tenure began or before the last change of the ring, because other members may
+have been responsible for these ticks. If a member is alone when it starts, it
+may start all ticks since its start.
 """
 
 from typing import NamedTuple

@@ -114,9 +114,9 @@ class Claimer:
     :param holder: Returns the name under which leases are held; called for
         each claim.
     :param lease: Seconds until a lease expires.
-    :param piece: Maximum number of objects in one claim, and so in one lease.
-        The objects of a large tick are claimed in several pieces. Other jobs
-        can be claimed between two pieces.
+    :param piece: Maximum number of objects in one request to claim, and so in
+        one lease. The objects of a large tick are claimed in several pieces.
+        Objects of other jobs can be claimed between two pieces.
     :param promise: Seconds within which schedulers that serve a job claim each
         tick, even if one of them dies.
     :param sweep: Seconds between two checks of the objects that wait for runs
@@ -476,8 +476,8 @@ class Claimer:
 
         Jobs with a pending request to the store are left out. So the objects
         whose runs end during a request are later judged together, with few
-        claims. Each call judges at most one piece of each job, so that it does
-        not delay the claims for new ticks.
+        requests. Each call judges at most one piece of each job, so that it
+        does not delay the claims for new ticks.
 
         :returns: True if at least one object was judged.
         """

@@ -183,8 +183,8 @@ class Dispatcher:
             supersede.
         """
         if any([claim.attempt > 1 for claim in claims]):
-            # Workers were lost while they ran some of these objects for an
-            # earlier tick.
+            # Runs of some of these objects were lost or failed for an earlier
+            # tick.
             claims = self._recoveries[job.name].quarantine(job, lease, claims)
         if claims or superseded:
             self._in_flight.put(job, lease, claims, superseded)

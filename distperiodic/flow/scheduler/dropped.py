@@ -56,7 +56,7 @@ class _Span(NamedTuple):
                           for key in objects)
 
     def ticks(self, last: Instant, until: Instant) -> int:
-        """Return the number of ticks in (*last*, *until*], but at least 1.
+        """Return the number of missed ticks up to *until*, but at least 1.
 
         :param last: Watermark of an object.
         """

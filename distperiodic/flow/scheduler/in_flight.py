@@ -24,7 +24,7 @@ from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 
-# Maximum number of claims in one batch if their runs were lost twice.
+# Maximum number of suspects in one batch if each of them has attempt 3.
 _SUSPECT_BATCH = 16
 
 
@@ -32,7 +32,9 @@ def suspect_batch_size(claim: Claim) -> int | None:
     """Return the maximum size of a batch that contains *claim*.
 
     None means that the claim is not a suspect, so any batch may contain it.
-    See :class:`distperiodic.flow.scheduler.batcher.Batcher`.
+    See :class:`distperiodic.flow.scheduler.batcher.Batcher`. A claim does not
+    contain the number of its losses. So the number of the attempt is used
+    instead, which is higher if runs have also failed.
     """
     if claim.attempt <= 2:
         return None
@@ -66,7 +68,8 @@ class BackOff:
         A failure during a pause is ignored, because it probably has the same
         cause as the failure that began the pause.
 
-        :returns: Seconds of the pause.
+        :returns: Seconds of the pause, or of the next pause if a pause was
+            already in progress.
         """
         pause = self._PAUSES[min(self._failures, len(self._PAUSES) - 1)]
         if self.over(now):

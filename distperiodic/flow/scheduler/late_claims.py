@@ -149,7 +149,8 @@ class LateClaimer:
 
         The expected number is the number of objects in the catalogue, plus the
         objects that left the catalogue since the tick, because the tick may
-        have been decided for these, too.
+        have been decided for these, too. If the number of these objects is
+        unknown, the rows are read as well.
         """
         assert part.reading is not None
         expected = part.reading.catalogue.distinct

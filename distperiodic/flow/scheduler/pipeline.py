@@ -54,7 +54,7 @@ from distperiodic.flow.scheduler.reads import CatalogueReads
 from distperiodic.flow.scheduler.step_source import StepSource
 from distperiodic.flow.scheduler.timers import TimerQueue
 
-# Maximum number of objects in one claim in a store in memory.
+# Maximum number of objects in one request to claim, for a store in memory.
 _PIECE = 2000
 # Maximum number of rows in one read of a shared store, and of a store in
 # memory.
@@ -358,7 +358,8 @@ class Pipeline:
     def _granted_by(self, batch: str) -> RunLeases | None:
         """Return the component that grants the runs of *batch* here.
 
-        None means that the worker requests the grant.
+        None means that the worker requests the grant, or that the batch is
+        not known.
         """
         entry = self.dispatcher.entry()
         for source in self._sources.values():

@@ -13,7 +13,8 @@ claim runs separately from other claims; see
 :class:`distperiodic.flow.scheduler.batcher.Batcher`. If a claim becomes dead
 because its runs were lost too often, each later tick of the object has only
 one attempt, which also runs separately. This restriction ends when a run of
-the object succeeds.
+the object succeeds. Jobs with ``at_most_once`` always have one attempt per
+tick, which does not run separately.
 """
 
 import collections

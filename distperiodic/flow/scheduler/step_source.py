@@ -22,7 +22,7 @@ from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 # Maximum number of steps of one command that wait in this process for workers,
-# and maximum number of steps of one command in one claim.
+# and maximum number of steps of one command in one request to claim.
 _MOST_WAITING = 1000
 _AT_A_TIME = 500
 # Number of tasks in notices above which a scan of all tasks is faster than a

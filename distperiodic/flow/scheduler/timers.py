@@ -31,7 +31,8 @@ RETRY_AFTER = SECOND // 4
 # instants. After a claim, there is a pause of one _GRAIN for each object that
 # was claimed, but of at most _MOST_GRAINS. So a few objects start almost
 # exactly when they are due, and many objects are claimed in groups. In a
-# shared store each claim is a transaction, so _SHARED_GRAIN is longer.
+# shared store each such group is claimed in a transaction of its own, so
+# _SHARED_GRAIN is longer.
 _GRAIN = SECOND // 4000
 _MOST_GRAINS = 80
 _SHARED_GRAIN = SECOND // 200

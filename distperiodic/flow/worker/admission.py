@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission of batches under ``max_in_flight``, in the process that runs them.
+"""Admission of batches under ``max_in_flight``.
+
+The process that requests the grant of a batch from the store decides when the
+batch may start.
 
 The store counts the runs of all processes under each limit. Between two
 counts, a process knows only of the runs that it begins and ends itself. The

@@ -4,8 +4,9 @@
 Other workers of the partition may have ``mode = standby``, by mistake or
 during a change of the configuration. If none of these is active, the store
 grants the permission for the duration of a lease
-(:mod:`distperiodic.core.standby`). When the worker starts, no other worker may
-be standing by, either. No worker becomes active before the lease has expired.
+(:mod:`distperiodic.core.standby`). While another worker is standing by, the
+store also refuses the permission to a worker that starts. No other worker
+becomes active before the lease has expired or its holder has departed.
 """
 
 import logging
@@ -31,7 +32,7 @@ class Sharing:
     :param granted_at: Monotonic time in seconds at which the first lease was
         requested. The worker has this lease when it starts.
     :param changed: Called when :attr:`prevented` has changed. If the attribute
-        is True, the caller must cancel the runs of this worker.
+        is True, this callback must cancel the runs of this worker.
     :param lease: Seconds until the lease expires.
     """
 
