@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from types import TracebackType
 
+from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic.core import schedule
 from distperiodic.core.member import View
@@ -351,9 +352,10 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
              after: datetime.datetime | None = None) -> list[Run]:
     """Run one tick of a job for all objects of its catalogue.
 
-    The call does not wait for retries. Objects of a job with ``spread`` do not
-    run, because they are due later than the tick itself. Other jobs that are
-    due at this tick or in the second before it also run.
+    The call does not wait for retries. With ``spread``, it simulates the whole
+    period after the tick, in which the objects are due. That takes about one
+    second of real time for an hour. Other jobs that are due meanwhile, or in
+    the second before the tick, also run.
 
     :param tasks: Instance of the class of tasks.
     :param job: Name of the job.
@@ -363,11 +365,16 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
     :raises InvalidJob: No job has this name.
     :raises ValueError: *after* has no time zone.
     """
-    tasks.handler(job)
+    if tasks.jobs.get(job) is None:
+        # A command has a handler, but no ticks.
+        raise exceptions.InvalidJob(
+            f'{type(tasks).__name__} has no job {job!r}; its jobs are '
+            f'{", ".join(sorted(tasks.jobs)) or "none"}')
     begin = FrozenClock() if after is None else FrozenClock(after)
-    tick = schedule.datetime_of(
-        tasks.jobs[job].schedule.after(begin.now()))
+    grid, spread = tasks.jobs[job].schedule, tasks.jobs[job].spread
+    at = grid.after(begin.now())
+    tick = schedule.datetime_of(at)
     with Cluster(tasks, start=tick - datetime.timedelta(seconds=1)) as one:
-        one.advance(1)
+        one.advance(1 + spread * grid.period_us(at) / schedule.SECOND)
         return [run for run in one.runs
                 if run.job == job and run.tick == tick]

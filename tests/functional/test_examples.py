@@ -114,9 +114,15 @@ class Programs:
                     return tick
             return None
 
-        return wait_until(
-            divided, PATIENCE, f'no tick after {after} was divided among '
-            f'{processes} processes; see {self._place}', interval=0.2)
+        try:
+            return wait_until(
+                divided, PATIENCE, f'no tick after {after} was divided among '
+                f'{processes} processes', interval=0.2)
+        except pytest.fail.Exception:
+            # pytest shows this output with the failure.
+            for program in self.all:
+                print(program.said()[-5000:])
+            raise
 
     def assert_complete(self, name, spacing, objects, first, last):
         """Check that every tick from *first* to *last* ran all objects."""

@@ -11,6 +11,7 @@ import pytest
 from distperiodic import PeriodicTasks
 from distperiodic import exceptions
 from distperiodic import periodic_task
+from distperiodic import tasks
 from distperiodic import testing
 
 EXAMPLES = (pathlib.Path(__file__).parents[2] / 'doc' / 'source' / 'howto'
@@ -164,6 +165,32 @@ def test_what_cannot_be_is_refused(cluster):
         testing.Cluster(Hosts, start=datetime.datetime(2030, 1, 1))
     with pytest.raises(exceptions.InvalidJob, match='no job'):
         testing.run_tick(Hosts(), 'pnig')
+
+
+class Spread(PeriodicTasks):
+
+    @periodic_task(spacing=600, objects='hosts', spread=True)
+    def ping(self, context, host):
+        pass
+
+    def hosts(self, context):
+        return list('abcdef')
+
+    @tasks.command('m', 'run')
+    def run(self, context, parameters):
+        pass
+
+
+def test_a_tick_of_a_job_with_phases_runs_all_objects():
+    runs = testing.run_tick(Spread(), 'ping')
+
+    assert sorted(run.object for run in runs) == list('abcdef')
+    assert len({run.at for run in runs}) == 6
+
+
+def test_a_command_has_no_tick_that_can_run():
+    with pytest.raises(exceptions.InvalidJob, match="its jobs are ping"):
+        testing.run_tick(Spread(), 'task:m.run')
 
 
 def test_a_context_of_a_process_that_was_replaced_ends_nothing():
