@@ -93,11 +93,19 @@ class _Pool:
         ran = False
         while (self._sources
                and self._sources[0][0] <= self._clock.monotonic()):
-            source = self._sources.popleft()[1]
-            while (chunk := source.take()[0]) is not None:
-                source.run(chunk)
+            self._run_oldest(self._sources.popleft()[1])
             ran = True
         return ran
+
+    @staticmethod
+    def _run_oldest(source: JobQueue) -> None:
+        """Run the oldest batch of a job. Younger batches are not due yet."""
+        oldest = source.batch_runs[0] if source.batch_runs else None
+        while (oldest is not None and oldest.queue
+               and (chunk := source.take()[0]) is not None):
+            source.run(chunk)
+            if not source.batch_runs or source.batch_runs[0] is not oldest:
+                return
 
 
 class _Reader:

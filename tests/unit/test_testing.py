@@ -181,11 +181,31 @@ class Spread(PeriodicTasks):
         pass
 
 
+class Often(Spread):
+
+    @periodic_task(spacing=20, objects='hosts', spread=True)
+    def ping(self, context, host):
+        pass
+
+
 def test_a_tick_of_a_job_with_phases_runs_all_objects():
     runs = testing.run_tick(Spread(), 'ping')
 
     assert sorted(run.object for run in runs) == list('abcdef')
     assert len({run.at for run in runs}) == 6
+
+
+def test_each_run_takes_the_run_time():
+    """A run does not begin early because another batch of the job is due."""
+    def runs_of(seconds):
+        with testing.Cluster(Often, run_time=seconds) as cluster:
+            cluster.advance(60)
+            return {run.object: run.at for run in reversed(cluster.runs)}
+    at_once, later = runs_of(0), runs_of(5)
+
+    assert at_once.keys() == later.keys() == set('abcdef')
+    assert {round((later[key] - at_once[key]).total_seconds())
+            for key in later} == {5}
 
 
 def test_a_command_has_no_tick_that_can_run():
