@@ -197,8 +197,8 @@ class Cluster:
         return seconds, random.random() < self.fails
 
     def began(self, run):
-        """Record that *run* begins, and check whether concurrent runs of its
-        object are allowed.
+        """Record that *run* begins. Record a stall for each concurrent run of
+        its object whose process no longer trusts the lease of that run.
         """
         world = self.world
         self.runs.append(run)
