@@ -336,9 +336,9 @@ class Cluster:
                       if process.group == ensemble.SCHEDULERS]
         for one in schedulers:
             one.unable += self.line.outages
-        # A sweep checks the waiting objects whose runs its own scheduler has
-        # dispatched. If more objects wait than one claim may contain, the
-        # sweep checks only a part of them, which has the size of a claim.
+        # A sweep checks all waiting objects. But if more objects wait than one
+        # claim may contain, it checks only a part of those whose runs its own
+        # scheduler has dispatched. This part has the size of a claim.
         sweeps = setup.sweep * math.ceil(setup.objects / setup.batch_size)
         return Facts(
             self.world.begin, self.world.now,
