@@ -6,9 +6,9 @@ in which a process was stopped or did not trust its leases. The data come from
 the handlers and from the store, not from the log. Every function of this
 module is a pure function of the record. Times are microseconds of one clock.
 
-The checks cover safety: no result counts twice or with an old fence, and no
-claim stays without an end. :mod:`tests.oracle` judges whether every due tick
-was handled.
+For example, no result may count twice or with an old fence, runs must not
+exceed the limits of their job, and every claim must end in time.
+:mod:`tests.oracle` judges whether every due tick was handled.
 """
 
 import collections
@@ -40,7 +40,7 @@ class Run:
     start: int
     end: int | None = None  # None: the run continues after the record ends
     outcome: str = ''  # done, failed or killed; empty: still unknown
-    #: True if another process already held the claim when the run began.
+    #: True if the fence of the run was already outdated when the run began.
     stale: bool = False
     #: Number of other runs of the job at the start of this run. Runs of
     #: processes that are stopped, or that do not trust their leases, do not
@@ -179,8 +179,8 @@ def dropped(record: Record) -> list[Finding]:
 
 
 def doubled(claims: Iterable[Claim]) -> list[Finding]:
-    """Find claims that have several endings, and claims that the store
-    reported as new more than once.
+    """Find claims that have several endings, that the store reported as new
+    more than once, or for which the result of an old grant counted.
     """
     found = []
     for claim in claims:
@@ -228,7 +228,7 @@ def overlaps(runs: Sequence[Run], stalls: Iterable[Stall]) -> list[Finding]:
 
 
 def stale(runs: Iterable[Run]) -> list[Finding]:
-    """Find runs that began although another process held the claim."""
+    """Find runs that began under an outdated fence."""
     return [Finding('stale', f'{run.job} {run.object}: {_told(run)}')
             for run in runs if run.stale]
 

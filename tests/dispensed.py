@@ -75,7 +75,7 @@ class Model:
     def numbers(self):
         """Return the numbers of free, assigned and done tasks.
 
-        The last number is a dict: the number of tasks of each worker.
+        The fourth value is a dict: the number of assigned tasks by worker.
         """
         held = {worker: len(bucket)
                 for worker, bucket in self.buckets.items() if bucket}

@@ -3,8 +3,8 @@
 a tick that was not claimed.
 
 With real processes, it is not known to the millisecond which process was able
-to claim a tick. So a tick near a fault may be missed. In the simulation all
-facts are known, so :mod:`tests.oracle` excuses no miss.
+to claim a tick. So a tick near a fault may be missed. :mod:`tests.oracle`,
+which judges the simulation and the chaos suite, excuses no such miss.
 """
 
 import bisect

@@ -5,9 +5,9 @@ processes::
     launcher ──┬── child, which does the work
                └── child
 
-Other modules start processes in their own ways. For example, the servers of
-:mod:`tests.services` are ended by the kernel at the end of the test run, and
-the processes of :mod:`tests.members` talk over pipes.
+Other modules start processes in their own ways. For example, the kernel ends
+the servers of :mod:`tests.services` if the test run is killed, and the
+processes of :mod:`tests.members` talk over pipes.
 """
 
 import contextlib

@@ -6,8 +6,10 @@ Ten processes contain the members, ten or twenty each. Each member has a client
 and a session of its own. Two other kinds of members are measured as well. One
 kind uses tooz as the documentation of tooz describes: with a heartbeat thread,
 and with ``run_watchers()`` every 0.1 s. The other kind uses a watch of kazoo.
-Each measurement lasts from the request to join until the last of the other
-members knows the new member, by the machine's monotonic clock.
+For one more member, a time counts from its request to join until another
+member knows it, or until the last of the other members does. For two hundred
+members, the times count from the common moment at which they start. All times
+are read from the machine's monotonic clock.
 
     pytest -s -o timeout=0 tests/benchmarks/test_membership.py
 """

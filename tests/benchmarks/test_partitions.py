@@ -10,9 +10,9 @@ processes. A figure is the median over the rounds of the p99 of a window. A
 ratio is the ratio of two medians.
 
 ``local``: one scheduler with its embedded store. The partition whose handler
-crashes has ``executor = process``. ``messaging``: ZooKeeper, RabbitMQ and
-PostgreSQL, one scheduler, and one worker for each partition. A worker that has
-ended is started again.
+crashes has one process (``executor = process``) in place of the 5 threads.
+``messaging``: ZooKeeper, RabbitMQ and PostgreSQL, one scheduler, and one
+worker for each partition. A worker that has ended is started again.
 
     pytest -s -o timeout=0 tests/benchmarks/test_partitions.py
 """

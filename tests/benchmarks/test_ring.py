@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A view of a thousand members: its construction, and changes by one member.
 
-The ring of tooz is measured as well. It places objects differently, but it has
-the same number of points. It looks up one object at a time.
+The ring of tooz, and the ring of the classic code in ``test_subset.py``, are
+measured as well. The ring of tooz places objects differently, but it has the
+same number of points. It looks up one object at a time.
 
     pytest -s -o timeout=0 tests/benchmarks/test_ring.py
 """

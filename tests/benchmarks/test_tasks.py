@@ -369,8 +369,8 @@ def test_seconds_from_submission_to_handler(
 def test_seconds_from_submission_into_a_queue_to_handler(
         two_of_each, tmp_path):
     """The two schedulers, the two workers and the submitter are separate
-    processes. One of the schedulers serves each queue, and the queue is empty
-    at each submission.
+    processes. For each queue, one of the schedulers serves it. The queue is
+    empty at each submission.
     """
     client = two_of_each.client
     waiting.wait_until(lambda: sum(

@@ -43,12 +43,14 @@ def main(arguments=None):
                         dest='group', default='',
                         help='draw faults of the bus and its messages, '
                         'deaths of processes, stops of processes at a step, '
-                        'and replacements of the active worker')
+                        'kills of all servers, and replacements of the active '
+                        'worker')
     parser.add_argument('--standby-only', action='store_const',
                         const='standby', dest='group',
                         help='draw faults of workers, faults of the servers '
                         'on which the election of the active worker depends, '
-                        'and choices of an operator')
+                        'deaths and stops of processes at a step, rolling '
+                        'restarts, and choices of an operator')
     parser.add_argument('--place', type=pathlib.Path,
                         help='a directory for logs and records, which stay')
     options = parser.parse_args(arguments)

@@ -112,7 +112,8 @@ def ask(fault):
 def _take_active(fault):
     """Reserve the host of the active worker and all servers. Return the host
     as soon as another worker is able to take over, but at the latest after
-    ``_SPARE`` seconds.
+    ``_SPARE`` seconds. If the worker is no longer active by then, begin again
+    with the new active worker.
 
     Like all faults, reserve hosts before servers, so that no two faults wait
     for each other.

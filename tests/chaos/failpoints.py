@@ -3,7 +3,7 @@
 
 The product does not know these points: the test program wraps the methods of
 the product before it starts. A file with the name of a point arms a fault. The
-first process that passes the point removes the file, and then kills or stops
+first process that passes the point renames the file, and then kills or stops
 itself. When a process first passes a point, it reports this to the ledger.
 """
 
@@ -36,7 +36,8 @@ class Point(NamedTuple):
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
-#: A worker receives only batches. A scheduler receives reports and notices.
+#: A worker receives batches, and a scheduler receives reports and notices.
+#: Both also receive commands of operators.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
 # The class that carries the messages depends on the bus.
 _CARRIER = 'carrier'

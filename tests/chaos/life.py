@@ -48,8 +48,8 @@ CALM = 15.0
 #: checker requires an end of every claim that was acquired before the recovery
 #: was complete.
 AFTERWARDS = 22.0
-# The calm time before the faults begins as soon as every job with a period of
-# at most this number of seconds has run.
+# The calm time starts as soon as every job with a period of at most this
+# number of seconds has run. The faults follow the calm time.
 _FIRST = 20
 # Seconds after the last fault within which the cluster must finish its
 # backlog.

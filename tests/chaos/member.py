@@ -4,8 +4,9 @@
     python -m tests.chaos.member \
         scheduler|worker PARTITION CONFIG LEDGER POINTS CLOCK CARRIER
 
-PARTITION is the partition of a worker. CARRIER is the class of the product
-that carries messages over the bus.
+PARTITION is the partition of a worker. POINTS is the directory of the files
+that arm failpoints. CLOCK is the file that sets the wall clock. CARRIER is the
+class of the product that carries messages over the bus.
 """
 
 import functools

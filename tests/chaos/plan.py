@@ -83,8 +83,8 @@ DENSE = (0.8, 3.5)
 ON_A_SMALL_DISK = frozenset(['store disk full'])
 #: All kinds of faults.
 EVERY = frozenset(KINDS)
-#: Faults of the bus and of its messages. During these faults, processes also
-#: die, processes die or stop at a failpoint, all servers go away, and an
+#: Faults of the bus and of its messages. In addition, processes are killed,
+#: processes die or stop at a failpoint, all servers are killed, and an
 #: operator replaces the active worker.
 OF_THE_BUS = frozenset(
     [kind for kind in KINDS if 'broker' in kind or 'message' in kind] + [

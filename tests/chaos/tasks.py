@@ -26,7 +26,8 @@ from tests.chaos import journal
 from tests.chaos.cluster import ALONE
 from tests.oracle import tasks as oracle
 
-#: The commands of each module, which is the partition of some workers.
+#: The commands of each module. The workers of the partition with the name of
+#: the module run them.
 COMMANDS = {'default': ('do', 'act', 'undo', 'revert'),
             ALONE: ('use', 'free')}
 _MODULES = {name: module for module, names in COMMANDS.items()

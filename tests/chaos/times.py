@@ -2,10 +2,11 @@
 """Duration of take-overs and of the recovery from faults.
 
 The take-over of a run lasts from the death or stop of its process to the next
-grant of its claim. The recovery begins at the end of the last fault. It ends
-at the last late claim, or when the last claim from before the recovery ends,
-if that is later. The times of grants and claims are from the journal, by the
-store's clock.
+grant of its claim. The recovery begins at the end of the last fault. Its end
+is measured in two ways: by the last late claim (:func:`recovery`), and by the
+end of the last claim from before the recovery (:func:`ended`). Only the second
+measurement has a limit. The times of grants and claims are from the journal,
+by the store's clock.
 """
 
 import bisect

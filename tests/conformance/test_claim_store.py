@@ -1261,7 +1261,7 @@ def test_of_each_object_is_counted_what_it_has_missed_itself(
 
     assert history(one, job, middle) == {
         'due': 4, 'skipped': 4, 'by_pause': 4, 'missed': 3}
-    # a missed 5 ticks, b missed 1, and c missed 2.
+    # Including the newest tick, 5 ticks of a are skipped, 1 of b and 2 of c.
     assert history(one, job, newest) == {
         'due': 8, 'skipped': 8, 'by_pause': 8, 'missed': 5}
 

@@ -371,7 +371,7 @@ def test_a_worker_that_does_not_start_voids_no_lease(world):
 def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
     """The silent worker is in the group, or the members of the group are
     unknown. In both cases the runs of this worker may continue, although its
-    own lease has expired.
+    last heartbeat is too old.
     """
     world.share(A)
     members = [A] if known else None

@@ -389,7 +389,7 @@ def test_a_failure_whose_answer_was_lost_counts_once(board):
 
 
 def test_a_lost_run_is_recorded_with_its_start_and_its_worker(board):
-    """The step runs again, and then its task becomes stuck."""
+    """The step runs again after each loss, until its task becomes stuck."""
     id_ = board.client.submit('two')
     [lease] = board.take()
     board.begin(lease, OVER)
@@ -853,8 +853,8 @@ def test_two_schedulers_at_once_never_take_the_same_step(board):
     for thread in threads:
         thread.join()
 
-    # On a database without SKIP LOCKED, the threads may have left some locked
-    # rows. Take these now.
+    # Each thread leaves out the rows that another thread has locked. Take any
+    # rows that are left.
     taken.update(one.object for lease in board.take() for one in lease.claims)
     assert taken == collections.Counter(ids)
 

@@ -39,9 +39,10 @@ class Ledger:
     def write(self, context) -> dict[str, bool]:
         """Write both effects of a run.
 
-        :returns: Three booleans. The claim was current before the effects; the
-            table ``newest`` accepted the fence; the effect was committed
-            together with the end of the run.
+        :returns: A dict of three booleans. ``mine``: the claim was current
+            before the effects. ``accepted``: the table ``newest`` accepted the
+            fence. ``finished``: the effect was committed together with the end
+            of the run.
         """
         mine = context.is_current()
         accepted = self._compare(context.object, context.fence)

@@ -40,7 +40,7 @@ OPTS = [
     cfg.StrOpt('overlap', default='skip'),
     cfg.FloatOpt('timeout'),
     cfg.DictOpt('behaves', default={},
-                help='Object to what its handler does, of BEHAVIOURS.'),
+                help='Behaviour of the handler by object; see make_tasks().'),
     cfg.StrOpt('effects', help='Database for the effects; see effects.py.'),
     cfg.StrOpt('keeps', help='Database in which a session is kept open.'),
 ]

@@ -161,8 +161,8 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
 
 
 def test_status_tells_what_the_store_remembers(tmp_path):
-    """Status names members that worked a minute ago, and objects that have
-    failed since their last success.
+    """Status names members that are gone but worked within the last minutes,
+    and objects that have failed since their last success.
     """
     service = Service(tmp_path, f'file://{tmp_path}/coordination',
                       connection=f'sqlite:///{tmp_path}/claims.sqlite',

@@ -32,8 +32,8 @@ from tests.logged import lines
 from tests.services import ports
 from tests.waiting import wait_until
 
-#: Session timeout in seconds. The servers here grant any timeout of 1 s or
-#: more, so they grant this one as requested.
+#: Session timeout in seconds. The servers here grant any timeout from 1 s to
+#: 40 s, so they grant this one as requested.
 SESSION = 2
 #: Seconds within which a group must recover after the last fault.
 SOON = 20.0
@@ -65,7 +65,7 @@ def fragile(mortal):
 
 @pytest.fixture
 def way(mortal):
-    """Return a proxy before a healthy server. The test can disturb the
+    """Return a proxy in front of a healthy server. The test can disturb the
     connections through it.
     """
     with proxy.Proxy((ports.HOST, mortal.port)) as way:

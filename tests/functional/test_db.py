@@ -697,7 +697,8 @@ def test_a_user_without_rights_is_one_line(postgresql):
 
     told = unavailable(store)
     assert 'permission denied' in told
-    # The server answers, so another connection would not help.
+    # The server answers, so the error must not suggest another value of the
+    # option ``connection``.
     assert re.search('; .*distperiodic doctor$', told)
     assert '[distperiodic] connection' not in told
     store.close()

@@ -195,8 +195,9 @@ def test_the_ported_program_divides_its_hosts(
 
 @pytest.fixture
 def nodewatch(programs, zookeeper, tmp_path):
-    """Return a function that starts a program of the example, like the script
-    with the name of the program.
+    """Return a function that starts a program of the example by the name of
+    its script. Options of the section [DEFAULT] may follow the name; they make
+    the dispatcher ``messaging``.
     """
     project = tomllib.loads((SERVICE / 'pyproject.toml').read_text())
     scripts = project['project']['scripts']
@@ -279,7 +280,9 @@ def test_the_service_sends_its_nodes_to_workers(
 
 
 def section(page, first):
-    """Return the configuration that a page shows, from the line *first* on."""
+    """Return the section [distperiodic] that a page shows, up to the next
+    blank line. *first* is the first option of the section.
+    """
     lines = (ROOT / page).read_text().splitlines()
     begin = next(at for at, line in enumerate(lines)
                  if line.strip() == '[distperiodic]' and (

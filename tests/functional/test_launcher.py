@@ -37,7 +37,9 @@ class Tasks(PeriodicTasks):
 
 @pytest.fixture
 def running(tmp_path, zookeeper):
-    """Return two scheduler processes. A handler of one of them hangs."""
+    """Return a program with two scheduler processes. The handler of the job
+    ``hang`` hangs in each of them.
+    """
     (tmp_path / 'tasks.py').write_text(TASKS)
     (tmp_path / 'record').touch()
     write(tmp_path, zookeeper.url)
@@ -74,7 +76,7 @@ def wait_changed(running, points):
 
 
 def test_options_are_read_again_without_a_pause(running, tmp_path, zookeeper):
-    """The process with the hanging handler reads the options, too."""
+    """Both processes read the options, although a handler hangs in each."""
     before = pids(tmp_path)
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
     hung_up = time.time()

@@ -35,8 +35,8 @@ LONG = 120.0
 
 
 class Group:
-    """A scheduler and two workers in this process, with a record of their
-    runs.
+    """A scheduler and two workers of each partition in this process, with a
+    record of their runs.
 
     :param partitions: URL of the broker of each partition.
     """

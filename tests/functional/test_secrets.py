@@ -108,7 +108,7 @@ def test_every_command_is_looked_at():
     assert names == set(COMMANDS) | GO_ON
 
 
-# The test runs some twenty programs in sequence.
+# The test runs more than forty programs in sequence.
 @pytest.mark.timeout(600)
 def test_no_service_and_no_command_tells_a_secret(service):
     said = {'db sync': everything(service, 'db', 'sync')}

@@ -355,8 +355,8 @@ def test_a_worker_does_not_become_active_beside_one_with_another_mode(
 
 @contextlib.contextmanager
 def both_ways(cluster):
-    """Proxies to the store and to ZooKeeper, for the processes that are
-    started while the proxies exist.
+    """Yield proxies to the store and to ZooKeeper. Processes that start later
+    use the proxies, unless the test changes the options again.
     """
     direct = cluster.options['connection']
     store, zookeeper = sa.make_url(direct), sa.make_url(cluster.backend_url)

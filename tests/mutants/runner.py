@@ -43,8 +43,9 @@ class Runner:
         self._root = root
         self._known = known.read()
         self._lock = threading.Lock()
-        #: For each suite a lock, and the result without a bug. None means that
-        #: the suite has not run yet; '' means that it passed.
+        #: For each suite, and separately for its known tests: a lock, and the
+        #: result without a bug. None means that they have not run yet; ''
+        #: means that they passed.
         self._sound = {}
         self._processes = set()
         self._stopped = False

@@ -12,8 +12,9 @@ deadlines:
   does not depend on the owner, or on knowledge about the owner.
 
 A member is able to claim while it is alive, knows that it is a member, is not
-stalled, and receives answers from the store. The bounds count from the end of
-the last interval in which it was not able.
+stalled, receives answers from the store, and has the schedule of the job that
+is in force. The owner must also be able to read the catalogue. The bounds
+count from the end of the last interval in which the member was not able.
 """
 
 from tests.oracle.due import Owners
@@ -66,8 +67,8 @@ class Able:
                    self._late(job, max(since, known)))
 
     def prompt(self, job: str, name: str, since: int) -> int:
-        """Return the deadline for a claim by the owner, after a read of the
-        catalogue.
+        """Return the deadline for a claim by the owner. The owner must be able
+        to read the catalogue until then.
         """
         for process, begin, end in self._owners.spans(name, since):
             begin = self._aware[process](begin)

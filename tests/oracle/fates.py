@@ -153,7 +153,8 @@ class Oracle:
 
         If such a tick had not been claimed, there would be a finding.
 
-        :returns: Job to the number of required claims, and of due ticks.
+        :returns: For each job, the numbers of required claims and of due
+            ticks.
         """
         found: dict[str, tuple[int, int]] = {}
         for one in self.objects:

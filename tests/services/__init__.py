@@ -2,8 +2,9 @@
 """The servers for tests: found, or started, in one place.
 
 Each context manager yields a server or a cluster, and afterwards ends what it
-has started. It takes the first available one of these, but a cluster is never
-the first one, and most clusters are always the last one:
+has started. It uses the first of these that is available. But a cluster is
+never taken from the environment, and most clusters always use the programs of
+the Debian package:
 
 1. the server whose URL is in the environment: ``DISTPERIODIC_TEST_`` +
    service + ``_URL``, for example ``DISTPERIODIC_TEST_ZOOKEEPER_URL``. A test

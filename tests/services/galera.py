@@ -136,7 +136,9 @@ def galera(nodes: int = 3) -> Iterator[Galera]:
 
 
 def _new(data: pathlib.Path) -> pathlib.Path:
-    """The path of a file; while it exists, the node creates a new cluster."""
+    """Return the path of a file. A node that starts while this file exists
+    creates a new cluster.
+    """
     return data.with_suffix('.new')
 
 
@@ -168,7 +170,8 @@ def _node(place: pathlib.Path, name: str, port: int, members: str,
         'ist.recv_addr': f'{ports.HOST}:{ist}',
         **PROVIDER_OPTIONS,
     }
-    # The path of a socket must be short, so the socket is beside the data.
+    # The path of a socket must be short, so the socket is in the data
+    # directory.
     socket = f'{data}/socket'
     return GaleraNode(clients, process.Process(
         [*server.unprivileged('mysql', place, data),

@@ -85,7 +85,8 @@ def _started_here(place: pathlib.Path, port: int, memory: str) -> MariaDB:
     program = server.program('mariadbd', 'mariadb-server', *PLACES)
     first = place / 'first.sql'
     first.write_text(FIRST)
-    # The path of a socket must be short, so the socket is beside the data.
+    # The path of a socket must be short, so the socket is in the data
+    # directory.
     start = (
         # A starting server deletes files in TMPDIR that look like its own.
         'TMPDIR="$0"; export TMPDIR; '

@@ -73,7 +73,10 @@ def replay(seed, bug=None, standby=False):
 
 
 def many(seeds, bug=None, processes=None, **given):
-    """Simulate many seeds, with one process for each processor."""
+    """Simulate many seeds.
+
+    :param processes: Number of processes. None means one for each processor.
+    """
     processes = processes or os.cpu_count() or 1
     if processes == 1:
         yield from (live(seed, bug, **given) for seed in seeds)

@@ -197,8 +197,8 @@ class Cluster:
         return seconds, random.random() < self.fails
 
     def began(self, run):
-        """Record that *run* begins, and check whether concurrent runs of its
-        object are allowed.
+        """Record that *run* begins. Record a stall for each concurrent run of
+        its object whose process no longer trusts the lease of that run.
         """
         world = self.world
         self.runs.append(run)
@@ -336,9 +336,9 @@ class Cluster:
                       if process.group == ensemble.SCHEDULERS]
         for one in schedulers:
             one.unable += self.line.outages
-        # A sweep checks the waiting objects whose runs its own scheduler has
-        # dispatched. If more objects wait than one claim may contain, the
-        # sweep checks only a part of them, which has the size of a claim.
+        # A sweep checks all waiting objects. But if more objects wait than one
+        # claim may contain, it checks only a part of those whose runs its own
+        # scheduler has dispatched. This part has the size of a claim.
         sweeps = setup.sweep * math.ceil(setup.objects / setup.batch_size)
         return Facts(
             self.world.begin, self.world.now,

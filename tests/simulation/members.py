@@ -197,7 +197,7 @@ class Scheduler(_Member):
 
     def noticed(self, task):
         """Check a task that may have a step to run, if this process owns the
-        task.
+        task or has no ring.
         """
         view = self.views.get(self.group)
         if view is None or not view.ring or (

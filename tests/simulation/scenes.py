@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenes with one fault at the worst moment. Each scene once found an error.
+"""Scenes with faults at the worst moment. Each scene once found an error.
 
 A scene is fixed, except for the random durations of runs and calls.
 """

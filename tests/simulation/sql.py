@@ -196,8 +196,8 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
             journal.claim(job, name, tick, lease)
         return
     if settled != was_settled:
-        # An object that is listed again has not missed a tick, so this change
-        # is not a skip.
+        # An object that is listed again, or gets a new schedule, has not
+        # missed a tick by this change, so the change is not a skip.
         if not relisted:
             journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
         return

@@ -25,7 +25,8 @@ _MODULE = 'default'
 _COMMANDS = 'c0', 'c1', 'c2'
 _UNDOES = 'u0', 'u1'
 _QUEUES = 'halts', 'goes on'
-#: Timeout of a command in seconds. A slow command exceeds it.
+#: Timeout of a command in seconds, except in tasks with the fate 'long'. A
+#: slow command exceeds it.
 _TIMEOUT = 2.0
 
 #: Fates that a step of a task may have.
@@ -129,8 +130,8 @@ class Tasks:
             action(_UNDOES) if random.random() < 0.7 else None)
 
     def _submit(self, task, plan, tries=20):
-        """Submit *task*. If the client receives no answer and the task has a
-        key, submit it again.
+        """Submit *task* when the store is reachable. If the client receives no
+        answer and the task has a key, submit it again.
         """
         world, random = self._world, self._random
         id_ = f't{len(self._submissions):03d}'
@@ -218,8 +219,9 @@ class Tasks:
             parameters=json.dumps(step.parameters))
 
     def began(self, run):
-        """Record that *run* begins, and check whether concurrent runs of its
-        task and its queue are allowed.
+        """Record that *run* begins. Record a stall for each concurrent run of
+        its task or its queue whose process no longer trusts the lease of that
+        run.
         """
         world, task = self._world, run.object
         run.stale = run.fence != self._cluster.stores.fence_of(run.job, task)

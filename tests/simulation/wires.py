@@ -147,7 +147,8 @@ class StoreQueue:
 class Broker:
     """The quality of message delivery.
 
-    Shares apply to all messages; the delay is in seconds.
+    The shares of lost and doubled messages apply to all messages, the share of
+    unsent ones only to batches. The delay is in seconds.
     """
 
     world: object
