@@ -59,15 +59,16 @@ copybutton_selector = 'div:not(.highlight-text) > div.highlight > pre'
 copybutton_line_continuation_character = '\\'
 
 
-# Behind a separator, but not within '::' or before the end of 'file.py'.
+# The places at which a name may break: after a separator, but not within '::'
+# or before the end of 'file.py'.
 _BREAK = re.compile(r'(?<=[/_:~])(?![/_:~])|(?<=\.)(?!py\b|\.)')
 
 
 class Translator(HTML5Translator):
-    """Let long names break behind their separators.
+    """Let long names break after their separators.
 
-    In a table they may break sooner: a column is narrow. In a list of names,
-    one to a line of the source, each one begins a line.
+    In a table, shorter names may break, too, because a column is narrow. In a
+    list with one name per line of the source, each name begins a new line.
     """
 
     def visit_literal(self, node: nodes.literal) -> None:

@@ -235,8 +235,8 @@ def drain_faults(events, member, before, answered):
 def pause(cluster):
     """Pause and resume the job, and return the faults that were found."""
     cluster.order('job', 'pause', 'use_licence', '--reason', 'licence ends')
-    # The scheduler reads the pause at its next sweep, and a run that was
-    # claimed before may still begin.
+    # The scheduler has answered, so it skips the ticks of the job. But a run
+    # that was claimed before may still begin.
     time.sleep(2.0)
     paused = time.time()
     time.sleep(SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account: the tasks against the platform and the journal of all runs."""
+"""Checks of the tasks against the platform and the journal of all runs."""
 
 import collections
 import dataclasses
@@ -29,7 +29,7 @@ def read(lines):
     """Read the journal.
 
     :returns: The runs of each task, in the order in which they began, and the
-        pids of the killed processes. A kill ends the runs of its process.
+        pids of the killed processes. If a process is killed, its runs end.
     """
     runs, killed = collections.defaultdict(list), set()
     for number, line in enumerate(lines):

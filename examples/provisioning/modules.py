@@ -2,9 +2,8 @@
 """Commands of a platform that provisions database instances.
 
 Three kinds of parameters make a task fail, each kind in a different step. The
-second and the third step fail after they have changed the platform,
-so that their rollbacks have something to undo. Each run is recorded in a
-journal.
+second and the third step fail after they have changed the platform, so that
+their rollbacks have something to undo. Each run is recorded in a journal.
 """
 
 import functools

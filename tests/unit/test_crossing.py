@@ -110,7 +110,7 @@ def crossed():
 
 def listed():
     page = WHERE.read_text()
-    section = page.split('What one object crosses')[1].split('\n---')[1]
+    section = page.split('Files that handle one object')[1].split('\n---')[1]
     return re.findall(r'^   \* - ``(flow/\S+\.py)``', section, re.MULTILINE)
 
 

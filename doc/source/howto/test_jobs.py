@@ -49,7 +49,7 @@ def test_a_process_that_was_replaced_does_nothing():
     assert nodes.polled == []
 
 
-# The command of a step, too.
+# The command of a step is a method, too.
 class Modules(PeriodicTasks):
 
     def __init__(self, conf=None):
