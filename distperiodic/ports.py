@@ -895,8 +895,8 @@ class BusDriver(Protocol):
                 replicated: bool, monotonic: Callable[[], float]) -> Carrier:
         """Return a carrier that is not open yet.
 
-        :param conf: Configuration of the service. The method does not change
-            it.
+        :param conf: Configuration of the service. The method may register
+            options of its own, but changes no value.
         :param url: URL of the broker, with its password.
         :param inbox: Queue to receive from. None means that the carrier only
             sends.

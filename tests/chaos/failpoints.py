@@ -36,8 +36,6 @@ class Point(NamedTuple):
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
-#: A worker receives batches, and a scheduler receives reports and notices.
-#: Both also receive commands of operators.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
 # The class that carries the messages depends on the bus.
 _CARRIER = 'carrier'
@@ -52,7 +50,7 @@ SCHEDULER = {
         'distperiodic.adapters.messaging.bus', 'MessagingWorkBus', 'send'),
     'before send confirmed': Point(*_CAST, only=('kind', 'run')),
     'after send': Point(*_CAST, True, ('kind', 'run')),
-    'report received': Point(*_DECODE),
+    'report received': Point(*_DECODE, ('kind', 'report')),
     'in sweep': Point(*_STORE, 'take_over_expired'),
     'before take-over commit': Point(
         'distperiodic.adapters.sql.takeover', '', 'take_over', True,
@@ -65,7 +63,7 @@ SCHEDULER = {
 }
 #: Points of the processes that run work.
 WORKER = {
-    'batch received': Point(*_DECODE),
+    'batch received': Point(*_DECODE, ('kind', 'run')),
     'before start': Point(*_STORE, 'start'),
     'before start commit': Point(*_MAKE, True, ('value', 'running')),
     'after start commit': Point(*_STORE, 'start', True),

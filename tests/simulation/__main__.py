@@ -64,10 +64,12 @@ def _live(seed, bug, log, **given):
     }
 
 
-def replay(seed, bug=None, standby=False):
+def replay(seed, bug=None, without=(), **given):
     """Return the command that simulates *seed* again, with a log."""
-    more = (' --standby' if standby else '') + (
-        f" --bug '{bug}'" if bug else '')
+    more = ''.join([
+        *(f' --{name}' for name, chosen in given.items() if chosen),
+        *(f" --without '{fault}'" for fault in without),
+        f" --bug '{bug}'" if bug else ''])
     return (f'python -m tests.simulation --from {seed} --seeds 1 '
             f'--log{more}')
 
@@ -109,10 +111,10 @@ def main(arguments=None):
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
     log = print if options.log else None
-    given = {name: value for name, value in (
-        ('sql', options.sql or options.tasks), ('long', options.long),
-        ('tasks', options.tasks), ('standby', options.standby),
-        ('without', options.without)) if value}
+    chosen = {name: getattr(options, name) for name in (
+        'sql', 'long', 'tasks', 'standby', 'without')}
+    given = {name: value for name, value in {
+        **chosen, 'sql': options.sql or options.tasks}.items() if value}
     results = ((live(seed, options.bug, log, **given) for seed in seeds)
                if log else many(
                    seeds, options.bug, options.processes, **given))
@@ -129,7 +131,7 @@ def main(arguments=None):
             kinds.update({f.partition(':')[0] for f in result['findings']})
             print(f'seed {result["seed"]}: {len(result["findings"])} '
                   f'findings; '
-                  + replay(result["seed"], options.bug, options.standby))
+                  + replay(result['seed'], options.bug, **chosen))
             for finding in result['findings'][:5 if not log else None]:
                 print(f'    {finding}')
     took = time.perf_counter() - began

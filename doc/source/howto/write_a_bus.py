@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A message bus through a directory that the processes of one host share."""
 import json
 import os
