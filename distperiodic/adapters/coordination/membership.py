@@ -279,7 +279,7 @@ class Membership:
                     LOG.warning(
                         'term lost: member=%s entry=%s reason=%s; the '
                         'next term begins now; without a store, no run '
-                        'starts until then',
+                        'starts until this process has joined again',
                         self.identity, self._me.entry, exc)
                 delay = 0.1
             except exceptions.DistperiodicError as exc:
@@ -461,8 +461,8 @@ class Membership:
                 self._notify_listeners(group)
         else:
             self._changed(group, entries, me, until)
-        # This answer proves that the session is alive, so the views of all
-        # groups can be trusted for longer.
+        # The session was alive at term.heard, so the views of the other groups
+        # can be trusted until the same time.
         for other in self._groups.values():
             if other is not group and other.view is not None:
                 if other.view.me is not None or not other.member:

@@ -54,9 +54,11 @@ _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
 
 def create_file(connection_url: str, path: str) -> None:
-    """Create an embedded store, if it is missing, or upgrade its tables.
+    """Create the SQLite file of a store, if it is missing, and its tables.
 
-    :param path: Path of the store's file, as in *connection_url*.
+    Existing tables are upgraded.
+
+    :param path: Path of the file, as in *connection_url*.
     :raises ConfigError: The file or its directory cannot be used.
     """
     private.make_directory(os.path.dirname(path))
