@@ -85,7 +85,8 @@ class Membership:
         :func:`distperiodic.core.member.sign_of`. 0 for a process that
         schedules no jobs.
     :param session_timeout: Seconds without a heartbeat after which other
-        members take over. The server may grant another value.
+        members take over. A timeout in *backend_url* takes precedence, and the
+        server may grant another value.
     :param heartbeat_interval: Maximum seconds between reads of a service that
         cannot push changes.
     :raises ConfigError: the URL is invalid, or its driver has no group

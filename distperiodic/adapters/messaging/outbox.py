@@ -60,8 +60,8 @@ class BatchOutbox:
         on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
-        batch is given up. A batch is never given up earlier than this time
-        after its put().
+        batch is given up. Only close() gives up a batch earlier than this
+        time after its put().
     """
 
     def __init__(self, publish: Callable[[Batch], None],

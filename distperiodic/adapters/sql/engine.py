@@ -140,7 +140,8 @@ def make_engine(connection_url: str, bounded: bool = True,
     """Return a new engine. It connects on first use.
 
     :param bounded: True limits the duration of waits and statements. The
-        limits in the options of the URL always apply.
+        limits in the options of the URL always apply, and SQLite's waits are
+        always limited.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL is invalid.
     """

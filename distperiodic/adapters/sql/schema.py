@@ -39,7 +39,8 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # Number of the advisory lock. Other programs are unlikely to use the same
 # number in the same database.
 _LOCK = 0x64697374
-# Maximum seconds to wait for another process that upgrades the tables.
+# Maximum seconds to wait, on MySQL, for another process that upgrades the
+# tables.
 _LOCK_WAIT = 600
 
 # MySQL's error codes for a step that another process has completed, or is just
