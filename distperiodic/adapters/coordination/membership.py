@@ -8,10 +8,10 @@
 
 A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
 term may end for many reasons: the session expired, an operator deleted the
-entry, the client is stuck with a server that lost its data, or the points
-changed. In each case the process opens its next term. While a process has two
-terms, all members use the entry of the later term. So a change of points does
-not interrupt the membership.
+entry, the client is stuck with a server that lost its data, the points or the
+slots changed, or the process joins another group. In each case the process
+opens its next term. While a process has two terms, all members use the entry
+of the later term. So a change of points does not interrupt the membership.
 
 With ``file://``, the entries of dead processes stay on the disk. The driver
 ignores entries that are too old. Each entry is one small file, so the files
