@@ -26,7 +26,7 @@ from distperiodic.core.schedule import phase_us
 MINUTE = 60 * SECOND
 RULE = Every(60)
 
-#: misfire='latest'; a due tick is claimed within a minute.
+#: misfire='latest'; a due tick is claimed within 61 s.
 JOB = audit.Job(Plan(RULE), known=True, patience=MINUTE + SECOND)
 #: Possible endings of the claim of one object for a tick.
 ENDS = [State.DONE, State.DEAD, State.SUPERSEDED, State.CANCELLED,

@@ -25,9 +25,11 @@ def world():
 
 
 class Workers:
-    """Workers that crash when they receive one object, and are restarted.
+    """Workers that crash when they receive *poison*, and are restarted.
 
     :param number: Number of workers that run at any time.
+    :param poison: Object that crashes its worker. None means that there is no
+        such object.
     """
 
     def __init__(self, scheduler, number, poison):

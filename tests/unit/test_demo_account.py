@@ -19,7 +19,7 @@ HOSTS = pings.hosts(3)
 
 
 def account(*served):
-    """An account of the ticks 0, 2, 4 ...
+    """An account of the ticks at 0, 2 and 4 s.
 
     :param served: (tick in seconds, index of the host) for each run.
     """

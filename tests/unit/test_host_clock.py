@@ -215,7 +215,7 @@ class Stuttering:
 
     def monotonic(self):
         self._reads += 1
-        # The first two of three readings are a minute apart.
+        # The first two readings of this clock are a minute apart.
         return 100.0 + (self._reads > 1) * 60
 
 

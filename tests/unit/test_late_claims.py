@@ -801,7 +801,8 @@ def test_an_object_whose_spacing_changes_and_back_has_each_from_then_on(
     world.advance(3300)
 
     ticks = sorted(tick for one in both for tick in one.ticks(key='o'))
-    # The catalogue is read at each tick of the job: at 3710 and 4060.
+    # The catalogue is read at each tick of the job. The changes are found at
+    # the ticks 3710 and 4060.
     assert ticks == [3600, *range(3720, 4060, 60), 7200]
 
 

@@ -107,7 +107,7 @@ def test_all_threads_work_at_once_where_there_is_work_for_them(make):
 
 
 def test_work_that_comes_in_quick_succession_wakes_a_thread_for_each(make):
-    """Each part wakes an idle thread, even if the first part takes long."""
+    """Each part wakes or starts a thread, even if the first one takes long."""
     for _ in range(200):
         together = threading.Barrier(3)
         pool = make(3)

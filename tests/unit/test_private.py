@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No other user can create files in the state directory of a service."""
+"""The state directory of a service is protected from other users."""
 
 import os
 import stat

@@ -97,7 +97,7 @@ def test_nobody_reads_the_time_past_the_clock():
 
 
 def test_importing_the_library_picks_no_backend_for_the_process():
-    """An import of one of these modules could fix eventlet as the backend of
+    """An import of some of these modules could fix eventlet as the backend of
     the process.
     """
     heavy = ['eventlet', 'oslo_messaging', 'oslo_service', 'sqlalchemy']

@@ -109,7 +109,7 @@ def test_an_option_that_cannot_be_used_is_one_line():
 
 
 def test_sigint_that_is_ignored_stays_so():
-    """A shell ignores SIGINT for programs that it starts in the background."""
+    """A shell starts background programs with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     service = Service(signal.SIGINT, signal.SIGTERM)
     try:

@@ -554,7 +554,7 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
 
 
 def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
-    """A scheduler keeps the leases of all its workers in one object."""
+    """A scheduler keeps the leases of all its workers in one RunLeases."""
     mine = desk.accept('a')
     theirs = desk.accept('b', worker='w2~00c0ffee00c0ffee~1~f1.t1.s10')
 

@@ -196,7 +196,11 @@ def readings(zone, day):
 
 @functools.cache
 def expected_ticks(line, zone, day):
-    """The expected ticks: each minute of four days that matches *line*."""
+    """The expected ticks of *line* in four days.
+
+    If a matching time does not exist, the next time that exists replaces it.
+    A time that exists twice counts twice only if *line* names all hours.
+    """
     seen = readings(zone, day)
     all_hours = line.split()[1] in ('*', '0-23')
     expected = set()

@@ -847,7 +847,7 @@ def test_objects_with_their_own_time_move_with_the_ring(world, partial):
 
 
 def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
-    """The member requested the objects of arcs that it no longer owns."""
+    """The member requested only the objects of the arcs that it had then."""
     me = world.scheduler(job(every=60.0, objects=True, spread=True), name='a',
                          sees='ab', catalogues={'poll': ids(300)})
     me.reader.partial = {'poll'}

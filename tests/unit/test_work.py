@@ -491,7 +491,7 @@ def test_the_other_steps_of_a_batch_do_not_wait_for_one_that_hangs():
 
 
 def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
-    """The job has no timeout, and the thread holds a chunk of 64 objects."""
+    """The job has no timeout, and the thread holds all 60 objects."""
     handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)

@@ -8,10 +8,10 @@
 
 A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
 term may end for many reasons: the session expired, an operator deleted the
-entry, the client is stuck with a server that lost its data, or the points
-changed. In each case the process opens its next term. While a process has two
-terms, all members use the entry of the later term. So a change of points does
-not interrupt the membership.
+entry, the client is stuck with a server that lost its data, the points or the
+slots changed, or the process joins another group. In each case the process
+opens its next term. While a process has two terms, all members use the entry
+of the later term. So a change of points does not interrupt the membership.
 
 With ``file://``, the entries of dead processes stay on the disk. The driver
 ignores entries that are too old. Each entry is one small file, so the files
@@ -85,7 +85,8 @@ class Membership:
         :func:`distperiodic.core.member.sign_of`. 0 for a process that
         schedules no jobs.
     :param session_timeout: Seconds without a heartbeat after which other
-        members take over. The server may grant another value.
+        members take over. A timeout in *backend_url* takes precedence, and the
+        server may grant another value.
     :param heartbeat_interval: Maximum seconds between reads of a service that
         cannot push changes.
     :raises ConfigError: the URL is invalid, or its driver has no group
@@ -279,7 +280,7 @@ class Membership:
                     LOG.warning(
                         'term lost: member=%s entry=%s reason=%s; the '
                         'next term begins now; without a store, no run '
-                        'starts until then',
+                        'starts until this process has joined again',
                         self.identity, self._me.entry, exc)
                 delay = 0.1
             except exceptions.DistperiodicError as exc:
@@ -461,8 +462,8 @@ class Membership:
                 self._notify_listeners(group)
         else:
             self._changed(group, entries, me, until)
-        # This answer proves that the session is alive, so the views of all
-        # groups can be trusted for longer.
+        # The session was alive at term.heard, so the views of the other groups
+        # can be trusted until the same time.
         for other in self._groups.values():
             if other is not group and other.view is not None:
                 if other.view.me is not None or not other.member:

@@ -56,8 +56,9 @@ class Term:
         self._requested_timeout = requested_timeout
         self._interval = interval
         self.next_probe = 0.0
-        #: Monotonic time at which this process sent its last request that was
-        #: answered. The answer proved that the session was alive.
+        #: Monotonic time at which the last successful call of confirm() sent
+        #: its request. Before the first such call, the time at which this term
+        #: connected. The session was alive at this time.
         self.heard = clock.monotonic()
         self._closed = False
         #: Attributes of the entry that other processes may read.

@@ -223,7 +223,8 @@ def has_tls(backend_url: str) -> bool:
 def complete_url(url: str, seconds: float) -> str:
     """Return *url* with the namespace and the session timeout added.
 
-    Options that *url* already has are kept.
+    Options that *url* already has are kept. A URL of etcd gets no namespace,
+    because its driver has no such option.
 
     :param seconds: Session timeout.
     """

@@ -57,7 +57,7 @@ def unlisten(key: Key, listener: Listener) -> None:
 
 
 def notify(key: Key, tasks: Sequence[str]) -> bool:
-    """Notify the listeners of *tasks*; return True if there are listeners."""
+    """Notify the listeners of *tasks*; return True if any was notified."""
     with _lock:
         found = list(_listeners.get(key, ()))
     for listener, _ in found:

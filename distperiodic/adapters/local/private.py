@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State directory of a service, to which other users cannot write.
+"""State directory of a service, to which only trusted users can write.
 
 By default, the directory is below the directory for temporary files. There,
 any user could create it first, or put a symbolic link in its place.
@@ -17,7 +17,7 @@ _REMEDY = ('set [distperiodic] state_path to a directory that only this user '
 def make_directory(path: str) -> None:
     """Create the directory *path* if it is missing; check that it is private.
 
-    A directory may be writable by its group.
+    A directory may belong to root, and may be writable by its group.
 
     :raises ConfigError: *path* cannot be created, is a symbolic link, belongs
         to another user, or can be written to or replaced by all users.

@@ -121,7 +121,8 @@ class ThreadReader:
     :param method: Returns the catalogue method of a job, by the job's name.
     :param answer: Called in the thread that has read the catalogue, with the
         job, the ticket, and either the result of :meth:`CatalogueMethods.read`
-        or an exception.
+        or an exception. If no thread can be started, :meth:`read` itself
+        calls it.
     :param sort: True sorts the catalogue for the scheduler, which takes
         seconds for a million objects.
     """

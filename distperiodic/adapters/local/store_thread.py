@@ -152,8 +152,8 @@ class _CallQueue:
                 call.function, store, (exceptions.StoreUnavailable,))
         except Exception as exc:
             LOG.exception(
-                'store call failed: error=%s; its objects are handled again '
-                'after their lease expires', type(exc).__name__)
+                'store call failed: error=%s; if the call has created leases, '
+                'they expire and are taken over', type(exc).__name__)
             self._deliver(call.failed)
         else:
             if not self._stopping.is_set():

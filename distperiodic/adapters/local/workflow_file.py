@@ -209,7 +209,7 @@ def _mark(mark: Any) -> str:
 
 
 def _check_keys(node: Any, depth: int, checked: dict[int, int]) -> None:
-    """Check that each key of a dictionary is text and occurs only once.
+    """Check that no key is a list or a dictionary, or occurs twice.
 
     YAML itself would accept a repeated key, and use its last value.
 
@@ -217,8 +217,8 @@ def _check_keys(node: Any, depth: int, checked: dict[int, int]) -> None:
         is infinitely deep.
     :param checked: Greatest depth at which each node was checked, by the
         identity of the node. A node with an alias is part of several others.
-    :raises _Unreadable: A key is not text, a key occurs twice, or the values
-        are nested too deeply.
+    :raises _Unreadable: A key is a list or a dictionary, a key occurs twice,
+        or the values are nested too deeply.
     """
     if checked.get(id(node), -1) >= depth:
         return

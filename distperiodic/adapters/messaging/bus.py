@@ -241,10 +241,10 @@ class MessagingWorkBus(_Bus):
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
-    :param on_control: Called with each command of an operator, unless the
-        command is dropped because of its age, id or group. Returns the reason
-        to drop the command, or None. If *on_control* itself is None, the bus
-        receives no commands.
+    :param on_control: Called with each command of an operator, unless
+        :class:`.RequestFilter` rejects the command. Returns the reason to drop
+        the command, or None. If *on_control* itself is None, the bus receives
+        no commands.
     :param keys: Secrets that sign messages. The first key signs; messages
         signed with any of the keys are accepted. If empty, messages are
         neither signed nor checked.

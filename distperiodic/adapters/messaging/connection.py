@@ -13,7 +13,7 @@ problems of oslo.messaging:
   the cast (module ``outbox``).
 
 The import of oslo.messaging fixes the backend of oslo.service for the whole
-process. So oslo.messaging is imported only when a connection opens.
+process. So only the functions that need oslo.messaging import it.
 
 Limits: a process that is killed does not delete its queue. The broker deletes
 that queue after half an hour without a consumer. A process that stops normally

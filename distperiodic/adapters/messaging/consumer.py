@@ -3,9 +3,10 @@
 
 It differs from oslo.messaging's own server:
 
-* oslo.messaging acknowledges a message before it delivers the message, and
-  accepts an unlimited number of messages. Here the flow control of the
-  schedulers limits the number of messages.
+* oslo.messaging puts messages into the queue of a thread pool. Our server
+  passes each message on in its own thread. Both acknowledge a message before
+  it is handled, so the broker does not limit the number of messages that wait
+  in a process. Here the flow control of the schedulers limits this number.
 * oslo.messaging would reply to a forged call, and wait for a minute if the
   caller does not exist. Our server never replies, and accepts only one method
   name.
@@ -106,9 +107,9 @@ def _listen_to_own_queue(driver: Any, target: Any,
                          hears: Sequence[str]) -> Any:
     """Listen to the queue of *target*'s server, and declare no other queue.
 
-    By itself, the driver would also declare queues that all servers of a
-    topic share, but no message is ever sent to those queues. The broker
-    deletes the server's queue after a time without a consumer.
+    By itself, the driver would also declare a fanout queue, and a queue that
+    all servers of a topic share, but no message is ever sent to these two. The
+    broker deletes the server's queue after a time without a consumer.
 
     :param hears: Further routing keys to which the queue is bound.
     """

@@ -139,7 +139,11 @@ def probes(conf: Any, partitions: Partitions) -> dict[str, ports.BrokerProbe]:
 
 
 def masked(url: str) -> str:
-    """Return *url* with everything from '//' to the last '@' hidden."""
+    """Return *url* without its query and its credentials.
+
+    Everything from '//' to the last '@' counts as credentials. The result for
+    a text that is not a URL is '***'.
+    """
     scheme, separator, rest = url.partition('://')
     if not separator:
         return '***'

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outgoing message queues whose put() never blocks.
+"""Outgoing queue of batches, whose put() never blocks.
 
 Publishing a message can block forever: a broker that is out of memory keeps
 the connection open and answers heartbeats, but confirms nothing until memory
 is freed. So a separate thread publishes. A batch must be reported as sent or
-unsent within a limited time. So for batches, a second thread enforces this
-limit::
+unsent within a limited time. So a second thread enforces this limit::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
                   \\            \\----- refused ---------------> on_unsent
@@ -61,8 +60,8 @@ class BatchOutbox:
         on_unsent.
     :param capacity: Maximum number of waiting batches.
     :param patience: Seconds without any answer from the broker after which a
-        batch is given up. A batch is never given up earlier than this time
-        after its put().
+        batch is given up. Only close() gives up a batch earlier than this
+        time after its put().
     """
 
     def __init__(self, publish: Callable[[Batch], None],

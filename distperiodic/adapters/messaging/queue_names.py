@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of the queues of the message bus.
 
-Each worker process and each scheduler process has a queue of its own. A
-message is addressed to one process. So a scheduler knows exactly which of its
-batches each worker holds, and a worker receives only batches that schedulers
-have sent to this worker::
+Each worker process and each scheduler process has a queue of its own. A batch
+is addressed to one process. So a scheduler knows exactly which of its batches
+each worker holds, and a worker receives only batches that schedulers have sent
+to this worker::
 
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message

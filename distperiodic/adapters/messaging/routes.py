@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buses to the workers of partitions that have brokers of their own.
 
-An unreachable broker delays only its own partitions. The buses of all other
-partitions start and send without this broker.
+An unreachable broker of a partition delays only its own partitions, apart from
+a short wait in start(). The buses of all other partitions start and send
+without this broker.
 """
 
 import dataclasses

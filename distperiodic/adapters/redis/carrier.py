@@ -15,10 +15,10 @@ the process has passed on the message in the entry. Then the entry is deleted.
 After a reconnect, the process first handles the pending entries. So no message
 is lost or passed on twice because of a lost connection.
 
-Limits: a stream keeps its newest 10,000 messages. A process that is killed
-leaves its stream behind, and Redis deletes the stream half an hour later.
-Redis Cluster is not supported, because the streams of processes that listen to
-the same name may be on different nodes.
+Limits: a stream keeps about 10,000 messages, the newest ones. A process that
+is killed leaves its stream behind, and Redis deletes the stream half an hour
+later. Redis Cluster is not supported, because the streams of processes that
+listen to the same name may be on different nodes.
 """
 
 import collections
@@ -44,7 +44,8 @@ LOG = logging.getLogger(__name__)
 _GROUP = 'distperiodic'
 #: Field of an entry that holds the message, as JSON.
 _FIELD = b'message'
-#: Maximum number of messages in a stream.
+#: Approximate maximum number of messages in a stream. Redis deletes old
+#: messages in groups, so a stream may have a few more.
 _MOST = 10_000
 #: Maximum number of messages that are read with one command.
 _AT_ONCE = 100

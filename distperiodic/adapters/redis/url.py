@@ -3,7 +3,7 @@
 
 The form is ``redis://USER:PASSWORD@HOST:PORT/DATABASE``, or ``rediss://`` for
 TLS. With ``?sentinel=NAME``, the hosts are sentinels that know the master of
-this name. User and password are percent-encoded.
+this name. Percent-encoded characters of the user and the password are decoded.
 """
 
 import dataclasses

@@ -2,10 +2,11 @@
 """Claims of objects for a tick, in a database.
 
 In the steady state, all claims of the previous tick have ended, and one UPDATE
-claims all objects. Otherwise the rows of the objects that are not claimed yet
-are read. The handling of an object depends on its row: for example, the object
-is not listed, its last claim has ended, or its last claim was not started. If
-several members try to claim an object, the first member acquires the claim.
+claims all objects. Otherwise, and always on MySQL, the rows of the objects
+that are not claimed yet are read. The handling of an object depends on its
+row: for example, the object is not listed, its last claim has ended, or its
+last claim was not started. If several members try to claim an object, the
+first member acquires the claim.
 """
 
 import collections

@@ -49,11 +49,11 @@ _SCHEMES = {
 _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
-#: Seconds for which a transaction may be idle before the server ends it. A
-#: process that is suspended inside a transaction must not block other
-#: processes for longer. Normally only milliseconds pass between two
-#: statements. The limit must be shorter than the time after which other
-#: processes treat a silent process as gone.
+#: Seconds for which a transaction may be idle before the server ends it. Only
+#: PostgreSQL and MariaDB have this limit. A process that is suspended inside a
+#: transaction must not block other processes for longer. Normally only
+#: milliseconds pass between two statements. The limit must be shorter than the
+#: time after which other processes treat a silent process as gone.
 IDLE = 2
 #: Seconds to wait for a lock.
 _LOCKED = 10
@@ -140,7 +140,8 @@ def make_engine(connection_url: str, bounded: bool = True,
     """Return a new engine. It connects on first use.
 
     :param bounded: True limits the duration of waits and statements. The
-        limits in the options of the URL always apply.
+        limits in the options of the URL always apply, and SQLite's waits are
+        always limited.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL is invalid.
     """

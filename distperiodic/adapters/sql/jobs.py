@@ -248,8 +248,9 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
             found.found[name] = _status(
                 row, since, checked.get(name))
             continue
-        # If the clock was set back, the attended interval begins again: until
-        # the clock has caught up, the length of a gap is unknown.
+        # The attended interval also begins again if the clock was set back by
+        # more than *gap*: until the clock has caught up, the length of a gap
+        # is unknown.
         if row.attended_until is None or (
                 abs(now - row.attended_until) > gap):
             since = now

@@ -39,7 +39,8 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # Number of the advisory lock. Other programs are unlikely to use the same
 # number in the same database.
 _LOCK = 0x64697374
-# Maximum seconds to wait for another process that upgrades the tables.
+# Maximum seconds to wait, on MySQL, for another process that upgrades the
+# tables.
 _LOCK_WAIT = 600
 
 # MySQL's error codes for a step that another process has completed, or is just
@@ -54,9 +55,11 @@ _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
 
 def create_file(connection_url: str, path: str) -> None:
-    """Create an embedded store, if it is missing, or upgrade its tables.
+    """Create the SQLite file of a store, if it is missing, and its tables.
 
-    :param path: Path of the store's file, as in *connection_url*.
+    Existing tables are upgraded.
+
+    :param path: Path of the file, as in *connection_url*.
     :raises ConfigError: The file or its directory cannot be used.
     """
     private.make_directory(os.path.dirname(path))

@@ -59,7 +59,7 @@ class Step(NamedTuple):
     move_returning: Any
     #: True means that the claims in the lease are read if the statement has
     #: returned fewer claims than requested: an earlier call may have moved
-    #: the other claims.
+    #: the other claims, or the database cannot return the moved claims.
     reads_back: bool
 
 

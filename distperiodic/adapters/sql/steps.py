@@ -60,7 +60,8 @@ _ready = tables.ready
 _task = tables.task
 
 #: Number of times that a step may be lost with its worker. If it is lost once
-#: more, its task becomes stuck.
+#: more, its task becomes stuck. A step that runs at most once fails at its
+#: first loss.
 MOST_LOSSES = 5
 # Microseconds between the ticks of two consecutive commands of a task that run
 # within the same second.

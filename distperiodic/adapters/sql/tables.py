@@ -79,9 +79,9 @@ job = sa.Table(
     #: schedule of a job, this is core.due.ALWAYS.
     sa.Column('schedule_since', sa.BigInteger),
     #: Interval in which schedulers have attended the job, in microseconds of
-    #: the store's clock. Schedulers attend a job as long as they read its
-    #: state regularly, without a gap. None means that no scheduler has
-    #: attended the job.
+    #: the store's clock. Schedulers attend a job as long as it is not paused
+    #: and they read its state regularly, without a gap. None means that no
+    #: scheduler has attended the job.
     sa.Column('attended_since', sa.BigInteger),
     sa.Column('attended_until', sa.BigInteger),
     #: Instant up to which all due ticks are known to be claimed, skipped or
@@ -228,7 +228,8 @@ clock = sa.Table(
     sa.Column('seen', sa.BigInteger, nullable=False),
     **_OF_TABLES)
 
-#: Runs that are dead: their last attempt failed, or they must not be repeated.
+#: Dead runs of periodic jobs: their last attempt failed, or they must not be
+#: repeated. The row of a task has the errors of its steps.
 failure = sa.Table(
     'distperiodic_failure', metadata,
     sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),

@@ -148,8 +148,8 @@ class Moves:
         self._ready: dict[str, Ready] = {}
         #: Tasks whose next step becomes ready. Their rows are locked.
         self._tasks: dict[str, Task] = {}
-        #: Queues whose head has ended, each with the id of the head, and True
-        #: if the head failed.
+        #: Queues in which a task has ended, each with the id of this task, and
+        #: True if the task failed.
         self._left: dict[str, tuple[str, bool]] = {}
         #: Queues in which a task waits again.
         self._chosen: set[str] = set()
