@@ -55,10 +55,10 @@ class ReplyOutbox:
         """Send the waiting replies for at most *timeout* seconds."""
         if self._thread is not None:
             try:
-                self._waiting.put(None, timeout=timeout)
+                self._waiting.put(None, timeout=timeout / 2)
             except queue.Full:
                 return
-            self._thread.join(timeout)
+            self._thread.join(timeout / 2)
 
     def _send_all(self) -> None:
         while (found := self._waiting.get()) is not None:
