@@ -62,7 +62,7 @@ class Next(display.Table, lister.Lister):
         if not ticks:
             lines.append(
                 'No tick is due in this time.' if listings
-                else 'No scheduler has claimed anything yet.')
+                else 'No scheduler has recorded a job yet.')
         elif parsed.within is not None:
             runs = sum(tick.objects for tick in ticks if not tick.paused)
             lines.append(f'{configured.plural(runs, "run")} due in the next '

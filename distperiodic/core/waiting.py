@@ -41,11 +41,13 @@ class Wait(enum.StrEnum):
     NO_WORKER = Lack.NO_WORKER.value
     #: The group has no scheduler.
     NO_SCHEDULER = Lack.NO_SCHEDULER.value
-    #: No live process defines the command of the step.
+    #: No live scheduler defines the command of the step, or no live worker of
+    #: its module does.
     NO_COMMAND = Lack.NO_COMMAND.value
-    #: Operators have drained all processes that define the command.
+    #: Operators have drained all schedulers, or all workers, that define the
+    #: command.
     DRAINED = Lack.DRAINED.value
-    #: All threads that may run the command are busy.
+    #: All processes that may run the command are busy or on standby.
     BUSY = Lack.BUSY.value
 
 
