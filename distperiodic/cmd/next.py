@@ -24,7 +24,7 @@ class Next(display.Table, lister.Lister):
     """Show the next ticks, and the number of objects due at each tick.
 
     The schedules and listings come from the database, so jobs that no
-    scheduler has served yet are missing. Without --within the command shows
+    scheduler has recorded yet are missing. Without --within the command shows
     one tick of each schedule.
     """
 

@@ -162,10 +162,10 @@ class Queue:
     goes_on: bool
     #: Time at which the queue was halted. None means that it is not halted.
     halted_at: datetime.datetime | None
-    #: Reason for the halt.
+    #: Reason for the halt. None means that the queue is not halted.
     halted_why: str | None
     #: Id of the task whose failure halted the queue. None means that an
-    #: operator halted it.
+    #: operator halted it, or that it is not halted.
     halted_by: str | None
 
 

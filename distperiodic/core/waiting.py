@@ -78,7 +78,7 @@ class Waiting:
     halted: Instant | None = None
     halted_why: str = ''
     #: Id of the failed task that halted the queue. None means that an operator
-    #: halted the queue.
+    #: halted the queue, or that it is not halted.
     halted_by: str | None = None
     #: True if the reason concerns the processes that run the command, and
     #: False if it concerns those that claim it.
