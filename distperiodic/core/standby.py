@@ -41,8 +41,9 @@ class Role(enum.StrEnum):
     #: The worker starts no new runs. An active worker releases the partition
     #: after its last run.
     STOPPING = 'stopping'
-    #: The worker is configured without ``mode = standby``. This worker runs
-    #: jobs while no worker is active.
+    #: The worker is configured without ``mode = standby``. It starts its first
+    #: run only if the partition has no worker with ``mode = standby``, and
+    #: runs jobs while no worker is active.
     SHARED = 'shared'
     #: The worker has stopped after its last run. The entry of the worker may
     #: still be in the group.
