@@ -86,7 +86,7 @@ class SkippedBy(enum.Enum):
     """Reason why an object was skipped for a tick, without a claim."""
 
     #: No process ran the object in time, and the ``misfire`` policy of the job
-    #: gave up the tick; or the object left the catalogue before it was claimed.
+    #: gave up the tick; or the object left the catalogue before it ran.
     MISFIRE = 'misfire'
     #: The run for an earlier tick had not ended, and the ``overlap`` policy of
     #: the job skipped the tick.

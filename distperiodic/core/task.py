@@ -55,7 +55,7 @@ class Command:
 
     ``code`` is 0 for done, 2 for running or waiting for a retry, and 4 for
     failed. Before its first run, a normal command has code 1, and a rollback
-    has None.
+    has None; if its first runs are lost, it has this code again between them.
     """
 
     #: Name of the module.
