@@ -257,7 +257,7 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
         if workers:
             return FAILURE, (
                 f'No schedulers: group {group.name!r} has {processes}; start '
-                'distperiodic scheduler.')
+                'distperiodic scheduler, or undrain a scheduler.')
         known = [g for g in group.groups if '.workers.' not in g]
         hint = (' The coordination service has the groups '
                 f'{configured.listed(known)}.'
