@@ -23,7 +23,8 @@ class Wait(enum.StrEnum):
     QUEUE_HALTED = 'queue halted'
     #: An earlier task of the same queue has not ended.
     BEHIND = 'behind another task'
-    #: The task is the next task of its queue, and starts at the next sweep.
+    #: The task is the next task of its queue, and becomes ready at the next
+    #: sweep.
     NEXT_IN_QUEUE = 'next in its queue'
     #: The earliest start of the task is in the future.
     DELAYED = 'delayed'
