@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, and the choice of the backend of oslo.service.
 
-oslo.service chooses eventlet as the backend when the first module of
-oslo.service is loaded, and oslo.messaging loads such a module. The hook below
-selects threads without loading either package, so ``distperiodic --help``
-stays fast.
+oslo.service chooses eventlet as the backend when a component of oslo.service
+that needs a backend is first loaded, and oslo.messaging loads such a
+component. The hook below selects threads without loading a backend or
+oslo.messaging, so ``distperiodic --help`` stays fast.
 """
 
 import warnings

@@ -39,11 +39,11 @@ SENTENCES = {
         'see the logs of the schedulers',
     Reason.DISABLED: 'the job is disabled in its code (enabled=False)',
     Reason.NEVER_SCHEDULED:
-        'no scheduler of group {group!r} has ever claimed an object of the '
-        'job; start one with these tasks, or wait for the first tick: {next}',
+        'no scheduler of group {group!r} has recorded the job in the store '
+        'yet; start one with these tasks',
     Reason.OBJECT_UNKNOWN:
-        'it was never claimed: it is not in the catalogue, or its first tick '
-        'is in the future; --tasks shows which',
+        'no scheduler has listed it yet; with --tasks this command checks '
+        'whether the catalogue lists it',
     Reason.NOT_LISTED:
         'the catalogue does not list it now; its last tick: {tick}',
     Reason.NOT_DUE_YET:
@@ -58,7 +58,8 @@ SENTENCES = {
         'ended{standing}',
     Reason.SKIPPED_BY_PAUSE:
         'its tick {settled} was skipped: {skip_reason}',
-    Reason.CANCELLED: 'its claim for {tick} was ended without a run',
+    Reason.CANCELLED:
+        'its claim for {tick} was given up before a run succeeded',
     Reason.DEAD:
         'its run for {tick} failed for good at attempt {attempt}: {error}; '
         'it runs again at its next tick; to run it earlier: distperiodic '
@@ -86,7 +87,7 @@ SENTENCES = {
         'to resume it: distperiodic job resume {job}',
     Reason.NOT_LATE_YET:
         'its tick {due} is due and its owner has not claimed it yet; other '
-        'members claim it {late_after:g} s after the tick',
+        'members claim it {late_after:g} s after it was due',
     Reason.NO_SCHEDULER:
         'group {group!r} has no scheduler, so no process claims its tick '
         '{due}; start a scheduler',
@@ -131,7 +132,7 @@ PAST = {
     Reason.SKIPPED_BY_OVERLAP:
         'its tick {at} was skipped by overlap: {skip_reason}',
     Reason.SKIPPED_BY_PAUSE: 'its tick {at} was skipped: {skip_reason}',
-    Reason.CANCELLED: 'its claim for {at} was ended without a run',
+    Reason.CANCELLED: 'its claim for {at} was given up before a run succeeded',
     Reason.NOBODY_CLAIMS:
         'no scheduler claimed it for {at}: the store has no record of it',
 }
@@ -194,8 +195,9 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
     """Return the object's schedule, True if it is listed, and a remark.
 
-    The first two values are None if they are unknown. The remark gives the
-    reason for an unknown value; otherwise it is empty.
+    A value of None is unknown. The remark gives the reason, except for a job
+    that --tasks does not have, that is disabled, or that each member runs for
+    itself.
     """
     from distperiodic.core.job import Scope
     if case.tasks is None:

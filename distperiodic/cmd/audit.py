@@ -255,7 +255,7 @@ def _sentence(audited: Sequence[_Audited],
               total: collections.Counter[Fate], since: configured.Since,
               missing: Sequence[str]) -> str:
     if not audited:
-        return 'No scheduler has claimed anything yet.'
+        return 'No scheduler has recorded a job yet.'
     counts = ', '.join(f'{total[fate]:,} {fate}' for fate in Fate
                        if total[fate]) or 'nothing'
     lines = [f'{configured.plural(len(audited), "job")} {since.phrase}: '
@@ -269,7 +269,7 @@ def _sentence(audited: Sequence[_Audited],
                 lines.append(f'{one.job}: {one.total[fate]:,} {fate}, at '
                              f'{where}.')
     if missing:
-        lines.append('No scheduler has claimed an object of '
+        lines.append('No scheduler has recorded '
                      f'{configured.listed(missing)} yet.')
     for one in audited:
         if one.unknown:

@@ -149,7 +149,7 @@ class Case:
         :raises NotNow: no member is on the ring, or the group cannot be read.
         """
         if not any(m.points for m in self.group.members):
-            raise findings.NotNow('the group has no members yet')
+            raise findings.NotNow('the group has no member on the ring')
         return self.group
 
     @functools.cached_property

@@ -62,8 +62,8 @@ def options_usable(case: Case) -> Finding:
                   f'{settings.dispatcher}{pace}{_limits(settings)}')
     if settings.dispatcher == 'messaging':
         return fail('dispatcher = messaging, but backend_url is empty: '
-                    'schedulers and workers find each other through this '
-                    'service', 'set backend_url')
+                    'schedulers and workers find each other through the '
+                    'coordination service', 'set backend_url')
     return ok('backend_url is empty: one process owns every object'
               f'{_limits(settings)}')
 

@@ -284,7 +284,8 @@ class Configured:
                  must_exist: bool = True) -> 'opts.Settings':
         """Return the options of a command that needs the store.
 
-        :param must_exist: True if an embedded store must already exist.
+        :param must_exist: True if the file of an SQLite store must already
+            exist.
         :raises ConfigError: an option cannot be used, or there is no store.
         """
         from distperiodic import opts

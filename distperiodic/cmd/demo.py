@@ -42,7 +42,7 @@ class Demo(configured.Configured, command.Command):
                  'sync" creates. Default: SQLite in a temporary directory')
         parser.add_argument(
             '--seconds', type=configured.seconds, default=55.0, metavar='S',
-            help='duration in seconds, at least 30. Default: 55')
+            help='duration in seconds, 30 to 3600. Default: 55')
         parser.add_argument(
             '--members', type=configured.positive, default=3, metavar='N',
             help='members at the beginning, 2 to 12. Default: 3')

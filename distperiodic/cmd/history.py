@@ -23,7 +23,8 @@ class History(display.Table, lister.Lister):
     Retried is the number of attempts that failed and were retried. The column
     Taken over is the number of claims that were taken over from processes that
     were gone or silent. The column Processes is the number of schedulers and
-    workers that took part.
+    workers that took part. Entries without a process, such as those of a
+    trigger or a requeue, count as one more.
 
     A table omits empty columns; select them with -c.
     """

@@ -208,7 +208,7 @@ class JobTrigger(job_order.JobOrder):
             f'tick {configured.moment(result.tick)}{left_out}')
 
     def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
-        """Raise an error that explains how to run a job before its first tick.
+        """Raise an error that explains how to run a job without a record.
 
         :raises ConfigError: always.
         """
@@ -216,8 +216,9 @@ class JobTrigger(job_order.JobOrder):
             group.names(job)
         except exceptions.ConfigError as exc:
             raise exceptions.ConfigError(
-                f'{exc}. If the name is correct, the job has had no tick yet: '
-                'give --tasks MODULE:CLASS to run it now') from exc
+                f'{exc}. If the name is correct, no scheduler has recorded '
+                'the job yet: give --tasks MODULE:CLASS to run it now'
+            ) from exc
 
     def _read(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace

@@ -174,15 +174,16 @@ class JobsOrder(JobOrder):
         names = set(group.names(parsed.job).values())
         if not names:
             raise exceptions.ConfigError(
-                'no scheduler of this group has claimed anything yet, so the '
+                'no scheduler of this group has recorded a job yet, so the '
                 'group has no jobs; check [distperiodic] group')
         if parsed.partition is not None:
             _, settings = self.configured(parsed)
             names &= _jobs_of(parsed.partition, settings, members)
             if not names:
                 raise exceptions.ConfigError(
-                    f'the jobs of partition {parsed.partition!r} have not '
-                    'been claimed yet; try again after their first tick')
+                    f'the jobs of partition {parsed.partition!r} are not in '
+                    'the store yet; try again when a scheduler has recorded '
+                    'them')
         return [job for job in group.jobs() if job.name in names]
 
 

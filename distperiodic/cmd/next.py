@@ -24,7 +24,7 @@ class Next(display.Table, lister.Lister):
     """Show the next ticks, and the number of objects due at each tick.
 
     The schedules and listings come from the database, so jobs that no
-    scheduler has served yet are missing. Without --within the command shows
+    scheduler has recorded yet are missing. Without --within the command shows
     one tick of each schedule.
     """
 
@@ -62,7 +62,7 @@ class Next(display.Table, lister.Lister):
         if not ticks:
             lines.append(
                 'No tick is due in this time.' if listings
-                else 'No scheduler has claimed anything yet.')
+                else 'No scheduler has recorded a job yet.')
         elif parsed.within is not None:
             runs = sum(tick.objects for tick in ticks if not tick.paused)
             lines.append(f'{configured.plural(runs, "run")} due in the next '

@@ -44,7 +44,8 @@ def partition_jobs(case: Case) -> Finding:
 
 @check('partitions', offline=True)
 def partition_handlers(case: Case) -> Finding:
-    """Each class that the option handler of a partition names can be loaded.
+    """Each class that the option handler of a partition names can be loaded,
+    and has a job or a command of the partition.
     """
     from distperiodic import loading
     named = [topic for topic, one in sorted(case.settings.partitions.items())

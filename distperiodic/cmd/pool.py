@@ -18,7 +18,8 @@ class PoolList(display.Table, lister.Lister):
     """Show the pools of the group, and how many tasks each pool has.
 
     Free tasks can be assigned. Workers is the number of buckets with tasks.
-    Done tasks are remembered, so that they are not offered again.
+    Done tasks are remembered for at least done_retention days, so that they
+    are not offered again.
     """
 
     def take_action(self, parsed: argparse.Namespace

@@ -176,8 +176,8 @@ class RingSimulate(display.Display, show.ShowOne):
     """Show how evenly a ring divides objects, and how many a change moves.
 
     The command only computes: it contacts no server. The members are named
-    member-1 and so on. Other names give other figures, within the range that
-    is shown.
+    member-1 and so on. Other names give other figures; the row "other names"
+    shows the range of the largest share for a few sets of names.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -90,9 +90,9 @@ class _Serve(configured.Configured, command.Command):
         elif self._needs_backend(settings):
             raise exceptions.ConfigError(
                 '[distperiodic] backend_url is empty, but schedulers and '
-                'workers find each other through this service; set it in the '
-                'file that --config-file names, or set dispatcher = local and '
-                'run schedulers only')
+                'workers find each other through the coordination service; '
+                'set backend_url in the file that --config-file names, or set '
+                'dispatcher = local and run schedulers only')
         elif workers > 1:
             raise exceptions.ConfigError(
                 f'--workers {workers} needs [distperiodic] backend_url: '

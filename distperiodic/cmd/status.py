@@ -76,7 +76,7 @@ class Book:
     """
 
     #: For each process that is gone, by identity, the last tick in which it
-    #: took part, in microseconds.
+    #: took part, or the time at which --watch last saw it, in microseconds.
     gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing: 'Sequence[Failing]' = ()
     paused: Sequence[str] = ()
@@ -257,14 +257,15 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
         if workers:
             return FAILURE, (
                 f'No schedulers: group {group.name!r} has {processes}; start '
-                'distperiodic scheduler.')
+                'distperiodic scheduler, or undrain a scheduler.')
         known = [g for g in group.groups if '.workers.' not in g]
         hint = (' The coordination service has the groups '
                 f'{configured.listed(known)}.'
                 if known and group.name not in known else '')
         return FAILURE, (
-            f'No members: group {group.name!r} is empty; start '
-            f'distperiodic scheduler, or correct [distperiodic] group.{hint}')
+            f'No members: group {group.name!r} has no scheduler on the ring; '
+            'start distperiodic scheduler, undrain a scheduler, or correct '
+            f'[distperiodic] group.{hint}')
     odd = [*_too_few('member', len(members), expected),
            *_too_few('worker', sum(map(len, workers.values())),
                      expected_workers)]

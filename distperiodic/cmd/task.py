@@ -106,8 +106,9 @@ class TaskCancel(_OfTask):
     """Cancel a task, and roll back the steps that it has done.
 
     A task that has not started is cancelled at once. A task that runs is
-    rolled back after its current step. If the rollback of a step is stuck, it
-    is given up, and the steps before that step are rolled back.
+    rolled back after its current step, or at once if this step does not run
+    now. If the rollback of a step is stuck, it is given up, and the steps
+    before that step are rolled back.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic why``: the reason why an object ran or did not run."""
+"""``distperiodic why``: whether an object ran, and if not, the reason."""
 
 import argparse
 from collections.abc import Sequence

@@ -8,10 +8,11 @@ until a worker refuses a run because the shared limit is reached. A refusal
 lowers the scheduler's limit to the number of its runs that workers hold. After
 a pause, the scheduler raises its limit again.
 
-Short runs are sent ahead, before the limit allows their start. The worker
-queues such a run, and starts it when another run under the same limit ends at
-that worker (:mod:`distperiodic.flow.worker.admission`). Otherwise the place of
-an ended run would be empty during the round trip between worker and scheduler.
+If a store counts the runs, short runs are sent ahead, before the limit allows
+their start. The worker queues such a run, and starts it when another run under
+the same limit ends at that worker, or when a new count shows that there is
+room (:mod:`distperiodic.flow.worker.admission`). Otherwise the place of an
+ended run would be empty during the round trip between worker and scheduler.
 """
 
 # Seconds of the pause after a refusal: the first pause, and the longest.
@@ -44,7 +45,8 @@ class AdaptiveLimit:
         #: Number of runs that workers may hold now for this scheduler, apart
         #: from runs that are sent ahead.
         self._limit = 0
-        #: True if runs are short enough to be sent ahead.
+        #: True if a store counts the runs, and the last runs were short
+        #: enough to be sent ahead.
         self._ahead = False
         #: True if the last call of :meth:`room` returned 0, and the limit was
         #: not raised since then.

@@ -18,7 +18,8 @@ The audit has these classes. The classes lost and unexplained are errors::
     cancelled          claimed, and given up before a run succeeded
     skipped            not run, because an earlier run was still in progress
                        (overlap) or because the job was paused
-    passed over        given up by the misfire policy
+    passed over        given up by the misfire policy, or because the object
+                       left the catalogue before it was claimed
     lost               due while schedulers served the job, but not run
     pending            claimed but not ended, or due but undecided
     not listed         in the catalogue but not in the store's listing
@@ -88,9 +89,9 @@ class Counts(NamedTuple):
     cancelled: int = 0
     #: Objects that were skipped, for any reason.
     skipped: int = 0
-    #: Objects among *skipped* that the misfire policy gave up.
+    #: Objects among *skipped* whose tick was passed over.
     by_misfire: int = 0
-    #: Objects among *skipped* that were due while schedulers served the job.
+    #: Objects among *skipped* whose tick was lost.
     by_lost: int = 0
     #: Earlier ticks of these objects that were skipped together with this
     #: tick. *due* and *skipped* count one more object for each of these ticks.

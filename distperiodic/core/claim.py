@@ -86,7 +86,7 @@ class SkippedBy(enum.Enum):
     """Reason why an object was skipped for a tick, without a claim."""
 
     #: No process ran the object in time, and the ``misfire`` policy of the job
-    #: gave up the tick.
+    #: gave up the tick; or the object left the catalogue before it ran.
     MISFIRE = 'misfire'
     #: The run for an earlier tick had not ended, and the ``overlap`` policy of
     #: the job skipped the tick.
@@ -188,7 +188,8 @@ class Claimed(NamedTuple):
     #: this is not 0, no object was claimed.
     early: int = 0
     #: True if the caller's schedule of the job is not the schedule in force.
-    #: In this case, the call has claimed no object.
+    #: In this case, *won* has only claims that were acquired before the
+    #: schedule changed.
     outdated: bool = False
     #: True if it is too late to claim the tick, by the store's clock. In this
     #: case, the call has claimed no object.
@@ -230,11 +231,12 @@ FENCES = 1 << 8
 
 
 def first_fence(tick: int) -> int:
-    """Return the lowest fence of a claim for *tick*.
+    """Return the fence of the first claim of an object, if it is for *tick*.
 
-    The fence is derived from the time of the tick. So the fences of an object
-    grow even if the object moves between members that share no store, or if a
-    new database replaces the old one.
+    In the memory of a scheduler, no claim for *tick* has a lower fence. The
+    fence is derived from the time of the tick. So the fences of an object grow
+    even if the object moves between members that share no store, or if a new
+    database replaces the old one.
     """
     return (tick // 1000) * FENCES
 

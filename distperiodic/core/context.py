@@ -35,8 +35,9 @@ class Context:
                  progress: Any = None, step: StepInput | None = None):
         #: Name of the job.
         self.job = job
-        #: Id of the object. In a job without objects, this is the key of the
-        #: job's only claim.
+        #: Id of the object. In a step of a task, this is the id of the task.
+        #: In any other job without objects, it is the key of the job's only
+        #: claim.
         self.object = object_id
         #: Fencing token. Every claim of the object has a greater token than
         #: the previous claim. So a resource that records the highest token can

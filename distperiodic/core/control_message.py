@@ -3,9 +3,8 @@
 
 An operator's process sends a :class:`ControlRequest` to all members of a
 group. With a store the request is a hint: each member reads its row in the
-store at once, and obeys the row. Without a store the members obey the request
-itself. Each member that is named in the request then sends a
-:class:`ControlReply`.
+store at once, and obeys the row. Without a store each member that the request
+names obeys the request itself, and sends a :class:`ControlReply`.
 
 Limits: a process keeps the ids of received requests only in memory. So a
 request can be replayed to a process that starts within :data:`MAX_AGE` seconds

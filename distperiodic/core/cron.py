@@ -161,8 +161,8 @@ class Cron:
     def count(self, after: Instant, until: Instant) -> int:
         """Return the number of ticks in (*after*, *until*].
 
-        The cost grows with the number of years, not with the number of ticks.
-        A line with a tick per minute may have missed ticks for years.
+        The cost grows with the number of years, not with the number of ticks,
+        because a job with a tick per minute may have missed ticks for years.
         """
         if until <= after:
             return 0

@@ -157,7 +157,8 @@ class Plan:
         This is the watermark of the object, or the microsecond before the
         instant from which its schedule applies, whichever is later. With
         ``spread``, the second value is the last tick for which the object was
-        due before that instant.
+        due before that instant. With :attr:`immediate`, the watermark is at
+        least the instant at which the object was listed.
 
         :param settled: Watermark of the object.
         :param since: Instant from which the schedule of the object applies.

@@ -88,7 +88,7 @@ class Job:
     max_in_flight: int | None = None  # concurrent objects; None means no limit
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     enabled: bool = True
-    run_immediately: bool = False  # first run at once, not at a tick
+    run_immediately: bool = False  # first run at once, later runs at ticks
     grace: float | None = None  # seconds; None means min(period, 60)
     defined_at: str = 'code'  # 'nodes.py:41'
 
@@ -323,7 +323,8 @@ def text_of(schedule: Schedule) -> str:
 def schedule_named(text: str) -> Schedule:
     """Return the schedule for a text that :func:`text_of` returned.
 
-    :raises InvalidSchedule: *text* is not in the format of :func:`text_of`.
+    :raises InvalidSchedule: *text* is not in the format of :func:`text_of`, or
+        names a time zone that is unknown to this process.
     """
     kind, _, rest = text.partition(' ')
     try:
@@ -346,8 +347,8 @@ def schedule_of(
 
     :param timezone: Time zone of *cron*. None means UTC.
     :raises InvalidSchedule: *spacing* and *cron* are both given or both
-        missing, the schedule has no ticks, or a *timezone* other than UTC is
-        given without *cron*.
+        missing, one of the arguments is invalid, the schedule has no ticks, or
+        a *timezone* other than UTC is given without *cron*.
     """
     if spacing is not None and cron is not None:
         raise InvalidSchedule(

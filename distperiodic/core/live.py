@@ -18,11 +18,12 @@ class Lack(enum.StrEnum):
     NO_SCHEDULER = 'no scheduler'
     #: The group has no worker for the module of the command.
     NO_WORKER = 'no worker'
-    #: No process defines the command.
+    #: No scheduler defines the command, or no worker of its module does.
     NO_COMMAND = 'no process with the command'
-    #: Operators have drained all processes that define the command.
+    #: Operators have drained all schedulers, or all workers, that define the
+    #: command.
     DRAINED = 'drained'
-    #: All threads that may run the command are busy.
+    #: All processes that may run the command are busy or on standby.
     BUSY = 'slots busy'
 
 
@@ -35,8 +36,9 @@ class Process:
     #: Commands that the process defines. None means unknown: its report is
     #: missing, has only a part of them, or comes from an earlier release.
     commands: frozenset[str] | None = None
-    #: For each topic, true if all threads of the process for the jobs of this
-    #: topic are busy. A topic that is missing counts as not busy.
+    #: For each topic, true if the process can start no run of its jobs now:
+    #: all threads for the topic are busy, or the process is a standby worker.
+    #: A topic that is missing counts as not busy.
     busy: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     def may_have(self, command: str) -> bool:

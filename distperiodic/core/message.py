@@ -28,10 +28,11 @@ be signed if other programs can write to the broker. The field ``mac`` is then
 the HMAC-SHA256 of the other fields, as JSON with sorted keys and without
 whitespace.
 
-Limit: a signature does not prevent a replay. Most replayed messages are
-rejected, because the address of a message names one term of one process. A
-worker also drops a batch whose id it remembers. With a shared store, no
-replayed batch starts a run, because its claims were already granted.
+Limit: a signature does not prevent a replay. A process rejects batches and
+reports that are addressed to another process, such as its predecessor of the
+same name. A worker also drops a batch whose id it remembers. With a shared
+store, no replayed batch starts a run, because its claims were already granted.
+A replayed notice only makes schedulers check its tasks again.
 
 The file is long because it contains both the writer and the reader of each
 format.

@@ -24,7 +24,7 @@ class Partition:
     mode: str | None = None  # 'standby'; None means shared
     preferred: str | None = None  # host or member
     pool_size: int | None = None  # None means the option of the service
-    handler: str | None = None  # None means the option of the service
+    handler: str | None = None  # None means the class of the service
     other_names: tuple[str, ...] = ()  # of other sections with the same topic
     #: URL of its own broker. None means the broker of the service.
     transport_url: str | None = dataclasses.field(default=None, repr=False)

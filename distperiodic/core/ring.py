@@ -156,9 +156,10 @@ class Ring:
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':
         """Return the ring of *members*, derived from this ring.
 
-        The new ring copies the points of this ring, and hashes only the points
-        of members that joined or left. This is faster than ``Ring(members)``,
-        which hashes and sorts all points.
+        If few members differ, the new ring copies the points of this ring, and
+        hashes only the points of members that joined, left or changed their
+        number of points. This is faster than ``Ring(members)``, which hashes
+        and sorts all points.
         """
         if self.members == members:
             return self

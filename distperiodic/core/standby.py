@@ -4,10 +4,10 @@
 A partition has at most one active worker. One row of the store records this
 worker, a fence that grows with each take-over, and the end of the worker's
 lease by the store's clock. The heartbeats of the active worker renew the
-lease. The other workers stand by. A standby worker takes over if the active
-worker has left the group and the lease has expired. If the active worker has
-released the partition, the row names no worker, and a standby worker can take
-over at once.
+lease. The other workers stand by. A standby worker takes over if the lease has
+expired, and the active worker has left the group or an operator has chosen the
+standby worker as the next active one. If the active worker has released the
+partition, the row names no worker, and a standby worker can take over at once.
 
 This module decides when a worker sends which request. The store decides
 whether the request succeeds.
@@ -41,8 +41,9 @@ class Role(enum.StrEnum):
     #: The worker starts no new runs. An active worker releases the partition
     #: after its last run.
     STOPPING = 'stopping'
-    #: The worker is configured without ``mode = standby``. This worker runs
-    #: jobs while no worker is active.
+    #: The worker is configured without ``mode = standby``. It starts its first
+    #: run only if the partition has no worker with ``mode = standby``, and
+    #: runs jobs while no worker is active.
     SHARED = 'shared'
     #: The worker has stopped after its last run. The entry of the worker may
     #: still be in the group.
@@ -268,7 +269,8 @@ class Election:
     def _patience(self, members: Mapping[str, str] | None) -> float:
         """Return the seconds for which this worker waits before a take-over.
 
-        During this time, a preferred worker can take over first.
+        During this time, a worker that is preferred or that an operator has
+        chosen can take over first.
         """
         standing, mine = self.standing, self._me.identity
         assert standing is not None

@@ -55,7 +55,7 @@ class Command:
 
     ``code`` is 0 for done, 2 for running or waiting for a retry, and 4 for
     failed. Before its first run, a normal command has code 1, and a rollback
-    has None.
+    has None; if its first runs are lost, it has this code again between them.
     """
 
     #: Name of the module.
@@ -162,10 +162,10 @@ class Queue:
     goes_on: bool
     #: Time at which the queue was halted. None means that it is not halted.
     halted_at: datetime.datetime | None
-    #: Reason for the halt.
+    #: Reason for the halt. None means that the queue is not halted.
     halted_why: str | None
     #: Id of the task whose failure halted the queue. None means that an
-    #: operator halted it.
+    #: operator halted it, or that it is not halted.
     halted_by: str | None
 
 

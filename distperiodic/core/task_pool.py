@@ -73,8 +73,8 @@ class Stats:
 def key_of(task: Task) -> str:
     """Return the text that identifies *task* in the store.
 
-    :raises InvalidPoolRequest: *task* is neither a str nor an int, or too
-        long.
+    :raises InvalidPoolRequest: *task* is neither a str nor an int, is too
+        long, or has a character that a database cannot store.
     """
     if isinstance(task, str):
         _check_text('task', task, LONGEST_TASK, empty=True)
@@ -109,7 +109,8 @@ def task_of(key: str) -> Task:
 def keys_of(tasks: Iterable[Task]) -> list[str]:
     """Return the keys of *tasks* without duplicates.
 
-    :raises InvalidPoolRequest: *tasks* is not a collection of str and int.
+    :raises InvalidPoolRequest: *tasks* is not a collection, or one of the
+        tasks is invalid; see :func:`key_of`.
     """
     if isinstance(tasks, (str, bytes, int)):
         raise exceptions.InvalidPoolRequest(
@@ -131,8 +132,8 @@ def places_of(scores: Scores) -> dict[str, float]:
     first.
 
     :param scores: Score of each task.
-    :raises InvalidPoolRequest: *scores* is not a mapping, a task is neither a
-        str nor an int, or a score is not a finite number.
+    :raises InvalidPoolRequest: *scores* is not a mapping, a task is invalid,
+        or a score is not a finite number.
     """
     if not isinstance(scores, Mapping):
         raise exceptions.InvalidPoolRequest(
@@ -180,7 +181,8 @@ def check_limit(limit: int) -> int:
 def check_worker(worker: str) -> str:
     """Check the name of a worker, and return it.
 
-    :raises InvalidPoolRequest: The name is empty, not a str, or too long.
+    :raises InvalidPoolRequest: The name is empty, not a str, too long, or has
+        a character that a database cannot store.
     """
     return _check_name("worker's name", worker, LONGEST_WORKER)
 
@@ -188,7 +190,8 @@ def check_worker(worker: str) -> str:
 def check_pool(pool: str) -> str:
     """Check the name of a pool, and return it.
 
-    :raises InvalidPoolRequest: The name is empty, not a str, or too long.
+    :raises InvalidPoolRequest: The name is empty, not a str, too long, or has
+        a character that a database cannot store.
     """
     return _check_name("pool's name", pool, LONGEST_POOL)
 

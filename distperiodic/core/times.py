@@ -66,9 +66,10 @@ def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         session = min(session, given.get('lease', session))
     session = given.get('session_timeout', session)
     within = min(session, given.get('lease', session))
-    # A short session timeout shortens these times, and a short lease shortens
-    # the last two. A long session timeout does not lengthen them, so that late
-    # claims and retries start no later.
+    # A short session timeout shortens these times. A short lease shortens the
+    # last two, even if the operator has set a long session timeout. A long
+    # session timeout does not lengthen them, so that late claims and retries
+    # start no later.
     found = {
         **usual,
         'session_timeout': session,

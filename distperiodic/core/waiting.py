@@ -23,7 +23,8 @@ class Wait(enum.StrEnum):
     QUEUE_HALTED = 'queue halted'
     #: An earlier task of the same queue has not ended.
     BEHIND = 'behind another task'
-    #: The task is the next task of its queue, and starts at the next sweep.
+    #: The task is the next task of its queue, and becomes ready at the next
+    #: sweep.
     NEXT_IN_QUEUE = 'next in its queue'
     #: The earliest start of the task is in the future.
     DELAYED = 'delayed'
@@ -41,11 +42,13 @@ class Wait(enum.StrEnum):
     NO_WORKER = Lack.NO_WORKER.value
     #: The group has no scheduler.
     NO_SCHEDULER = Lack.NO_SCHEDULER.value
-    #: No live process defines the command of the step.
+    #: No live scheduler defines the command of the step, or no live worker of
+    #: its module does.
     NO_COMMAND = Lack.NO_COMMAND.value
-    #: Operators have drained all processes that define the command.
+    #: Operators have drained all schedulers, or all workers, that define the
+    #: command.
     DRAINED = Lack.DRAINED.value
-    #: All threads that may run the command are busy.
+    #: All processes that may run the command are busy or on standby.
     BUSY = Lack.BUSY.value
 
 
@@ -76,7 +79,7 @@ class Waiting:
     halted: Instant | None = None
     halted_why: str = ''
     #: Id of the failed task that halted the queue. None means that an operator
-    #: halted the queue.
+    #: halted the queue, or that it is not halted.
     halted_by: str | None = None
     #: True if the reason concerns the processes that run the command, and
     #: False if it concerns those that claim it.

@@ -2,9 +2,9 @@
 """Checks and signatures that all kinds of messages share.
 
 A message is a flat JSON object with lists. If a check fails, it raises
-InvalidMessage. Values may be secret, so the error states only the kind of an
-invalid value. Only unknown words, such as the names of unknown fields, are
-quoted in part.
+InvalidMessage. Values may be secret, so the error states only the kind or the
+length of an invalid value. Only unknown words, such as the names of unknown
+fields, are quoted in part.
 """
 
 import hashlib

@@ -188,8 +188,9 @@ def cancel(definition: Definition, position: Position,
         end first.
     """
     if position.status is Status.STUCK:
-        # The stuck rollback is given up. The steps before it are still rolled
-        # back.
+        # A stuck rollback is given up, and the steps before it are still
+        # rolled back. If a normal command is stuck, its step is rolled back,
+        # too.
         last = position.step - 1 if position.back else position.step
         return roll_back(definition, position, last, True)
     if position.back or started:

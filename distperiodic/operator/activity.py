@@ -52,15 +52,16 @@ class Ticked(NamedTuple):
     #: Number of failed runs that were scheduled for a retry.
     retried: int
     taken_over: int
-    #: Number of schedulers and workers in the tick's history. A trigger or a
-    #: requeue by an operator counts as one more member.
+    #: Number of schedulers and workers in the tick's history. All entries
+    #: without a member together count as one more, for example those of a
+    #: trigger or a requeue by an operator.
     members: int
     #: Milliseconds from the tick to the claim of an object: the mean and the
     #: maximum over all claimed objects.
     mean: int
     latest: int
-    #: Reason why some of the objects were skipped. An empty text means that no
-    #: object was skipped.
+    #: Reason for a skip, or for ending claims that must not run again. An
+    #: empty text means that no reason is recorded.
     reason: str
 
     @property

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probe of the coordination service, for operators.
 
-A probe only reads, except that it can delete an empty group. Each request has
-a timeout, even where tooz itself waits forever. The probe first tries a TCP
-connection, because the ZooKeeper client would retry forever if it could reach
-no server.
+A probe only reads, except that it can delete an empty group. Each request to
+tooz for groups, entries and deletion has a timeout. The probe first tries a
+TCP connection, because the ZooKeeper client would retry forever if it could
+reach no server.
 """
 
 import contextlib

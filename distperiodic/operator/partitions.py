@@ -68,14 +68,17 @@ class PartitionQueries:
         self.close = self.group.close
 
     def partitions(self) -> list[Partition]:
-        """Return all partitions that have had a worker, in order of name."""
+        """Return all partitions that have had a worker with ``mode =
+        standby``, in order of name.
+        """
         return self.group.read_snapshot(
             lambda connection: _read(connection, self.group))
 
     def partition(self, name: str) -> Partition:
         """Return one partition.
 
-        :raises ConfigError: no partition with this name has ever had a worker.
+        :raises ConfigError: no partition with this name has ever had a worker
+            with ``mode = standby``.
         """
         return _one(self.partitions(), self.group, name)
 

@@ -109,8 +109,9 @@ class Object(NamedTuple):
     #: Instant at which a run of the object last succeeded. None means that no
     #: run has succeeded.
     served: int | None = None
-    #: Reason, from the history, why objects were skipped for the tick that is
-    #: this object's watermark. An empty text means that no reason is recorded.
+    #: Reason, from the history of the tick that is this object's watermark,
+    #: for the last skip or for ending claims that must not run again. An empty
+    #: text means that no reason is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
@@ -130,8 +131,9 @@ class Tick(NamedTuple):
     #: this tick, the dictionary counts the lost and passed-over ticks that
     #: were given up together with the next recorded tick.
     counts: dict[reason.Reason, int]
-    #: Reason why some of the objects were skipped. An empty text means that no
-    #: object was skipped.
+    #: Reason for a skip at this tick or at the next recorded tick, or for
+    #: ending claims that must not run again. An empty text means that no
+    #: reason is recorded.
     skip_reason: str
 
 

@@ -62,7 +62,8 @@ class TaskInsertion:
         If a task with the same key exists, the new task is not inserted, and
         the id of the existing task is returned.
 
-        :param queues: Queues of which one of the tasks may become the head.
+        :param queues: Queues whose next task may start at once. If such a
+            queue has no head, a waiting task becomes its head.
         :param now: Time of the submission, in microseconds of the store's
             clock.
         :param repeated: True if an earlier try may have been committed.

@@ -102,6 +102,8 @@ class TaskStore:
         later but committed earlier may therefore run first.
 
         :raises ConfigError: The session belongs to another database.
+        :raises InvalidTask: A key belongs to a task with another type, queue
+            or parameters.
         """
         is_session = hasattr(session, 'get_bind')
         bind = session.get_bind() if is_session else session
