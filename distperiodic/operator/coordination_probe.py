@@ -19,6 +19,7 @@ from typing import Any
 # Import driver first: this import suppresses a warning of the other imports.
 from distperiodic.adapters.coordination import driver  # isort: skip
 from kazoo import exceptions as kazoo
+from kazoo.handlers.threading import KazooTimeoutError
 from tooz import coordination as tooz
 
 from distperiodic import exceptions
@@ -240,8 +241,13 @@ class CoordinationProbe:
         if self._scheme not in _ZOOKEEPER:
             return None
         with self._errors():
-            lists, _ = self._coordinator._coord.get_acls(
+            answer = self._coordinator._coord.get_acls_async(
                 self._coordinator._base_path())
+            try:
+                lists, _ = answer.get(timeout=10)
+            except KazooTimeoutError:
+                raise tooz.OperationTimedOut(
+                    'no answer within 10 s') from None
         return any(a.id.scheme == 'world' and a.perms & 0b01110
                    for a in lists)
 

@@ -75,7 +75,8 @@ class Statements:
         #: Give the worker's bucket, which has the id ``of_bucket``, a new id.
         self.replace = sa.update(_bucket).where(this).values(id=into)
         self.buckets = sa.select(
-            _bucket.c.worker, _bucket.c.id, _bucket.c.until,
+            _bucket.c.worker, _bucket.c.id,
+            dialect.at_tick_clock(_bucket.c.until).label('until'),
             live.label('live')).where(_bucket.c.pool == of_pool)
 
         # Tasks. The sum ``bucket + 0`` keeps databases from searching all
