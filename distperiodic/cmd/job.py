@@ -237,10 +237,10 @@ class JobTrigger(job_order.JobOrder):
                    or f'; it has {", ".join(tasks.jobs)}'))
         if job.scope is Scope.MEMBER or not job.enabled:
             raise exceptions.ConfigError(
-                f'job {job.name!r} '
-                + ('is disabled in its code; enable it' if not job.enabled
-                   else 'runs in each member for itself, without claims; '
-                   "give it scope='group' or objects="))
+                f'job {job.name!r} is disabled in its code; enable it'
+                if not job.enabled else
+                f'each member runs job {job.name!r} for itself, without '
+                "claims; give it scope='group' or objects=")
         found = listed.read(tasks, job, group.now())
         if isinstance(found, str):
             raise exceptions.ConfigError(

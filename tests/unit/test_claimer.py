@@ -210,8 +210,8 @@ def test_what_was_found_before_the_schedule_was_put_back_is_not_decided():
 
 
 def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
-    """At those later ticks the object may be listed again, because a delisting
-    may be recorded late.
+    """A delisting may be recorded late, and the object may have been listed
+    again after it.
     """
     desk = Desk()
 

@@ -180,8 +180,8 @@ def test_one_job_or_those_of_a_partition_or_all_are_paused(arguments, paused):
 @pytest.mark.parametrize('verb', [Verb.PAUSE, Verb.RESUME, Verb.TRIGGER])
 @pytest.mark.parametrize('arguments, said', [
     ({'job': 'pool'}, "it has no job 'pool'; it has poll, scrub"),
-    ({'job': 'beat'}, "job 'beat' is disabled, or runs in each member"),
-    ({'job': 'never'}, "job 'never' is disabled, or runs in each member"),
+    ({'job': 'beat'}, "job 'beat' is disabled, or each member runs it"),
+    ({'job': 'never'}, "job 'never' is disabled, or each member runs it"),
     ({'topic': 'tapes'}, "no job of partition 'tapes'; it has default, disks"),
     ({'job': 7}, 'it has no job 7'),
 ])

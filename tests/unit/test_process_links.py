@@ -19,7 +19,7 @@ class Pair:
 
     def __init__(self):
         self.held = True
-        #: Time limit of the run, in monotonic seconds.
+        #: Deadline of the run on the monotonic clock, in seconds.
         self.until = math.inf
         self.ended = threading.Event()
         self.hub = process_links.Hub()

@@ -87,7 +87,8 @@ class Hub:
         its lease or is cancelled, the context of the handler in the process is
         cancelled.
 
-        :param until: Returns the time limit of the run, in monotonic seconds.
+        :param until: Returns the deadline of the run on the monotonic clock,
+            in seconds.
         :returns: The number that identifies the run at both ends.
         """
         number = next(self._numbers)
@@ -149,7 +150,7 @@ class _Run:
         self.context = context
         #: Monotonic time of the last message from the service, in seconds.
         self.heard = heard
-        #: Time limit of the run, in monotonic seconds.
+        #: Deadline of the run on the monotonic clock, in seconds.
         self.until = until
         #: Set once the service has confirmed the run.
         self.confirmed = threading.Event()
@@ -181,10 +182,10 @@ class Link:
         """Send the progress of *context* until :meth:`end` is called.
 
         :param number: Number that identifies the run in the service.
-        :param until: Time limit of the run, in monotonic seconds. The service
-            may extend it. If the limit has already passed, because the process
-            took long to start, this method waits until the service confirms
-            the run.
+        :param until: Deadline of the run on the monotonic clock, in seconds.
+            The service may extend it. If it has already passed, because the
+            process took long to start, this method waits until the service
+            confirms the run.
         """
         now = self._monotonic()
         run = self._run = _Run(

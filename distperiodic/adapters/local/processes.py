@@ -78,7 +78,8 @@ class Call(NamedTuple):
     step: StepInput | None
     #: Lease of the run. Empty means that there is no store.
     lease: str
-    #: Time limit of the run, in monotonic seconds. The service may extend it.
+    #: Deadline of the run on the monotonic clock, in seconds. The service may
+    #: extend it.
     until: float
     #: Arguments of the handler, without the context.
     arguments: tuple[Any, ...]
@@ -207,7 +208,8 @@ class Processes:
             cancelled, the context of the handler is cancelled.
         :param timeout: Seconds after which the process of the handler is
             killed.
-        :param until: Returns the time limit of the run, in monotonic seconds.
+        :param until: Returns the deadline of the run on the monotonic clock, in
+            seconds.
             The process of the handler ends itself at this limit.
         :returns: For a command, the JSON text of its result.
         :raises LeaseEnded: The process ended itself at the time limit.

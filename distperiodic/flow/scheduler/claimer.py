@@ -200,8 +200,8 @@ class Claimer:
                    objects: Sequence[str], rule: str = '') -> None:
         """Claim this member's objects for a tick that is due.
 
-        The first piece is claimed now. :meth:`claim_rest` claims the other
-        pieces.
+        The first piece is claimed now, unless pieces of an earlier tick of the
+        job remain. :meth:`claim_rest` claims the pieces that remain, in order.
 
         :param rule: Text of the objects' own schedule. Empty means the
             schedule of the job.

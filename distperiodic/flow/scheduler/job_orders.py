@@ -111,8 +111,8 @@ class JobOrders:
             if job in able:
                 return [job]
             if job in self._jobs:
-                return (f'job {job!r} is disabled, or runs in each member for '
-                        'itself')
+                return (f'job {job!r} is disabled, or each member runs it for '
+                        "itself (scope 'member')")
             return f'it has no job {job!r:.300}; ' + _those(able)
         found = sorted(name for name, one in able.items()
                        if topic in (None, one.topic))
