@@ -208,9 +208,8 @@ class Processes:
             cancelled, the context of the handler is cancelled.
         :param timeout: Seconds after which the process of the handler is
             killed.
-        :param until: Returns the deadline of the run on the monotonic clock, in
-            seconds.
-            The process of the handler ends itself at this limit.
+        :param until: Returns the deadline of the run on the monotonic clock,
+            in seconds. The process of the handler ends itself then.
         :returns: For a command, the JSON text of its result.
         :raises LeaseEnded: The process ended itself at the time limit.
         :raises Exception: The handler raised an exception, took too long or
