@@ -71,7 +71,7 @@ def test_the_help_lists_each_command_once_in_a_group(
     assert max(map(len, told.splitlines())) <= columns
     # Each command's summary is shown in full, even if it wraps.
     assert re.search(
-        r'audit +Show whether .* task\s+in\s+a\s+class\n', told,
+        r'audit +Show whether .* objects\s+and\s+of\s+tasks\n', told,
         re.DOTALL)
 
 
