@@ -324,21 +324,32 @@ class RunOutcomes:
                     for i, error in failed]
         into = None if pause is None else self._new_lease()
 
-        def call(store: ports.ClaimStore) -> set[str]:
-            return store.fail(
+        def call(store: ports.ClaimStore) -> tuple[set[str], set[str]]:
+            counted = store.fail(
                 batch.job, batch.tick, failures, lease=grant.lease,
                 into=into, seconds=pause or 0.0)
+            others = [failure.object for failure in failures
+                      if failure.object not in counted]
+            # A handler may end its run in its own transaction, and raise an
+            # exception afterwards. Such a run has succeeded.
+            return counted, store.finish(
+                batch.job, batch.tick, others,
+                lease=grant.lease) if others else set()
 
-        def then(counted: set[str]) -> None:
+        def then(answer: tuple[set[str], set[str]]) -> None:
+            counted, done = answer
             pairs = [(grant.indexes[i], error) for i, error in failed
                      if batch.objects[i] in counted]
             if pause is None:
                 report.failed = report.failed + pairs
             else:
                 report.retried = report.retried + pairs
+            report.done = report.done + [
+                grant.indexes[i] for i, _ in failed
+                if batch.objects[i] in done]
             self._report_lost(grant, [
                 grant.indexes[i] for i, _ in failed
-                if batch.objects[i] not in counted], report)
+                if batch.objects[i] not in counted | done], report)
         return call, then
 
 
