@@ -5,11 +5,14 @@ import os
 import queue
 import re
 import threading
+import time
+import types
 
 import pytest
 
 from distperiodic import exceptions
 from distperiodic.adapters.local import process_slot
+from distperiodic.adapters.local import reader
 from distperiodic.adapters.local.bus import LocalBus
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
@@ -96,6 +99,35 @@ def test_a_catalogue_is_read_in_a_thread_of_its_own():
     assert (own, partial) == ({}, False)
     assert threads[0] is not threading.current_thread()
     assert threads[0].daemon
+
+
+def test_a_thread_without_work_ends_and_another_one_reads(monkeypatch):
+    monkeypatch.setattr(reader, '_IDLE', 0.05)
+    threads = []
+    reading = Reading(poll=lambda context: threads.append(
+        threading.current_thread()) or [])
+
+    for _ in range(2):
+        reading.read()
+        threads[-1].join(LIMIT)
+        assert not threads[-1].is_alive()
+
+    assert len(set(threads)) == 2
+
+
+def test_no_request_is_lost_while_threads_end(monkeypatch):
+    """A thread waits too long just after it was chosen for a request."""
+    class Slow(queue.SimpleQueue):
+        def put(self, item):
+            time.sleep(0.01)
+            super().put(item)
+    monkeypatch.setattr(reader, '_IDLE', 0.004)
+    monkeypatch.setattr(reader, 'queue', types.SimpleNamespace(
+        SimpleQueue=Slow, Empty=queue.Empty))
+    reading = Reading(poll=lambda context: [])
+
+    for _ in range(50):
+        assert reading.read()[0].ids == []
 
 
 def test_the_method_is_told_the_job_and_the_tick():

@@ -19,6 +19,9 @@ from distperiodic.core.ring import Arc
 
 LOG = logging.getLogger(__name__)
 
+# Seconds after which a thread without work ends.
+_IDLE = 1.0
+
 
 class CatalogueMethods:
     """Component that calls catalogue methods in the thread of its caller.
@@ -115,8 +118,9 @@ class ThreadReader:
     :class:`distperiodic.ports.CatalogueReader`.
 
     A job has at most one read in progress, so there are at most as many
-    threads as jobs with objects. The threads are daemons: a method that never
-    returns does not delay other jobs or the end of the process.
+    threads as jobs with objects. A thread without work ends after a
+    second. The threads are daemons: a method that never returns does not
+    delay other jobs or the end of the process.
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param answer: Called in the thread that has read the catalogue, with the
@@ -135,6 +139,8 @@ class ThreadReader:
         self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
             queue.SimpleQueue())
         self._lock = threading.Lock()
+        #: Number of threads without work. A thread that :meth:`read` has
+        #: chosen for a request is no longer included.
         self._idle = 0
 
     def read(self, job: Job, tick: int, ticket: int,
@@ -153,7 +159,15 @@ class ThreadReader:
 
     def _work(self) -> None:
         while True:
-            job, tick, ticket, arcs = self._requests.get()
+            try:
+                job, tick, ticket, arcs = self._requests.get(timeout=_IDLE)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                # read() has chosen every idle thread, so a request follows.
+                continue
             found: Any
             try:
                 found = self._methods.read(job, tick, arcs)
