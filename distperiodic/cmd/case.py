@@ -209,7 +209,8 @@ class Case:
         from distperiodic.operator.store_probe import StoreProbe
         if not self.settings.connection:
             raise findings.NotNow(
-                'there is no store: only the ring divides the work')
+                'the option connection selects no store: only the ring '
+                'divides the work')
         if self.settings.embedded and not os.path.exists(
                 self.settings.store_file):
             raise findings.NotNow(

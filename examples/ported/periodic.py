@@ -49,7 +49,7 @@ class PeriodicTasks(periodic_task.PeriodicTasks):
 
     @periodic_task.periodic_task(spacing=6)
     def ping_hosts(self, context):
-        hosts = [Host(f'{NETWORK}.{number}') for number in range(20)]
+        hosts = [Host(f'{NETWORK}.{number}') for number in range(60)]
         for host in self.hr.get_subset(hosts):
             host.ping()
             LOG.info('pinged: host=%s', host.id)

@@ -54,6 +54,7 @@ WORKFLOWS = {
     'patient': [{**step('a'), 'rollback': {
         'module': 'a', 'command': 'undo', 'retry': 1}}],
     'once': [step('a', delivery='at_most_once')],
+    'plain': [step('a', undone=False)],
 }
 
 
@@ -223,6 +224,21 @@ def test_a_step_whose_worker_comes_too_late_grants_nothing(board):
 
     assert list(ended.granted) == []
     assert board.end(again, board.begin(again)).done
+
+
+@pytest.mark.parametrize('error', ['ill', None])
+def test_the_end_of_a_run_whose_task_has_ended_holds_up_no_other(board, error):
+    """The first end was recorded, but its answer was lost."""
+    ids = board.client.submit_many([{'type': 'plain'}] * 2)
+    [lease] = board.take()
+    granted = board.begin(lease)
+    board.end(lease._replace(claims=lease.claims[:1]), granted, error=error)
+
+    ended = board.end(lease, granted, error=error)
+
+    assert (ended.failed if error else ended.done) == set(ids)
+    assert {board.client.get(id_).status for id_ in ids} == {
+        'failed' if error else 'succeeded'}
 
 
 def test_the_next_task_of_a_queue_is_granted_with_the_end_of_its_head(board):

@@ -443,7 +443,7 @@ def test_the_jobs_of_a_partition_are_those_that_schedulers_report(
     assert {row['why'] for row in place.tell('job', 'list')[1]} == {None}
     assert 'there are jobs of default, disks, new' in place.refuse(
         *pause, 'disk')
-    assert 'try again after their first tick' in place.refuse(*pause, 'new')
+    assert 'try again when a scheduler has' in place.refuse(*pause, 'new')
 
 
 def report(place, part, name, *, stopped=False, **state):

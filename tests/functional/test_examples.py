@@ -32,6 +32,9 @@ DISPENSER = ROOT / 'examples' / 'dispenser'
 SERVICE = ROOT / 'examples' / 'openstack_service'
 
 HOSTS = {f'192.168.10.{number}' for number in range(20)}
+# The names of the members are random. With 20 hosts, one of three members has
+# no host in one of 200 runs.
+PORTED_HOSTS = {f'192.168.10.{number}' for number in range(60)}
 NODES = {f'node-{number:02d}' for number in range(20)}
 # Nodes with their own schedule.
 OWN = {'node-18', 'node-19'}
@@ -180,7 +183,8 @@ def test_the_ported_program_divides_its_hosts(
                               BACKEND_URL=zookeeper_server.url)
 
     def divided_by(processes, after=0.0):
-        return programs.wait_divided('pinged', 6, HOSTS, processes, after)
+        return programs.wait_divided(
+            'pinged', 6, PORTED_HOSTS, processes, after)
 
     first, second = start(), start()
     two = divided_by(2)
@@ -189,7 +193,7 @@ def test_the_ported_program_divides_its_hosts(
     assert ends(first) == 0
     left = divided_by(2, after=three)
 
-    programs.assert_complete('pinged', 6, HOSTS, two, left)
+    programs.assert_complete('pinged', 6, PORTED_HOSTS, two, left)
     assert [ends(program) for program in (second, third)] == [0, 0]
 
 

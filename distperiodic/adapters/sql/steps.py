@@ -328,20 +328,21 @@ class SqlSteps:
                 goes_on = None
             rows = tx.connection.execute(tx.dialect.once(sql.lock_ending), {
                 'keys': tx.dialect.keys(keys), 'of_lease': lease}).all()
+            advanced = ports.Advanced(set(), set(), set())
+            if not rows:
+                return advanced
             tasks = {row.id: task_rows.Task(row) for row in rows}
-            ends = {}
-            for key, result in done.items():
-                if key in tasks:
-                    ends[key] = _ended_well(tasks[key], result)
-            for key, error in failed.items():
-                if key in tasks:
-                    ends[key] = _ended_badly(tasks[key], error)
-            if not ends:
-                return ports.Advanced(set(), set(), set())
-            run = _Lease(lease, rows[0].lease_made, rows[0].lease_holder)
-            advanced = self._end(tx, number, tick, ends, run, into, pause,
-                                 rows[0].now, goes_on, numbers)
-            if sum(map(len, advanced[:3])) < len(ends):
+            # A task that has ended has no current command.
+            active = {key for key in tasks if tasks[key].position.active}
+            ends = {key: _ended_well(tasks[key], result)
+                    for key, result in done.items() if key in active}
+            ends |= {key: _ended_badly(tasks[key], error)
+                     for key, error in failed.items() if key in active}
+            if ends:
+                run = _Lease(lease, rows[0].lease_made, rows[0].lease_holder)
+                advanced = self._end(tx, number, tick, ends, run, into, pause,
+                                     rows[0].now, goes_on, numbers)
+            if sum(map(len, advanced[:3])) < len(tasks):
                 # The call came too late, or it repeats an earlier call.
                 return self._ended_before(
                     tx, number, done, failed, lease, advanced.retried,
