@@ -48,7 +48,8 @@ class Ledger:
     def tell(self, what, **about):
         """Record an event. Return whether the ledger accepted it."""
         line = json.dumps({'what': what, 'pid': os.getpid(),
-                           'host': self._name, **about}) + '\n'
+                           'host': self._name, 'told': time.monotonic_ns(),
+                           **about}) + '\n'
         with self._lock:
             if self._pid != os.getpid():
                 # A forked child opens its own connection, and the parent keeps
@@ -126,6 +127,10 @@ class _Server:
 
     def _write(self, told):
         told['at'] = time.time_ns() // 1000
+        if told['what'] == 'start':
+            # The process may have been suspended before it sent the line. Then
+            # its handler began long before the line arrived.
+            told['at'] -= (time.monotonic_ns() - told['told']) // 1000
         self._book.write(json.dumps(told) + '\n')
 
 

@@ -12,6 +12,8 @@ CUTS = ('drop', 'reset')
 _LATE = 0.3
 # Seconds to wait for a message if no process sends any.
 _SILENCE = 15.0
+# Maximum seconds in which processes declare their queues again.
+_DECLARING = 10.0
 
 
 def worsen(fault, server, mode):
@@ -132,7 +134,12 @@ def send_garbage(fault):
     fault.happened = False
 
     def send():
-        queues = fault.cluster.queues().values()
+        # After a broker has lost its data, the processes need some time to
+        # declare their queues again.
+        end = time.monotonic() + _DECLARING
+        while not (queues := fault.cluster.queues().values()) and (
+                time.monotonic() < end):
+            time.sleep(0.1)
         fault.cluster.bus.send_garbage(queues)
         fault.happened = len(queues) > 0
     yield from fault.apart(send)
