@@ -48,6 +48,10 @@ def steered(tmp_path, zookeeper, request):
         if dispatcher == 'messaging':
             made.workers = [made.start('worker') for _ in range(2)]
         made.wait_complete(2, timeout=90)
+        # A tick can be complete before the last process has joined.
+        waiting.wait_until(
+            lambda: len(rows(made, 'member', 'list'))
+            == (4 if dispatcher == 'messaging' else 2), 60)
         yield made
     finally:
         made.close()
