@@ -171,10 +171,10 @@ class RunOutcomes:
     For commands, one call of ``advance`` records all outcomes of a report.
 
     A result is reported as done or failed only if the store has accepted it. A
-    result that the store has rejected is reported as lost. Usually the lease
-    of the run had ended, so another worker may run the object. A failure is
-    also rejected if the handler has already ended the run in its own
-    transaction.
+    result that the store has rejected is reported as lost: the lease of the
+    run had ended, so another worker may run the object. A failure is also
+    rejected if the handler has already ended the run in its own transaction.
+    Such a run is reported as done.
 
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from types import TracebackType
 
-from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic.core import schedule
 from distperiodic.core.member import View
@@ -365,16 +364,15 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
     :raises InvalidJob: No job has this name.
     :raises ValueError: *after* has no time zone.
     """
-    if tasks.jobs.get(job) is None:
-        # A command has a handler, but no ticks.
-        raise exceptions.InvalidJob(
-            f'{type(tasks).__name__} has no job {job!r}; its jobs are '
-            f'{", ".join(sorted(tasks.jobs)) or "none"}')
+    # Unlike handler(), this method rejects commands, which have no ticks.
+    tasks.catalogue(job)
     begin = FrozenClock() if after is None else FrozenClock(after)
     grid, spread = tasks.jobs[job].schedule, tasks.jobs[job].spread
     at = grid.after(begin.now())
     tick = schedule.datetime_of(at)
     with Cluster(tasks, start=tick - datetime.timedelta(seconds=1)) as one:
-        one.advance(1 + spread * grid.period_us(at) / schedule.SECOND)
+        one.advance(1)
+        if spread:
+            one.advance(grid.period_us(at) / schedule.SECOND)
         return [run for run in one.runs
                 if run.job == job and run.tick == tick]

@@ -165,8 +165,7 @@ def test_two_syncs_at_once_do_not_disturb_each_other(empty):
     assert results == [schema.VERSION] * 3
 
 
-def test_a_sync_waits_for_another_one_without_the_limit_of_a_statement(
-        mariadb):
+def test_the_statements_of_a_sync_have_no_limit(mariadb):
     """A migration of a large table takes longer than a statement of the
     store may take.
     """

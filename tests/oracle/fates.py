@@ -183,6 +183,15 @@ class Oracle:
                 elif due.again is not None and due.until <= claim.at:
                     self._claimed_in_time(one, due, claim)
                     self._claimed(one, due.again, following, claim)
+                    if not due.again.must:
+                        # The store rejects the old schedule by now. So the
+                        # claim is for the second due time. The following tick
+                        # may be one of the old schedule.
+                        later = (following is not None
+                                 and following.at > due.again.at)
+                        self._claimed_before_its_end(
+                            one, due.again, following if later else None,
+                            claim)
                 else:
                     self._claimed(one, due, following, claim)
             self._undue(one)
@@ -199,10 +208,14 @@ class Oracle:
         if facts.by_store(claim.at) < due.first - EARLIEST:
             self._report('early', one.pair, due, (
                 f'claimed {(due.at - claim.at) / SECOND:.3f} s before'))
-        if not due.must:
-            return
-        self._claimed_in_time(one, due, claim)
-        end = self._end(due, following)
+        if due.must:
+            self._claimed_in_time(one, due, claim)
+            self._claimed_before_its_end(one, due, following, claim)
+
+    def _claimed_before_its_end(self, one: Object, due: Due,
+                                following: Due | None,
+                                claim: checker.Claim) -> None:
+        facts, end = self._facts, self._end(due, following)
         waited = any(one.open(due.at, claim.at, but=due.tick))
         if claim.at > end + facts.bounds.slack and not waited and (
                 due.job.misfire is not Misfire.ALL):

@@ -450,7 +450,7 @@ class SqlSteps:
         return ports.Advanced(
             counted | {row.object for row in rows[State.DONE]},
             set(waiting), {row.object for row in rows[State.DEAD]}, granted,
-            set(moves.unclaimed))
+            moves.unclaimed)
 
     def _proceed(self, tx: Transaction, moves: task_rows.Moves,
                  numbers: Mapping[str, int], proceed: ports.Proceed,

@@ -214,12 +214,12 @@ class Moves:
                 and one.task in self._tasks]
 
     @property
-    def unclaimed(self) -> list[str]:
+    def unclaimed(self) -> set[str]:
         """Tasks whose next step becomes ready now and was not claimed.
 
         Call :meth:`turn_queues` first.
         """
-        return [one.task for one in self._ready.values() if not one.delayed]
+        return {one.task for one in self._ready.values() if not one.delayed}
 
     def begin(self, task: Task) -> None:
         """Record that the ready step of a task is claimed."""
