@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic.core import due as core_due
 from distperiodic.core.claim import EARLIEST
@@ -159,10 +160,11 @@ class Oracle:
         found: dict[str, tuple[int, int]] = {}
         for one in self.objects:
             required, every = found.get(one.pair[0], (0, 0))
-            for due, following in _with_following(one.dues):
+            for index, due in enumerate(one.dues):
                 end = min(self._facts.end, due.until)
                 if due.job.misfire is not Misfire.ALL:
-                    end = min(end, self._end(due, following))
+                    end = min(end, self._end(
+                        due, _following(one.dues, index, due)))
                 required += due.must and self._deadline(
                     one, due, self._facts.end) < end
                 every += 1
@@ -171,27 +173,25 @@ class Oracle:
 
     def judge(self) -> None:
         for one in self.objects:
-            for due, following in _with_following(one.dues):
-                claim = one.claims.get(due.tick)
+            for index, due in enumerate(one.dues):
+                following = _following(one.dues, index, due)
+                claim, again = one.claims.get(due.tick), due.again
                 if claim is None:
                     if due.must and not one.settled_before(due):
                         self._not_claimed(one, due, following)
-                    again = due.again
                     if again is not None and again.must and (
                             not one.passed_before(again)):
-                        self._not_claimed(one, again, following)
-                elif due.again is not None and due.until <= claim.at:
+                        self._not_claimed(
+                            one, again, _following(one.dues, index, again))
+                elif again is not None and due.until <= claim.at:
                     self._claimed_in_time(one, due, claim)
-                    self._claimed(one, due.again, following, claim)
-                    if not due.again.must:
-                        # The store rejects the old schedule by now. So the
-                        # claim is for the second due time. The following tick
-                        # may be one of the old schedule.
-                        later = (following is not None
-                                 and following.at > due.again.at)
+                    # The store rejects the old schedule by now. So the claim
+                    # is for the second due time.
+                    following = _following(one.dues, index, again)
+                    self._claimed(one, again, following, claim)
+                    if not again.must:
                         self._claimed_before_its_end(
-                            one, due.again, following if later else None,
-                            claim)
+                            one, again, following, claim)
                 else:
                     self._claimed(one, due, following, claim)
             self._undue(one)
@@ -435,16 +435,16 @@ class Oracle:
                 else f'{(instant - self._facts.begin) / SECOND:.3f}')
 
 
-def _with_following(dues: list[Due]) -> Iterator[tuple[Due, Due | None]]:
-    """Return each due tick with the next one of the same schedule.
+def _following(dues: Sequence[Due], index: int, due: Due) -> Due | None:
+    """Return the next tick of the schedule of *due* after *dues[index]*.
 
     While a change of the schedule is not known yet, ticks of both schedules
     are mixed.
     """
-    for index, due in enumerate(dues):
-        yield due, next((
-            other for other in itertools.islice(dues, index + 1, None)
-            if other.plan.schedule == due.plan.schedule), None)
+    return next((
+        one for other in itertools.islice(dues, index + 1, None)
+        for one in (other, other.again)
+        if one is not None and one.plan.schedule == due.plan.schedule), None)
 
 
 def judge(facts: Facts, claims: Mapping[checker.Key, checker.Claim],

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import ring
 from distperiodic.core import schedule
@@ -522,3 +523,65 @@ def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
     assert counted == [3]
+
+
+def test_a_slow_store_is_not_asked_twice_for_the_rows_of_one_object():
+    """Requests would become more and more if each tick of an object caused
+    some, and a tick came before they were answered.
+    """
+    desk = Desk()
+    desk.queue.slow = True
+
+    for _ in range(5):
+        desk.claimer.judge_objects(desk.job, ['a', 'a'])
+    assert len(desk.queue.asked) == 1
+    desk.queue.answer()
+
+    # The row may have changed after it was read for the first request.
+    assert desk.store.read == {'a': 2}
+    assert desk.claimer.ready('poll')
+
+
+def test_an_object_is_read_again_after_a_read_that_failed():
+    desk = Desk()
+    rows_of = desk.store.rows_of
+
+    def fail(job, objects):
+        raise exceptions.StoreUnavailable('it is away')
+    desk.store.rows_of = fail
+    desk.claimer.judge_objects(desk.job, ['a'])
+    desk.store.rows_of = rows_of
+
+    desk.claimer.judge_objects(desk.job, ['a'])
+
+    assert desk.store.read == {'a': 1}
+
+
+def test_what_two_walks_find_due_is_claimed_once():
+    desk = Desk()
+    desk.queue.slow = True
+    desk.judge(missed=1)
+    desk.judge(missed=1)
+
+    desk.queue.answer()
+    assert desk.store.claimed == [(tick(), ['a'])]
+
+    desk.judge(missed=1)
+    desk.queue.answer()
+    assert desk.store.claimed == 2 * [(tick(), ['a'])]
+
+
+def test_a_claim_without_an_answer_does_not_prevent_that_of_the_next_tick():
+    desk = Desk()
+    desk.clock.advance(54)
+    desk.claimer.attendance.refresh()
+    desk.queue.slow = True
+    desk.judge(missed=1)
+    desk.clock.advance(2)
+
+    desk.judge(missed=1)
+    # The first claim comes too late. Without rows, it is not repeated.
+    desk.store.rows_of = lambda job, objects: []
+    desk.queue.answer()
+
+    assert desk.store.claimed == [(tick(-1), ['a'])]

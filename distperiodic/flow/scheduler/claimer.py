@@ -51,6 +51,8 @@ from distperiodic.flow.scheduler import part
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.dropped import DroppedTicks
+from distperiodic.flow.scheduler.open_requests import DueTick
+from distperiodic.flow.scheduler.open_requests import OpenRequests
 
 LOG = logging.getLogger(__name__)
 
@@ -84,6 +86,10 @@ class _ClaimRequest(NamedTuple):
     #: True if the tick is the instant at which the objects were listed. Phases
     #: do not apply to such a tick.
     listing: bool = False
+
+    @property
+    def due(self) -> DueTick:
+        return self.tick, self.rule, self.schedule_since
 
 
 class _Rest(NamedTuple):
@@ -148,6 +154,7 @@ class Claimer:
             attendance=attendance, counts=self.counts)
         #: Number of store requests without an answer, by job.
         self._pending: collections.Counter[str] = collections.Counter()
+        self._open = OpenRequests(jobs)
         #: Jobs for which :meth:`ready` returned False.
         self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
@@ -298,15 +305,21 @@ class Claimer:
             after = verdict.until
             if after is None:
                 after = min(row.settled for row in rows)
+            request = _ClaimRequest(
+                job, plan, rule, tick, (), after, True,
+                self.attendance.since(job.name))
+            requested = request.due
             parts: dict[bool, list[str]] = {False: [], True: []}
             for row in rows:
-                parts[plan.spread and plan.is_listing(row, tick)].append(
-                    row.object)
+                # Two walks at the same time may read the same rows.
+                if not self._open.is_claiming(
+                        job.name, row.object, requested):
+                    parts[plan.spread and plan.is_listing(row, tick)].append(
+                        row.object)
             for listing, objects in parts.items():
                 for at in range(0, len(objects), self._piece):
-                    self._request(_ClaimRequest(
-                        job, plan, rule, tick, objects[at:at + self._piece],
-                        after, True, self.attendance.since(job.name),
+                    self._request(request._replace(
+                        objects=objects[at:at + self._piece],
                         listing=listing))
 
     # -- answers of the store
@@ -329,6 +342,8 @@ class Claimer:
             return
         lease, holder = self._new_lease(), self._holder()
         self._pending[job.name] += 1
+        if request.judged:
+            self._open.begin_claim(job.name, request.objects, request.due)
         due_at, until = _window(request)
 
         def call(store: ports.ClaimStore) -> Claimed:
@@ -343,8 +358,13 @@ class Claimer:
                 due_at=due_at, until=until,
                 listing_is_tick=job.run_immediately)
 
-        def claimed(answer: Claimed) -> None:
+        def ended() -> None:
             self._pending[job.name] -= 1
+            if request.judged:
+                self._open.end_claim(job.name, request.objects, request.due)
+
+        def claimed(answer: Claimed) -> None:
+            ended()
             if answer.over:
                 self._too_late(request, until)
             elif answer.early:
@@ -359,7 +379,7 @@ class Claimer:
                               answer)
 
         def failed() -> None:
-            self._pending[job.name] -= 1
+            ended()
             self.counts[job.name, 'claims failed'] += len(request.objects)
         self._store.submit(call, claimed, failed)
 
@@ -496,9 +516,16 @@ class Claimer:
     def judge_objects(self, job: Job, objects: Sequence[str]) -> None:
         """Read the rows of *objects*, and judge the rows without an open
         claim.
+
+        While the row of an object is being read, further requests for it are
+        combined into one.
         """
-        def received(keys: Sequence[str], rows: list[Row]) -> None:
+        def ended(keys: Sequence[str]) -> None:
             self._pending[job.name] -= 1
+            self.judge_objects(job, self._open.end_read(job.name, keys))
+
+        def received(keys: Sequence[str], rows: list[Row]) -> None:
+            ended(keys)
             waiting, _ = self._waits.get(job.name, _NOTHING_WAITS)
             free = {row.object for row in rows if row.free}
             open_keys = {row.object for row in rows} - free
@@ -507,16 +534,16 @@ class Claimer:
                     waiting.pop(key, None)
             self.judge(job, [row for row in rows if row.free])
 
-        def failed() -> None:
-            self._pending[job.name] -= 1
-        for at in range(0, len(objects), self._piece):
-            chunk = objects[at:at + self._piece]
+        unread = self._open.begin_read(job.name, objects)
+        for at in range(0, len(unread), self._piece):
+            chunk = unread[at:at + self._piece]
             self._pending[job.name] += 1
             self._store.submit(
                 functools.partial(
                     lambda store, chunk: store.rows_of(job.name, chunk),
                     chunk=chunk),
-                functools.partial(received, chunk), failed)
+                functools.partial(received, chunk),
+                functools.partial(ended, chunk))
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
         """Judge *objects* again when their runs end."""
