@@ -616,17 +616,17 @@ def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
     when the first of the objects is due for the next tick, or when the grace
     of the first object is over. If its end is None, the interval has no end.
     """
-    plan, positions = request.plan, [0]
-    if plan.spread:
-        plan = dataclasses.replace(
-            plan, schedule=schedule.Remembered(plan.schedule))
-        positions = [position_of(key) for key in request.objects]
-        if not request.listing:
-            # The phases determine the order. Hashing the positions is cheaper
-            # than computing the window of each object.
-            hashed = schedule.scattered
-            positions = [min(positions, key=hashed),
-                         max(positions, key=hashed)]
+    plan = request.plan
+    if not plan.spread:
+        return plan.window(request.tick, 0, request.listing)
+    plan = dataclasses.replace(
+        plan, schedule=schedule.Remembered(plan.schedule))
+    positions = [position_of(key) for key in request.objects]
+    if not request.listing:
+        # The phases determine the order. Hashing the positions is cheaper than
+        # computing the window of each object.
+        hashed = schedule.scattered
+        positions = [min(positions, key=hashed), max(positions, key=hashed)]
     windows = [plan.window(request.tick, position, request.listing)
                for position in positions]
     ends = [end for _, end in windows if end is not None]
