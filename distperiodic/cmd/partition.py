@@ -45,7 +45,7 @@ class PartitionList(display.Table, lister.Lister):
             self.sentence = ('No partition has options, and none has used '
                              'mode = standby.')
         return (('Partition', 'Mode', 'Active', 'Since', 'Heartbeat',
-                 'Standby', 'Take-overs'),
+                 'Standby', 'Activations'),
                 [_row(topic, settings, found.get(topic), people)
                  for topic in sorted({*found, *settings.partitions})])
 
