@@ -8,6 +8,8 @@ from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.schedule import SECOND
+from distperiodic.operator.task_pools import PoolQueries
+from tests import dispensed
 from tests.conformance.test_step_store import Board
 
 HOUR = 3600
@@ -175,3 +177,19 @@ def test_a_step_started_when_the_clock_for_ticks_says_so(host, tmp_path):
     board.close()
 
     assert (running, ended) == (created, created)
+
+
+def test_a_bucket_ends_when_the_clock_for_ticks_says_so(host, tmp_path):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    schema.sync(url)
+    dispenser = dispensed.dispenser(url, 'nodes', bucket_timeout=60)
+    dispenser.recreate_task_pool({'a': 1, 'b': 2})
+    host.wall += HOUR
+    dispenser.assign_tasks(1, 'ann')
+
+    queries = PoolQueries(url, namespace='distperiodic')
+    [bucket] = queries.buckets('nodes')
+    queries.close()
+    dispenser.close()
+
+    assert bucket.until == round((host.wall + 60) * SECOND)
