@@ -583,3 +583,11 @@ class Lifecycle(ServiceBase):
         except cfg.NoSuchOptError:
             total = 60
         return max(0.5, total - CLOSING) if total else 3600.0
+
+    def _share(self, share: float, closed_by: float) -> float:
+        """Return the number of seconds for one step of closing.
+
+        The result is a share of the time that is left until *closed_by*.
+        """
+        return min(CLOSING, max(
+            0.3, share * (closed_by - self._clock.monotonic())))

@@ -677,9 +677,10 @@ class SchedulerService(lifecycle.Lifecycle):
         self._executor.cancel()
         self._handlers.stop_threads()
         self._inbox.put(events.Stopped())
+        closed_by = end + lifecycle.CLOSING
         if self._bus is not None:
-            self._bus.close(timeout=lifecycle.CLOSING)
-        self._ended.wait(1.0)
+            self._bus.close(timeout=self._share(0.7, closed_by))
+        self._ended.wait(self._share(1.0, closed_by))
         self._ended.set()
         self._handlers.close_processes()
         if self._slot is not None:

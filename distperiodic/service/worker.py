@@ -374,19 +374,11 @@ class WorkerService(lifecycle.Lifecycle):
         self._leave(self._share(1.0, leave_by))
         self._drained.set()
         self._inbox.put(events.Woken())
-        self._ended.wait(1.0)
+        self._ended.wait(self._share(1.0, leave_by))
         self._handlers.close_processes()
         if self._slot is not None:
             self._slot.leave()
         LOG.info('worker stopped: member=%s', self._member_id)
-
-    def _share(self, share: float, leave_by: float) -> float:
-        """Return the number of seconds for one step of closing.
-
-        The result is a share of the time that is left until *leave_by*.
-        """
-        return min(lifecycle.CLOSING, max(
-            0.3, share * (leave_by - self._clock.monotonic())))
 
     def _flush(self, end: float) -> None:
         """Record and report all results; stop at *end*."""
