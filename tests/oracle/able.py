@@ -17,6 +17,8 @@ is in force. The owner must also be able to read the catalogue. The bounds
 count from the end of the last interval in which the member was not able.
 """
 
+import functools
+
 from tests.oracle.due import Owners
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Facts
@@ -35,7 +37,8 @@ class Able:
         self._any: dict[str, list[Span]] = {}
         self._reading: dict[str, list[Span]] = {}
         self._jobs = {one.name: one.jobs for one in facts.schedulers}
-        self._aware = {one.name: one.aware for one in facts.schedulers}
+        self._aware = {one.name: functools.cache(one.aware)
+                       for one in facts.schedulers}
         for one in facts.schedulers:
             if one.entered is None:
                 continue

@@ -89,7 +89,11 @@ class Cluster:
         self.operator = self.stores.operator
         self.line = wires.Line(
             lost=0.03 if 'answer lost' in noise else 0.0,
-            slow=0.03 if 'store slow' in noise else 0.0)
+            slow=0.03 if 'store slow' in noise else 0.0,
+            # If pages are small, there are many calls, and each returns few
+            # rows. With a longer delay, the calls alone would take longer than
+            # the time within which an object must be claimed.
+            delay=0.002 if setup.page <= setup.objects else 0.004)
         self.broker = wires.Broker(
             self.world, lost=0.1 if 'message lost' in noise else 0.0,
             doubled=0.1 if 'message doubled' in noise else 0.0,
@@ -325,10 +329,10 @@ class Cluster:
     def facts(self):
         """Return the input of the oracle."""
         setup = self.setup
-        prompt = 1.0 + setup.lag
+        prompt = 1.0
         if 'store clock step' in setup.faults:
             prompt += 2 * self.most_step
-        late = prompt + setup.late_after * (1 + setup.schedulers)
+        late = prompt + setup.lag + setup.late_after * (1 + setup.schedulers)
         if setup.page <= setup.objects:
             late += setup.rest
         schedulers = [process.facts()
@@ -343,7 +347,8 @@ class Cluster:
         return Facts(
             self.world.begin, self.world.now,
             Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, late, sweeps, prompt + setup.sweep + 2.0))),
+                prompt, late, sweeps,
+                prompt + setup.lag + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)

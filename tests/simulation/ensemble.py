@@ -169,9 +169,12 @@ class Ensemble:
             return
         entries = tuple(
             one.entry for one in self._entries[group].values())
-        process.later(
-            0.002 + self.lag * self.world.random.random(), self._seen,
-            process, group, self._version, entries, stream='membership')
+        delay = 0.002 + self.lag * self.world.random.random()
+        if group == process.group == SCHEDULERS:
+            now = self.world.now
+            process.seen.append((now, now + int(delay * SECOND)))
+        process.later(delay, self._seen, process, group, self._version,
+                      entries, stream='membership')
 
     def _seen(self, process, group, version, entries):
         if process.cut is not None:

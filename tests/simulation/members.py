@@ -284,7 +284,7 @@ class Scheduler(_Member):
             unaware.append(Span(self.cut, FOREVER, 'cut'))
         return SchedulerFacts(
             self.name, self.identity, self.jobs, self.entered, self.left,
-            unable, self.reader.unread, unaware)
+            unable, self.reader.unread, unaware, self.seen)
 
     def _viewed(self, view):
         if view.group != self.group:

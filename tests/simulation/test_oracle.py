@@ -92,3 +92,42 @@ def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
 
     assert [finding.kind for finding in oracle.findings
             if 'tick 24.000' in finding.text] == found
+
+
+def facts_of(readings, seen=()):
+    """Return facts of one member, which owns the object from 10 s on."""
+    job = draws.job_of('parts', schedule.Every(8))
+    return Facts(
+        0, at(60), Bounds(at(1), at(5), at(1), at(2)),
+        schedulers=[Scheduler('a~1', 'a', {'parts': job}, entered=0,
+                              seen=[*seen])],
+        rings=[(0, ()), (at(10), (Entry('a~1', 'a', 40),))],
+        in_force={'parts': [(-FOREVER, job)]},
+        listings={PAIR: [Listed(-FOREVER, True)]},
+        readings={'parts': [
+            Reading(at(read), 'a', at(instant), frozenset({PAIR[1]}))
+            for read, instant in readings]})
+
+
+def required(facts):
+    """Return the ticks that must be decided, in seconds."""
+    [one] = fates.judge(facts, {}, []).objects
+    return [due.tick // SECOND for due in one.dues if due.must]
+
+
+def test_an_object_counts_from_its_first_reading_even_if_it_was_always_there():
+    assert required(facts_of([(16.5, 16.4), (24, 24)])) == [24, 32, 40, 48, 56]
+
+
+def test_the_owner_must_have_read_the_catalogue_for_a_tick_that_it_missed():
+    assert required(facts_of([(26, 25.5)])) == [16, 24, 32, 40, 48, 56]
+
+
+def test_who_does_not_know_yet_that_it_is_the_owner_records_nothing():
+    """It sees the ring of 10 s at 21 s, so it cannot use its reading of
+    18.5 s for the tick of 16 s.
+    """
+    readings = [(18.5, 16), (23, 22.5)]
+
+    assert required(facts_of(readings))[0] == 16
+    assert required(facts_of(readings, [(at(10), at(21))]))[0] == 24

@@ -23,11 +23,14 @@ class Line:
 
     :param lost: share of the answers that are lost.
     :param slow: share of the calls that take up to a second.
+    :param delay: range of the one-way delay of the other calls and answers,
+        in seconds.
     """
 
     away: bool = False
     lost: float = 0.0
     slow: float = 0.0
+    delay: float = 0.004
     #: Intervals in which the store was unreachable.
     outages: list = dataclasses.field(default_factory=list)
     _since: int = 0
@@ -87,7 +90,7 @@ class StoreQueue:
         random, slow = self._random, self._line.slow
         if slow and random() < slow:
             return int(random() * SECOND)
-        return int((0.0005 + 0.004 * random()) * SECOND)
+        return int((0.0005 + self._line.delay * random()) * SECOND)
 
     def _send(self):
         # From here on the call is in transit, and continues even if the

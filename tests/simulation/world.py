@@ -131,6 +131,9 @@ class Process:
         #: Earlier intervals in which the process could not reach the
         #: coordination service.
         self.cuts = []
+        #: Changes of the ring, each with the time at which this process sees
+        #: it.
+        self.seen = []
         #: Whether the process cannot reach the store.
         self.cut_from_store = False
         #: Whether the process is being stopped.
