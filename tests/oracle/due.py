@@ -114,7 +114,8 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             may_begin = max(begin - slack, since - EARLIEST)
             may_end = min(stays + slack, until + EARLIEST)
             listed = known = max(came, facts.started)
-            if pair[0] in facts.readings:
+            if (change.rule is not None or came > facts.begin
+                    or pair[0] in facts.readings):
                 listed, known = _listed(facts, owners, pair, listed, turned)
             if came > facts.begin:
                 # The object counts from the instant for which it was read,
