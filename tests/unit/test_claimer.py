@@ -525,7 +525,7 @@ def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
     assert counted == [3]
 
 
-def test_a_slow_store_is_not_asked_twice_for_the_rows_of_one_object():
+def test_reads_of_one_object_are_combined_while_the_store_is_slow():
     """Requests would become more and more if each tick of an object caused
     some, and a tick came before they were answered.
     """
