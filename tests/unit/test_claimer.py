@@ -277,6 +277,22 @@ def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
     assert desk.store.skipped == by
 
 
+@pytest.mark.parametrize('served, by', [
+    # The last run succeeded before all, or some, of the ticks that are given
+    # up.
+    (tick(110) + 1, [(tick(100), SkippedBy.LOST, 10)]),
+    (tick(103), [(tick(103), SkippedBy.OVERLAP, 7),
+                 (tick(100), SkippedBy.LOST, 3)])])
+def test_what_nobody_claimed_for_longer_than_misfire_all_makes_up_is_lost(
+        served, by):
+    desk = Desk(status={'attended': tick(150)}, misfire='all')
+
+    desk.claimer.judge(desk.job, [
+        Row('a', 0, tick(110), tick(120), served=served)])
+
+    assert desk.store.skipped == by
+
+
 def test_an_object_that_would_have_waited_and_never_ran_loses_its_ticks():
     desk = Desk(status={'attended': tick(9)}, overlap='wait')
 

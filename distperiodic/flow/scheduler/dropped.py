@@ -254,11 +254,11 @@ class DroppedTicks:
 
         It considers the ticks up to *until*. A tick is lost if schedulers
         served the job when the tick was due, and for long enough afterwards to
-        claim the tick. With ``overlap='wait'``, the object must also have been
-        idle when the tick was due. With ``misfire='all'``, no tick is lost.
+        claim the tick. If ticks wait for earlier runs of their object, the
+        object must also have been idle when the tick was due.
         """
         attended = self._attendance.attended(job.name)
-        if attended is None or job.misfire is Misfire.ALL:
+        if attended is None:
             return lambda row: None
         promised = (self._clock.now() - self._promise
                     - self._attendance.gap_us(job.name))
@@ -284,7 +284,8 @@ class DroppedTicks:
                 return found
             return (_Lost(after, found.last, SkippedBy.OVERLAP)
                     if after < found.last else None)
-        return lost_while_idle if job.overlap is Overlap.WAIT else lost
+        waits = job.overlap is Overlap.WAIT or job.misfire is Misfire.ALL
+        return lost_while_idle if waits else lost
 
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span,
