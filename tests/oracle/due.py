@@ -52,6 +52,9 @@ class Due(NamedTuple):
     #: End of the interval in which the tick is due: the next change of the
     #: object's schedule or listing.
     until: int
+    #: Time until which the schedule of the tick may still hold, because no
+    #: member has recorded the change yet.
+    may_until: int
     #: True if the tick must be decided. False if it may run, but need not be
     #: decided.
     must: bool
@@ -219,8 +222,8 @@ def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
                     # tick itself.
                     and (not piece.plan.spread
                          or facts.comes(tick) >= piece.listed))
-            one = Due(tick, at, instant, piece.must.end, must, piece.plan,
-                      piece.job, piece.known, instant, piece.since)
+            one = Due(tick, at, instant, piece.must.end, piece.may.end, must,
+                      piece.plan, piece.job, piece.known, instant, piece.since)
             known = found.get(tick)
             if known is None:
                 found[tick] = one

@@ -185,13 +185,16 @@ class Oracle:
                             one, again, _following(one.dues, index, again))
                 elif again is not None and due.until <= claim.at:
                     self._claimed_in_time(one, due, claim)
-                    # The store rejects the old schedule by now. So the claim
-                    # is for the second due time.
-                    following = _following(one.dues, index, again)
-                    self._claimed(one, again, following, claim)
+                    later = _following(one.dues, index, again)
+                    self._claimed(one, again, later, claim)
                     if not again.must:
+                        ends = [self._end(again, later)]
+                        # While the old schedule may still hold, the claim may
+                        # be for the first due time.
+                        if claim.at < due.may_until:
+                            ends.append(self._end(due, following))
                         self._claimed_before_its_end(
-                            one, again, following, claim)
+                            one, again, max(ends), claim)
                 else:
                     self._claimed(one, due, following, claim)
             self._undue(one)
@@ -210,12 +213,12 @@ class Oracle:
                 f'claimed {(due.at - claim.at) / SECOND:.3f} s before'))
         if due.must:
             self._claimed_in_time(one, due, claim)
-            self._claimed_before_its_end(one, due, following, claim)
+            self._claimed_before_its_end(
+                one, due, self._end(due, following), claim)
 
-    def _claimed_before_its_end(self, one: Object, due: Due,
-                                following: Due | None,
+    def _claimed_before_its_end(self, one: Object, due: Due, end: int,
                                 claim: checker.Claim) -> None:
-        facts, end = self._facts, self._end(due, following)
+        facts = self._facts
         waited = any(one.open(due.at, claim.at, but=due.tick))
         if claim.at > end + facts.bounds.slack and not waited and (
                 due.job.misfire is not Misfire.ALL):

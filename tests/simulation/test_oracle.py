@@ -18,6 +18,7 @@ from tests.oracle.facts import Facts
 from tests.oracle.facts import Listed
 from tests.oracle.facts import Reading
 from tests.oracle.facts import Scheduler
+from tests.oracle.facts import Span
 from tests.simulation import draws
 
 PAIR = 'parts', 'parts-new'
@@ -131,3 +132,23 @@ def test_who_does_not_know_yet_that_it_is_the_owner_records_nothing():
 
     assert required(facts_of(readings))[0] == 16
     assert required(facts_of(readings, [(at(10), at(21))]))[0] == 24
+
+
+@pytest.mark.parametrize(('read', 'found'), [
+    (46, []), (36, ['outdated'])], ids=['old schedule', 'new schedule'])
+def test_an_own_schedule_holds_until_its_change_is_read(read, found):
+    """The object's schedule changes from 16 s to 8 s at 33 s. At 45 s the tick
+    of 32 s is the newest one of the old schedule, but not of the new one.
+    """
+    facts = facts_of([(16, 16), (read, read - 0.5)])
+    [member] = facts.schedulers
+    member.unable.append(Span(at(38), at(44)))
+    facts.listings[PAIR] = [
+        Listed(-FOREVER, True, schedule.Every(16)),
+        Listed(at(33), True, schedule.Every(8))]
+    claim = checker.Claim(*PAIR, at(32), at(45))
+
+    oracle = fates.judge(facts, {(*PAIR, at(32)): claim}, [])
+
+    assert [finding.kind for finding in oracle.findings
+            if 'tick 32.000' in finding.text] == found
