@@ -258,6 +258,16 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
         (tick(3), SkippedBy.MISFIRE, 3), (tick(1), SkippedBy.LOST, 2)]
 
 
+def given_up(settled, served, **options):
+    """Return the skips of an object with the watermark *settled*, whose last
+    run succeeded at *served*.
+    """
+    desk = Desk(status={'attended': tick(150)}, **options)
+    desk.claimer.judge(desk.job, [
+        Row('a', 0, settled, tick(120), served=served)])
+    return desk.store.skipped
+
+
 @pytest.mark.parametrize('served, by', [
     # The last run succeeded before all, some or none of the ticks.
     (tick(4) + 1, [(tick(1), SkippedBy.LOST, 3)]),
@@ -269,12 +279,7 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
     (None, [(tick(1), SkippedBy.MISFIRE, 3)])])
 def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
         served, by):
-    desk = Desk(status={'attended': tick(9)}, overlap='wait')
-
-    desk.claimer.judge(desk.job, [
-        Row('a', 0, tick(4), tick(9), served=served)])
-
-    assert desk.store.skipped == by
+    assert given_up(tick(4), served, overlap='wait') == by
 
 
 @pytest.mark.parametrize('served, by', [
@@ -285,12 +290,7 @@ def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
                  (tick(100), SkippedBy.LOST, 3)])])
 def test_what_nobody_claimed_for_longer_than_misfire_all_makes_up_is_lost(
         served, by):
-    desk = Desk(status={'attended': tick(150)}, misfire='all')
-
-    desk.claimer.judge(desk.job, [
-        Row('a', 0, tick(110), tick(120), served=served)])
-
-    assert desk.store.skipped == by
+    assert given_up(tick(110), served, misfire='all') == by
 
 
 def test_an_object_that_would_have_waited_and_never_ran_loses_its_ticks():
