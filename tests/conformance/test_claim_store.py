@@ -2435,6 +2435,24 @@ def test_leases_taken_over_are_told_again_to_who_asks_again(
                        seconds=LONG) == {lease.id for lease in again}
 
 
+def test_a_repeated_take_over_overwrites_no_lease_of_the_first_one(
+        store, job, tick):
+    """Some leases of the first call have ended before the second one."""
+    take(store, job, tick, 'a', seconds=-2.0)
+    take(store, job, tick, 'b', seconds=-1.0)
+    into = name()
+    first, second = overdue(store, job, into=into)
+    store.start(job, tick, ['a'], lease=first.id, into=name(), holder=OTHER,
+                seconds=LONG)
+    take(store, job, tick, 'c', seconds=OVER)
+
+    again = overdue(store, job, into=into)
+
+    assert len({lease.id for lease in again}) == 2
+    assert sorted(objects_of(claim for lease in again
+                             for claim in lease.claims)) == ['b', 'c']
+
+
 def count(store, *jobs):
     """Return the number of runs of each job. The store omits jobs without
     runs.

@@ -183,7 +183,8 @@ class Oracle:
                             not one.passed_before(again)):
                         self._not_claimed(
                             one, again, _following(one.dues, index, again))
-                elif again is not None and due.until <= claim.at:
+                elif again is not None and self._is_for_second(
+                        due, again, claim):
                     self._claimed_in_time(one, due, claim)
                     later = _following(one.dues, index, again)
                     self._claimed(one, again, later, claim)
@@ -203,6 +204,17 @@ class Oracle:
                 self._miscounted(one, skip)
 
     # -- claimed
+
+    def _is_for_second(self, due: Due, again: Due,
+                       claim: checker.Claim) -> bool:
+        """Return whether *claim* must be judged by the second due time.
+
+        While the old schedule may still hold, this is so only if the object
+        was due for the second time already.
+        """
+        return due.until <= claim.at and (
+            due.may_until <= claim.at
+            or self._facts.by_store(claim.at) >= again.first - EARLIEST)
 
     def _claimed(self, one: Object, due: Due,
                  following: Due | None, claim: checker.Claim) -> None:
