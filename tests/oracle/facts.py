@@ -88,15 +88,15 @@ class Scheduler:
     #: Intervals in which the process could not detect that members joined or
     #: left.
     unaware: list[Span] = dataclasses.field(default_factory=list)
-    #: Changes of the ring, each with the time at which the process saw it. If
-    #: a change is missing, the process saw it at once.
-    seen: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    #: Times of changes of the ring, each with the time at which the process
+    #: saw the change. None means that it was able to see each change at once.
+    seen: list[tuple[int, int]] | None = None
 
     def aware(self, change: int) -> int:
         """Return when the process was able to know a change of the ring."""
         # Who has seen a later change knows the earlier ones, too.
-        seen = min((seen for at, seen in self.seen if at >= change),
-                   default=change)
+        seen = change if self.seen is None else min(
+            (seen for at, seen in self.seen if at >= change), default=FOREVER)
         return max((span.end for span in self.unaware
                     if span.begin <= change < span.end), default=seen)
 

@@ -329,7 +329,7 @@ class Cluster:
     def facts(self):
         """Return the input of the oracle."""
         setup = self.setup
-        prompt = 1.0
+        prompt = 1.05
         if 'store clock step' in setup.faults:
             prompt += 2 * self.most_step
         late = prompt + setup.lag + setup.late_after * (1 + setup.schedulers)

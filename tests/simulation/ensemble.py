@@ -169,23 +169,22 @@ class Ensemble:
             return
         entries = tuple(
             one.entry for one in self._entries[group].values())
-        delay = 0.002 + self.lag * self.world.random.random()
-        if group == process.group == SCHEDULERS:
-            now = self.world.now
-            process.seen.append((now, now + int(delay * SECOND)))
-        process.later(delay, self._seen, process, group, self._version,
-                      entries, stream='membership')
+        process.later(
+            0.002 + self.lag * self.world.random.random(), self._seen,
+            process, group, self._version, entries, self.world.now,
+            stream='membership')
 
-    def _seen(self, process, group, version, entries):
+    def _seen(self, process, group, version, entries, since):
         if process.cut is not None:
             process.later(0.3, self._seen, process, group, version, entries,
-                          stream='membership')
+                          since, stream='membership')
             return
         known = process.views.get(group)
         if known is not None and known.version > version:
             return
         me = process.member
         if group == process.group:
+            process.seen.append((since, self.world.now))
             process.stands(any(one.same_process(me) for one in map(
                 parse_entry, entries)))
         members, _ = resolve_entries(entries, me)

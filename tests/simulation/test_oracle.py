@@ -95,13 +95,13 @@ def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
             if 'tick 24.000' in finding.text] == found
 
 
-def facts_of(readings, seen=()):
+def facts_of(readings, seen=None):
     """Return facts of one member, which owns the object from 10 s on."""
     job = draws.job_of('parts', schedule.Every(8))
     return Facts(
         0, at(60), Bounds(at(1), at(5), at(1), at(2)),
         schedulers=[Scheduler('a~1', 'a', {'parts': job}, entered=0,
-                              seen=[*seen])],
+                              seen=seen)],
         rings=[(0, ()), (at(10), (Entry('a~1', 'a', 40),))],
         in_force={'parts': [(-FOREVER, job)]},
         listings={PAIR: [Listed(-FOREVER, True)]},

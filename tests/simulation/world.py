@@ -131,8 +131,8 @@ class Process:
         #: Earlier intervals in which the process could not reach the
         #: coordination service.
         self.cuts = []
-        #: Changes of the ring, each with the time at which this process sees
-        #: it.
+        #: Times of changes of its group, each with the time at which this
+        #: process saw the change.
         self.seen = []
         #: Whether the process cannot reach the store.
         self.cut_from_store = False
