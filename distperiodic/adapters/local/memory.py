@@ -511,8 +511,8 @@ class MemoryClaimStore:
             _claim_of(key, row) for key, row in lease_row.rows.items()],
             State.RUNNING)
                  for name in names if (lease_row := self._leases.get(name))]
-        # An earlier call may have used any of the names, and some of its leases
-        # may have ended since.
+        # An earlier call may have used any of the names, and some of its
+        # leases may have ended since.
         free = [name for name in names if name not in self._leases]
         for name, lease_row in zip(free, due, strict=False):
             target = LeaseRow(name, lease_row.job, lease_row.tick, holder,
