@@ -329,10 +329,10 @@ class Cluster:
     def facts(self):
         """Return the input of the oracle."""
         setup = self.setup
-        prompt = 1.05
+        least = 1.0
         if 'store clock step' in setup.faults:
-            prompt += 2 * self.most_step
-        late = prompt + setup.lag + setup.late_after * (1 + setup.schedulers)
+            least += 2 * self.most_step
+        late = least + setup.lag + setup.late_after * (1 + setup.schedulers)
         if setup.page <= setup.objects:
             late += setup.rest
         schedulers = [process.facts()
@@ -347,8 +347,8 @@ class Cluster:
         return Facts(
             self.world.begin, self.world.now,
             Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, late, sweeps,
-                prompt + setup.lag + setup.sweep + 2.0))),
+                least + 0.05, late, sweeps,
+                least + setup.lag + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)

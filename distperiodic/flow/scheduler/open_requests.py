@@ -4,8 +4,8 @@
 If the store needs longer than the time between two ticks of an object, each
 tick of the object causes a request that comes too late, and that the claimer
 must repeat. Without a limit, the requests for the object would become more and
-more, and a store that was slow for a moment would stay slow. So the claimer
-combines requests for the same object.
+more, and claims would still be late when the store is fast again. So the
+claimer combines requests for the same object.
 """
 
 from collections.abc import Iterable

@@ -11,7 +11,6 @@ from distperiodic.core.control_message import ControlReply
 REPLY = ControlReply('1', 'main', 'one', 'one~1', True, 'drained')
 
 
-
 def test_close_sends_what_waits():
     sent = []
     outbox = ReplyOutbox(lambda reply, word: sent.append(word))
