@@ -165,6 +165,31 @@ def test_two_syncs_at_once_do_not_disturb_each_other(empty):
     assert results == [schema.VERSION] * 3
 
 
+@pytest.mark.parametrize('empty', ['mariadb'], indirect=True)
+def test_a_sync_goes_on_where_another_node_has_advanced(empty):
+    """A lock of one node of a cluster has no effect on another node, so the
+    version may change between two statements of a sync.
+    """
+    *_, before, newest = sorted(
+        one.revision for one in _revisions(empty).walk_revisions())
+    _at_version(empty, before)
+    advanced = []
+
+    def advance(connection, cursor, statement, *_):
+        if statement.startswith(
+                f'UPDATE {schema.VERSION_TABLE}') and not advanced:
+            advanced.append(newest)
+            set_version(empty, newest)
+    sa.event.listen(sa.Engine, 'before_cursor_execute', advance)
+    try:
+        assert schema.sync(empty) == (newest, newest)
+    finally:
+        sa.event.remove(sa.Engine, 'before_cursor_execute', advance)
+
+    assert advanced == [newest]
+    schema.check(empty)
+
+
 def test_the_statements_of_a_sync_have_no_limit(mariadb):
     """A migration of a large table takes longer than a statement of the
     store may take.
@@ -194,15 +219,21 @@ def test_a_sync_that_waits_too_long_for_another_one_names_it(
 
 
 def test_the_version_is_that_of_the_last_migration(sqlite_url):
-    engine = database.make_engine(sqlite_url)
-    with engine.connect() as connection:
-        found = script.ScriptDirectory.from_config(
-            schema.configuration(connection))
-    engine.dispose()
+    found = _revisions(sqlite_url)
 
     assert found.get_heads() == [schema.VERSION]
     revisions = [one.revision for one in found.walk_revisions()]
     assert revisions == sorted(revisions, reverse=True)
+
+
+def _revisions(url):
+    """Return the directory of all migrations."""
+    engine = database.make_engine(url)
+    with engine.connect() as connection:
+        found = script.ScriptDirectory.from_config(
+            schema.configuration(connection))
+    engine.dispose()
+    return found
 
 
 def _at_version(url, version):

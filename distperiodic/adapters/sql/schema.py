@@ -47,7 +47,7 @@ _LOCK_WAIT = 600
 # taking: the table, the column or the index already exists, or the column or
 # the index to drop does not exist, or the table is being altered.
 _STEP_DONE = frozenset({1050, 1060, 1061, 1091, 1684})
-# Number of attempts while another process creates the tables, and seconds
+# Number of attempts while another process upgrades the tables, and seconds
 # between two attempts.
 _ATTEMPTS, _PAUSE = 20, 0.5
 
@@ -155,18 +155,16 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                 try:
                     command.upgrade(configuration(connection), 'head')
                 except util.CommandError as exc:
-                    if before is None:
-                        # The tables had no version before the upgrade, so a
-                        # process that uses another node of the cluster is
-                        # creating them.
+                    shown = redaction.redact(connection_url)
+                    if _version_of(connection) != before:
+                        # A process that uses another node of the cluster has
+                        # changed the version since it was read.
                         raise _HalfMade(
-                            'another process is creating the tables in '
-                            f'database {redaction.redact(connection_url)}; '
-                            'when it has ended, run again: '
+                            'another process is upgrading the tables in '
+                            f'database {shown}; when it has ended, run again: '
                             'distperiodic db sync') from exc
                     raise exceptions.SchemaError(
-                        f'the tables in database '
-                        f'{redaction.redact(connection_url)} have version '
+                        f'the tables in database {shown} have version '
                         f'{before}, which this release cannot upgrade to '
                         f'{VERSION}; check that it is a database of '
                         'distperiodic, or first upgrade to an intermediate '
@@ -177,7 +175,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
             return _transaction(connection_url, work)
         except (_HalfMade, exceptions.StoreUnavailable) as exc:
             # GET_LOCK acquires a lock of one node only, so a process that uses
-            # another node of a Galera cluster may be creating the same tables.
+            # another node of a Galera cluster may be taking the same steps.
             if attempt == _ATTEMPTS or not (
                     isinstance(exc, _HalfMade) or _step_done(exc.__cause__)):
                 raise
@@ -281,7 +279,7 @@ def _newer(shown: str, found: str) -> exceptions.SchemaError:
 
 
 class _HalfMade(exceptions.SchemaError):
-    """The tables have no version; another process may be creating them."""
+    """Another process may be creating or upgrading the tables."""
 
 
 def _check_empty(connection: sa.Connection, shown: str) -> None:
