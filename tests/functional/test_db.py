@@ -190,6 +190,29 @@ def test_a_sync_goes_on_where_another_node_has_advanced(empty):
     schema.check(empty)
 
 
+@pytest.mark.parametrize('empty', ['mariadb'], indirect=True)
+def test_a_sync_that_another_node_aborts_is_repeated(empty):
+    """A node of Galera aborts statements that read a table while another node
+    alters it.
+    """
+    _at_version(empty, '0009')
+    aborted = []
+
+    def abort(connection, cursor, statement, *_):
+        if statement.startswith('SHOW CREATE TABLE') and not aborted:
+            aborted.append(statement)
+            raise connection.dialect.loaded_dbapi.OperationalError(
+                1213, 'Deadlock found when trying to get lock; try '
+                'restarting transaction')
+    sa.event.listen(sa.Engine, 'before_cursor_execute', abort)
+    try:
+        assert schema.sync(empty) == ('0009', schema.VERSION)
+    finally:
+        sa.event.remove(sa.Engine, 'before_cursor_execute', abort)
+
+    assert aborted
+
+
 def test_the_statements_of_a_sync_have_no_limit(mariadb):
     """A migration of a large table takes longer than a statement of the
     store may take.

@@ -45,8 +45,10 @@ _LOCK_WAIT = 600
 
 # MySQL's error codes for a step that another process has completed, or is just
 # taking: the table, the column or the index already exists, or the column or
-# the index to drop does not exist, or the table is being altered.
-_STEP_DONE = frozenset({1050, 1060, 1061, 1091, 1684})
+# the index to drop does not exist, or the table is being altered, or a
+# statement that reads the catalogue was aborted. (oslo.db does not convert the
+# errors of SQLAlchemy's own statements, so it does not repeat them.)
+_STEP_DONE = frozenset({1050, 1060, 1061, 1091, 1213, 1684})
 # Number of attempts while another process upgrades the tables, and seconds
 # between two attempts.
 _ATTEMPTS, _PAUSE = 20, 0.5
