@@ -11,10 +11,12 @@ from array import array
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.core import audit
 from distperiodic.core import due
@@ -37,6 +39,9 @@ _FAILED = 3
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
+# Number of rows that MySQL joins into one text. With the longest object ids,
+# the text has 4 MB; the default of MariaDB's max_allowed_packet is 16 MB.
+_JOINED = 4_000
 # SQL expression for the slice of the ring that contains a position, and the
 # number of slices per fetch. The ring has 64 slices.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
@@ -284,13 +289,16 @@ class StoreQueries:
                         .where(*listed).group_by(_SLICE)
                         .execution_options(yield_per=_SLICES)):
                     missing.difference_update(some)
+            elif connection.dialect.name == 'mysql':
+                for _, some in _joined(connection, _claim.c.object, *listed):
+                    missing.difference_update(some)
             else:
                 for rows in connection.execute(
                         sa.select(_claim.c.object).where(*listed)
                         .execution_options(yield_per=_ROWS)).partitions():
                     missing.difference_update(map(_FIRST, rows))
             return missing
-        return self.group.read(work)
+        return self.group.read_snapshot(work)
 
 
 def _failures_of(connection: sa.Connection, number: int, key: str, limit: int,
@@ -372,6 +380,10 @@ def _placed(connection: sa.Connection, number: int,
                 sa.select(*alike, sa.func.array_agg(_claim.c.position))
                 .where(*listed).group_by(*alike)):
             found[tuple(key)] = array('q', positions)
+    elif connection.dialect.name == 'mysql':
+        for group, texts in _joined(
+                connection, _claim.c.position, *listed, group_by=alike):
+            found.setdefault(group, array('q')).extend(map(int, texts))
     else:
         for position, *key in connection.execute(
                 sa.select(_claim.c.position, *alike).where(*listed)
@@ -382,3 +394,44 @@ def _placed(connection: sa.Connection, number: int,
             places.append(position)
     return [(due.Row('', places[0], settled, since, '', bool(free)), places)
             for (settled, since, free), places in found.items()]
+
+
+def _joined(connection: sa.Connection, column: sa.Column[Any],
+            *which: sa.ColumnElement[bool],
+            group_by: Sequence[sa.ColumnElement[Any]] = ()
+            ) -> Iterator[tuple[tuple[Any, ...], list[str]]]:
+    """Yield groups of claims, with the values of *column* as text, on MySQL.
+
+    A group may be yielded in several parts. The driver is written in Python:
+    to read a row, it takes several times as long as the server takes to add a
+    value to a text.
+
+    :raises ConfigError: the server limits texts to fewer bytes.
+    """
+    connection.execute(sa.text(
+        'SET SESSION group_concat_max_len = @@max_allowed_packet'))
+    page = (sa.select(_claim.c.object, column.label('value'), *group_by)
+            .where(*which, _claim.c.object > sa.bindparam('after'))
+            .order_by(_claim.c.object).limit(_JOINED).subquery())
+    groups = list(page.c)[2:]
+    query = sa.select(
+        sa.func.count().label('number'),
+        sa.func.max(page.c.object).label('last'),
+        sa.func.sum(sa.func.octet_length(page.c.value)).label('octets'),
+        # No object id contains NUL.
+        sa.cast(sa.func.aggregate_strings(page.c.value, '\0'),
+                sa.LargeBinary).label('text'), *groups).group_by(*groups)
+    last, number = '', _JOINED
+    while number == _JOINED:
+        number = 0
+        for row in connection.execute(query, {'after': last}):
+            if row.text is None:
+                break
+            if len(row.text) != row.octets + row.number - 1:
+                raise exceptions.ConfigError(
+                    'the database server has returned only '
+                    f'{len(row.text):,} bytes of a longer text; set its '
+                    'variable max_allowed_packet to 16M or more')
+            number += row.number
+            last = max(last, row.last)
+            yield tuple(row[4:]), row.text.decode().split('\0')

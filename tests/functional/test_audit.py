@@ -4,6 +4,7 @@ due ticks ran.
 """
 
 import collections
+import contextlib
 import datetime
 import re
 
@@ -11,15 +12,20 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic import ports
 from distperiodic import service
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
+from distperiodic.core import ring
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.operator import queries
 from distperiodic.service import pruner
 from tests import waiting
+from tests.functional import places
 from tests.functional.commands import numbers
 from tests.functional.places import DAY
 from tests.functional.places import HOUR
@@ -197,6 +203,50 @@ def test_an_object_that_the_store_does_not_list_is_told(place, tick):
     code, found = audit(place)
 
     assert (code, found['poll']['not_listed']) == (0, 1)
+
+
+def test_an_audit_reads_each_object_of_a_large_catalogue_once(
+        place, monkeypatch):
+    monkeypatch.setattr(queries, '_JOINED', 4)
+    monkeypatch.setattr(queries, '_ROWS', 4)
+    hour = place.now - place.now % HOUR
+    ids = [*(f'node-{number}' for number in range(10)),
+           'Node-1', '\N{SNOWMAN}']
+    with contextlib.closing(queries.StoreQueries(
+            place.url, namespace=place.group)) as reader:
+        place.store.adopt({'poll': 'every 3600000000 spread'})
+        for some, at in (ids[:7], hour - 9 * HOUR), (ids[7:], hour - HOUR):
+            place.store.sync('poll', [ports.Listed(key, '', at)
+                                      for key in some], [], at=at)
+        account = reader.account('poll', hour - 20 * HOUR)
+
+        assert sorted((row.since, sorted(positions))
+                      for row, positions in account.placed) == [
+            (hour - 9 * HOUR, sorted(ring.positions_of(ids[:7]))),
+            (hour - HOUR, sorted(ring.positions_of(ids[7:])))]
+        assert reader.not_listed('poll', [*ids, 'NODE-1']) == {'NODE-1'}
+        assert reader.not_listed('poll', []) == set()
+
+
+def test_a_text_that_the_server_cuts_off_is_one_line(mariadb, tmp_path):
+    def limit(connection, cursor, statement, parameters, *_):
+        return statement.replace('@@max_allowed_packet', '4096'), parameters
+    place = places.Place(mariadb.url, tmp_path)
+    place.store.sync('poll', [
+        ports.Listed(f'{number:0200}', '', place.now)
+        for number in range(200)], [], at=place.now)
+    sa.event.listen(sa.Engine, 'before_cursor_execute', limit, retval=True)
+    try:
+        with contextlib.closing(queries.StoreQueries(
+                place.url, namespace=place.group)) as reader, pytest.raises(
+                    exceptions.ConfigError, match=(
+                        '^the database server has returned only 4,096 bytes '
+                        '.*; set its variable max_allowed_packet to 16M')):
+            reader.not_listed('poll', ['a'])
+    finally:
+        sa.event.remove(sa.Engine, 'before_cursor_execute', limit)
+        place.store.forget()
+        place.store.close()
 
 
 def test_an_end_that_is_missing_is_unexplained(place, tick):
