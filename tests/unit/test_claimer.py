@@ -36,6 +36,8 @@ class Store:
         self.claimed, self.skipped = [], []
         self.looked = 0
         self.read = collections.Counter()
+        #: Objects with an open claim.
+        self.open = set()
         #: The watermark of the objects that are skipped.
         self.settled = ALWAYS
         #: Microseconds by which the clock of the store is behind that of the
@@ -52,7 +54,8 @@ class Store:
         """Rows of objects that missed the tick before the newest one."""
         self.looked += 1
         self.read.update(objects)
-        return [Row(key, 0, tick(2), tick(9)) for key in objects]
+        return [Row(key, 0, tick(2), tick(9), free=key not in self.open)
+                for key in objects]
 
     def in_force(self, schedule, since):
         return (schedule, since) == (self.status.schedule, self.status.since)
@@ -183,6 +186,20 @@ def test_the_objects_of_a_paused_job_are_skipped():
     assert desk.store.claimed == []
     assert [(at, by) for at, by, _ in desk.store.skipped] == [
         (tick(1), SkippedBy.MISFIRE), (tick(), SkippedBy.PAUSE)]
+
+
+def test_a_tick_during_a_run_and_a_pause_is_claimed_when_both_have_ended():
+    desk = Desk(status={'paused': 'maintenance'})
+    desk.store.open = {'a'}
+    desk.claimer.start_tick(desk.job, tick(), ['a', 'b'])
+    desk.store.status = desk.store.status._replace(paused=None)
+    desk.claimer.attendance.refresh()
+    desk.store.open.clear()
+
+    desk.claimer.released(desk.job, ['a', 'b'])
+    desk.claimer.judge_released()
+
+    assert desk.store.claimed == [(tick(), ['a'])]
 
 
 def test_a_process_with_an_outdated_schedule_claims_nothing():

@@ -517,8 +517,9 @@ class Claimer:
         """Read the rows of *objects*, and judge the rows without an open
         claim.
 
-        While the row of an object is being read, further requests for it are
-        combined into one.
+        Objects with an open claim are judged when their runs end. While the
+        row of an object is being read, further requests for it are combined
+        into one.
         """
         def ended(keys: Sequence[str]) -> None:
             self._pending[job.name] -= 1
@@ -526,11 +527,12 @@ class Claimer:
 
         def received(keys: Sequence[str], rows: list[Row]) -> None:
             ended(keys)
+            busy = dict.fromkeys(row.object for row in rows if not row.free)
+            if busy:
+                self.wait_for(job.name, busy)
             waiting, _ = self._waits.get(job.name, _NOTHING_WAITS)
-            free = {row.object for row in rows if row.free}
-            open_keys = {row.object for row in rows} - free
             for key in keys:
-                if key not in open_keys:
+                if key not in busy:
                     waiting.pop(key, None)
             self.judge(job, [row for row in rows if row.free])
 
