@@ -100,12 +100,12 @@ class Ensemble:
             self.world.after(self.session, self._expire, process, group,
                              since)
             return
-        heard = (process.alive and not process.frozen and process.cut is None
-                 and not process.leaving)
+        # A process that stops keeps its session until its runs have ended.
+        heard = (process.alive and not process.frozen
+                 and process.cut is None)
         member = self._entries[group].get(process.name)
         if member is None or heard or (
-                process.alive and process.heard > since
-                and not process.leaving):
+                process.alive and process.heard > since):
             return
         self.world.tell('EXPIRED %s', process.name)
         del self._entries[group][process.name]
