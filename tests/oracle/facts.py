@@ -89,14 +89,15 @@ class Scheduler:
     #: left.
     unaware: list[Span] = dataclasses.field(default_factory=list)
     #: Times of changes of the ring, each with the time at which the process
-    #: saw the change. None means that it was able to see each change at once.
+    #: saw the change, less the delay that the bound of the owner contains.
+    #: None means that it was able to see each change at once.
     seen: list[tuple[int, int]] | None = None
 
     def aware(self, change: int) -> int:
         """Return when the process was able to know a change of the ring."""
         # Who has seen a later change knows the earlier ones, too.
-        seen = change if self.seen is None else min(
-            (seen for at, seen in self.seen if at >= change), default=FOREVER)
+        seen = change if self.seen is None else max(change, min(
+            (seen for at, seen in self.seen if at >= change), default=FOREVER))
         return max((span.end for span in self.unaware
                     if span.begin <= change < span.end), default=seen)
 

@@ -14,6 +14,9 @@ from tests.simulation.world import SECOND
 SCHEDULERS = 'group'
 WORKERS = 'group.workers.default'
 
+# Minimum delay of a view, in seconds.
+_LEAST_LAG = 0.002
+
 
 @functools.lru_cache(maxsize=512)
 def _ring(points):
@@ -152,6 +155,11 @@ class Ensemble:
             self._changed(group)
         self._missed.clear()
 
+    @property
+    def longest(self):
+        """Maximum delay of a view that nothing holds up, in microseconds."""
+        return int((_LEAST_LAG + self.lag) * SECOND)
+
     def _changed(self, group):
         self._version += 1
         if group == SCHEDULERS:
@@ -170,7 +178,7 @@ class Ensemble:
         entries = tuple(
             one.entry for one in self._entries[group].values())
         process.later(
-            0.002 + self.lag * self.world.random.random(), self._seen,
+            _LEAST_LAG + self.lag * self.world.random.random(), self._seen,
             process, group, self._version, entries, self.world.now,
             stream='membership')
 

@@ -282,11 +282,14 @@ class Scheduler(_Member):
         unaware = [*self.cuts]
         if self.cut is not None:
             unaware.append(Span(self.cut, FOREVER, 'cut'))
+        # The bound of the owner contains the usual delay of a view. But a view
+        # also waits while the process is frozen, and then while it is cut off.
+        usual = (0 if 'view lag' in self.cluster.setup.noise
+                 else self.cluster.ensemble.longest)
         return SchedulerFacts(
             self.name, self.identity, self.jobs, self.entered, self.left,
             unable, self.reader.unread, unaware,
-            # The bound of the owner contains the usual delay of a view.
-            self.seen if 'view lag' in self.cluster.setup.noise else None)
+            [(at, seen - usual) for at, seen in self.seen])
 
     def _viewed(self, view):
         if view.group != self.group:
