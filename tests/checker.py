@@ -73,6 +73,9 @@ class Claim:
     counted: list[int] = dataclasses.field(default_factory=list)
     #: Number of times that the store reported the claim as new.
     claimed: int = 1
+    #: Instants at which an operator requeued the claim after it had ended as
+    #: dead.
+    requeued: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def ended(self) -> int | None:
@@ -139,8 +142,6 @@ class Record:
     stalls: list[Stall]
     #: Microseconds within which a claim must have ended.
     patience: int
-    #: Instants at which an operator requeued the dead claims.
-    requeues: Sequence[int] = dataclasses.field(default=(), kw_only=True)
 
 
 class Finding(NamedTuple):
@@ -251,7 +252,8 @@ def poison(record: Record) -> list[Finding]:
     """Find objects that ran too often after a claim was given up.
 
     Until a run of such an object succeeds, each later tick may run the object
-    only once. After a requeue, the object has all its attempts again.
+    only once. After a requeue, the object has all its attempts again. This is
+    also so for a later tick that supersedes the requeued claim before it runs.
     """
     runs: dict[Key, list[Run]] = collections.defaultdict(list)
     for run in record.runs:
@@ -262,21 +264,21 @@ def poison(record: Record) -> list[Finding]:
         policy, pair = record.policies[claim.job], (claim.job, claim.object)
         of_one = sorted(runs[claim.job, claim.object, claim.tick],
                         key=lambda run: run.start)
-        requeued = max((at for at in record.requeues if of_one
-                        and claim.at < at < of_one[-1].start), default=None)
-        if requeued is not None:
-            spent.discard(pair)
-            of_one = [run for run in of_one if run.start > requeued]
-        if pair in spent and (len(of_one) > 1 or any(
-                run.attempt != policy.most for run in of_one)):
-            found.append(Finding('poison', (
-                f'{pair} was given up, and ran again as '
-                f'{", ".join(map(_told, of_one))}')))
-        if claim.counted:
-            spent.discard(pair)
-        elif not policy.at_most_once and any(
-                run.attempt >= policy.most for run in of_one):
-            spent.add(pair)
+        # Each requeue ends one part of the claim's runs.
+        for requeued in (*claim.requeued, None):
+            part = [run for run in of_one
+                    if requeued is None or run.start <= requeued]
+            of_one = of_one[len(part):]
+            if pair in spent and (len(part) > 1 or any(
+                    run.attempt != policy.most for run in part)):
+                found.append(Finding('poison', (
+                    f'{pair} was given up, and ran again as '
+                    f'{", ".join(map(_told, part))}')))
+            if requeued is not None or claim.counted:
+                spent.discard(pair)
+            elif not policy.at_most_once and any(
+                    run.attempt >= policy.most for run in part):
+                spent.add(pair)
     return found
 
 
@@ -339,7 +341,9 @@ def attempts(record: Record) -> list[Finding]:
     for run in record.runs:
         begins[run.key] = min(run.start, begins.get(run.key, run.start))
     for key, number in runs.items():
-        more = sum(at > begins[key] for at in record.requeues)
+        claim = record.claims.get(key)
+        more = 0 if claim is None else sum(
+            at > begins[key] for at in claim.requeued)
         if number > 1 + more and record.policies[key[0]].at_most_once:
             found.append(Finding(
                 'attempts', f'{key} ran {number} times, at most once'))

@@ -301,8 +301,7 @@ class Cluster:
         journal = self.stores.journal
         return checker.Record(
             self.world.begin, self.world.now, policies, self.runs,
-            journal.claims, self.effects, self.world.stalls, self.patience,
-            requeues=self.stores.requeues)
+            journal.claims, self.effects, self.world.stalls, self.patience)
 
     def judge(self):
         """Let an oracle judge the record, and return the oracle."""

@@ -9,10 +9,12 @@ class Journal:
     """Claims with their grants and ends, and the skips.
 
     :param now: returns the true time.
+    :param requeues: instants at which an operator requeued dead claims.
     """
 
-    def __init__(self, now):
+    def __init__(self, now, requeues=()):
         self._now = now
+        self._requeues = {*requeues}
         #: Claims by (job, object, tick).
         self.claims = {}
         self.skips = []
@@ -54,8 +56,15 @@ class Journal:
             claim.counted.append(fence)
 
     def reopen(self, job, name, tick):
-        """Record that an operator has requeued a claim."""
-        self.claims[job, name, tick].endings.pop()
+        """Record that an ended claim is open again.
+
+        Only an operator may requeue a claim. So if no operator did this now,
+        the claim does not count as requeued, and keeps its ending.
+        """
+        if self._now() in self._requeues:
+            claim = self.claims[job, name, tick]
+            claim.endings.pop()
+            claim.requeued.append(self._now())
 
     def skip(self, job, name, before, until, by, counted=None):
         self.skips.append(Skip(

@@ -42,6 +42,7 @@ class InSqlite:
     def __init__(self, cluster):
         self._world = cluster.world
         self.triggered = set()
+        #: Instants at which an operator requeued dead claims.
         self.requeues = []
         self.sessions = (
             0.3 if 'ends in its session' in cluster.setup.noise else 0.0)
@@ -153,7 +154,7 @@ class InSqlite:
                 + name for number, kind, name in self._own.execute(
                     'SELECT id, kind, name FROM distperiodic_job')}
         at = 0
-        self.journal = journal = Journal(lambda: at)
+        self.journal = journal = Journal(lambda: at, self.requeues)
         self.steps_journal = Journal(lambda: at)
         self.grants = []
         self.recoveries = []

@@ -10,8 +10,6 @@ class InMemory:
 
     #: (job, tick) pairs that an operator triggered.
     triggered = frozenset()
-    #: Times at which an operator requeued dead claims.
-    requeues = ()
     #: This store has no tasks.
     tasks = None
     #: Share of the runs that end in a database session of their handler.
