@@ -25,7 +25,11 @@ SHARE = 0.03
 FAILED = {
     20: 'late: a worker that had stopped was in the group, and had no row',
     857: 'late: the judge did not know that a new worker in the group without '
-         'a row prevents a take-over'}
+         'a row prevents a take-over',
+    56265: 'late: the judge did not know that a worker repeats a call only '
+           'after a pause when the store is back',
+    58024: 'late: a worker that read that the partition was released took it '
+           'over only at its next sweep'}
 #: Name of the partition of all workers.
 PARTITION = 'default'
 #: Seconds between two sweeps of a worker, and between two checks of the judge.
@@ -234,12 +238,16 @@ class Judge:
             names - self._cluster.stores.partition_workers(PARTITION))
 
     def _able(self, process):
-        """Return whether *process* is able to take over now."""
+        """Return whether *process* is able to take over now.
+
+        A process whose last call did not reach the store makes no other call
+        before it has repeated this one after a pause.
+        """
         cluster = self._cluster
         return (process is not None and process.alive and not process.leaving
                 and process.group == ensemble.WORKERS and not process.frozen
                 and process.cut is None and not cluster.ensemble.away
                 and self._world.t < process.sure_until
-                and cluster.reaches_store(process)
+                and cluster.reaches_store(process) and not process.store.away
                 and cluster.ensemble.entry(
                     process, ensemble.WORKERS) is not None)

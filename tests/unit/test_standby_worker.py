@@ -319,6 +319,23 @@ def test_a_take_over_that_waited_for_the_store_looks_again(desk, back, asked):
     assert ('acquire' in desk.row.asked) is asked
 
 
+def test_a_worker_takes_over_as_soon_as_it_reads_that_it_may(desk):
+    """No member need leave the group when the partition is released, so only
+    the answer to a heartbeat shows it.
+    """
+    desk.members[OTHER] = 'h:1'
+    desk.row.taking_part.add(OTHER)
+    desk.row.standing = Standing(OTHER, 1, LEASE, '')
+    desk.live(1)
+    assert desk.standby.role is Role.STANDBY
+
+    desk.row.standing = Standing('', 1, 0.0, '')
+    desk.clock.advance(1)
+    desk.standby.sweep()
+
+    assert desk.standby.role is Role.ACTIVE
+
+
 def test_after_its_end_a_worker_sends_no_heartbeat(desk):
     desk.live(1)
     desk.standby.leave()

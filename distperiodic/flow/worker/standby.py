@@ -212,6 +212,10 @@ class Standby:
         self._note()
         if lost:
             self._lost()
+        # The answer may show that the partition is free. Take it over now and
+        # not at the next sweep, as the heartbeat itself may have waited for a
+        # sweep after its interval.
+        self.sweep()
 
     def _note(self) -> None:
         """Call *changed* with the role if the role has changed."""
