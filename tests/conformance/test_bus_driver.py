@@ -119,6 +119,26 @@ def test_a_queue_ends_with_its_process(url):
                == dict.fromkeys(queues))
 
 
+@pytest.mark.parametrize('url', ['rabbitmq', 'quorum'], indirect=True)
+def test_a_queue_ends_although_a_last_message_arrives(url, monkeypatch):
+    with connected(url) as ends:
+        ends.talk(1)
+        server = ends.back._connection._server
+        forget = server.forget_queue
+
+        def forget_after_a_message(name):
+            ends.send(2)
+            wait_until(lambda: ends.sent == ['1', '2'])
+            forget(name)
+        monkeypatch.setattr(server, 'forget_queue', forget_after_a_message)
+        ends.back.close(5)
+        probe = drivers.probe(ends.conf, url)
+        left = probe.queues(probe.find(), [ends.work_queue])
+
+    assert '2' not in ends.got
+    assert left == {ends.work_queue: None}
+
+
 @of_brokers
 def test_a_probe_finds_the_queues_of_live_processes(url, ends):
     ends.talk(1)

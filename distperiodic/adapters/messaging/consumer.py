@@ -22,6 +22,7 @@ It differs from oslo.messaging's own server:
 import collections
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -33,6 +34,9 @@ LOG = logging.getLogger(__name__)
 # Milliseconds without a consumer after which the broker deletes a queue. By
 # then, the senders have reclaimed the work in the queue.
 _EXPIRES = 30 * 60 * 1000
+# Number of times that the broker is asked whether a queue has consumers, and
+# seconds between two of them.
+_CHECKS, _CHECK_PAUSE = 10, 0.02
 
 
 @functools.cache
@@ -89,10 +93,9 @@ def server_class() -> type:
                 for consumer, tag in connection._consumers.items():
                     consumer.cancel(tag)
                 for consumer in connection._consumers:
-                    if consumer.queue_name == name:
-                        left = consumer.queue.queue_declare(passive=True)
-                        if left.consumer_count == 0:
-                            consumer.queue.delete()
+                    if (consumer.queue_name == name
+                            and _is_unused(consumer.queue)):
+                        consumer.queue.delete()
             except Exception as exc:
                 # The broker is unreachable, or another driver is in use. The
                 # queue remains until it expires, if the driver has set an
@@ -100,6 +103,19 @@ def server_class() -> type:
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server
+
+
+def _is_unused(queue: Any) -> bool:
+    """Return whether a queue has no consumers.
+
+    A quorum queue counts a cancelled consumer until the acknowledgement of its
+    last message has taken effect, so the broker is asked several times.
+    """
+    for _ in range(_CHECKS):
+        if not queue.queue_declare(passive=True).consumer_count:
+            return True
+        threading.Event().wait(_CHECK_PAUSE)
+    return False
 
 
 def _listen_to_own_queue(driver: Any, target: Any,
