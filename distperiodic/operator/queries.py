@@ -426,7 +426,7 @@ def _joined(connection: sa.Connection, column: sa.Column[Any],
         number = 0
         for row in connection.execute(query, {'after': last}):
             if row.text is None:
-                break
+                break  # Without groups, a page without rows has one result.
             if len(row.text) != row.octets + row.number - 1:
                 raise exceptions.ConfigError(
                     'the database server has returned only '

@@ -58,13 +58,15 @@ class Journal:
     def reopen(self, job, name, tick):
         """Record that an ended claim is open again.
 
-        Only an operator may requeue a claim. So if no operator did this now,
-        the claim does not count as requeued, and keeps its ending.
+        Only an operator may requeue a claim. If no operator did this now, the
+        claim counts as made twice, which the checker reports.
         """
+        claim = self.claims[job, name, tick]
+        claim.endings.pop()
         if self._now() in self._requeues:
-            claim = self.claims[job, name, tick]
-            claim.endings.pop()
             claim.requeued.append(self._now())
+        else:
+            claim.claimed += 1
 
     def skip(self, job, name, before, until, by, counted=None):
         self.skips.append(Skip(
