@@ -4,9 +4,11 @@
 The simulation uses the same oracle. Here a scheduler counts as unable to claim
 during each fault of ZooKeeper or PostgreSQL. A scheduler also counts as unable
 during a fault of its own host, and for :data:`START` seconds after that fault.
-If other schedulers are able to claim during this time, they must claim the
-ticks of the affected scheduler. There is no other excuse, and each skip must
-have a true reason, even during a fault.
+If ZooKeeper fails in this time, the entry of the dead process cannot expire,
+so these seconds count again from the end of ZooKeeper's fault. If other
+schedulers are able to claim during this time, they must claim the ticks of the
+affected scheduler. There is no other excuse, and each skip must have a true
+reason, even during a fault.
 """
 
 from oslo_config import cfg
@@ -73,8 +75,7 @@ def _facts(record, moves, hosts):
             SLACK))),
         [Scheduler(
             name, name, tasks.jobs, record.begin,
-            unable=[Span(one.begin, one.end + _after(one),
-                         one.kind)
+            unable=[Span(one.begin, _over(one, record.windows), one.kind)
                     for one in record.windows if _befell(one, name, hosts)])
          for name in SCHEDULERS],
         [(begin, tuple(Entry(name, name, POINTS)
@@ -85,13 +86,18 @@ def _facts(record, moves, hosts):
                for name in SCHEDULERS] for job in jobs.POLICIES})
 
 
-def _after(window):
-    """Return the microseconds after a fault for which a scheduler still counts
-    as unable to claim.
-
-    The result is zero for a fault of ZooKeeper or PostgreSQL.
+def _over(window, windows):
+    """Return the time until which a scheduler counts as unable to claim
+    because of the fault of *window*.
     """
-    return 0 if window.befell & _NEEDED else int(START * SECOND)
+    if window.befell & _NEEDED:
+        return window.end
+    over = window.end + int(START * SECOND)
+    for one in sorted(windows):
+        if 'zookeeper' in one.befell and one.begin < over and (
+                window.begin < one.end):
+            over = max(over, one.end + int(START * SECOND))
+    return over
 
 
 def _befell(window, name, hosts):

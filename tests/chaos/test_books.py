@@ -214,12 +214,17 @@ def give_up(steady, by):
 
     :param by: reason of the skip.
     """
+    _insert(steady, PERIOD - SECOND // 10, State.DONE, 19,
+            steady.missed - PERIOD, settled=steady.missed, by=by)
+
+
+def _insert(steady, after, *move, **about):
+    """Record a move *after* microseconds after the missed tick."""
     at = next(i for i, row in enumerate(steady.moves)
               if row.tick > steady.missed)
     end = steady.now
-    steady.now = steady.missed + PERIOD - SECOND // 10
-    steady.move(State.DONE, 19, steady.missed - PERIOD,
-                settled=steady.missed, by=by)
+    steady.now = steady.missed + after
+    steady.move(*move, **about)
     steady.moves.insert(at, steady.moves.pop())
     steady.now = end
 
@@ -256,6 +261,23 @@ def test_a_tick_may_be_given_up_if_nobody_was_able_to_claim(
         frozenset(befell)))
 
     assert bool(steady.judged()) is findings
+
+
+@pytest.mark.parametrize('begin, end, findings', [
+    (-20, -18, {'late'}), (-9, -2, set()), (-9, -5, {'late'})],
+    ids=['before the fault', 'until shortly before', 'until long before'])
+def test_a_dead_member_joins_again_when_zookeeper_lets_its_entry_expire(
+        steady, begin, end, findings):
+    """All schedulers die 11 s before the tick, which is claimed 4 s late."""
+    _insert(steady, 4 * SECOND, State.CLAIMED, 20, steady.missed)
+    for name, befell, since, until in (
+            ('dead', {'s1', 's2', 's3'}, -11, -10),
+            ('away', {'zookeeper'}, begin, end)):
+        steady.windows.append(books.Window(
+            steady.missed + since * SECOND, steady.missed + until * SECOND,
+            name, frozenset(befell)))
+
+    assert steady.judged() == findings
 
 
 def test_ticks_that_are_counted_twice_are_found():
