@@ -374,7 +374,9 @@ class WorkerService(lifecycle.Lifecycle):
         self._leave(self._share(1.0, leave_by))
         self._drained.set()
         self._inbox.put(events.Woken())
-        self._ended.wait(self._share(1.0, leave_by))
+        self._ended.wait(self._share(0.7, leave_by))
+        if self._store is not None:
+            self._store.stop(self._share(1.0, leave_by))
         self._handlers.close_processes()
         if self._slot is not None:
             self._slot.leave()

@@ -222,6 +222,34 @@ def test_a_service_that_was_stopped_can_be_started_again(scheduler, tasks):
     assert len(ran) == len(set(ran))
 
 
+@pytest.mark.parametrize('executor', ['thread', 'process'])
+def test_a_stopped_service_leaves_no_thread_behind(host, tmp_path, executor):
+    store = f'sqlite:///{tmp_path / "host.sqlite"}'
+    schema.sync(store)
+    conf = host(
+        f'backend_url = file://{tmp_path / "groups"}\nconnection = {store}\n'
+        'dispatcher = messaging\n[DEFAULT]\ntransport_url = fake:///\n'
+        f'[partition:default]\nexecutor = {executor}\n')
+    before = {*threading.enumerate()}
+    tasks = Tasks(conf)
+    scheduler = service.SchedulerService(conf, tasks)
+    worker = service.WorkerService(conf, tasks)
+    try:
+        for one in scheduler, worker:
+            one.start()
+        waiting.wait_until(
+            lambda: scheduler.status()['counts'].get('poll', {}).get('done'),
+            30)
+    finally:
+        for one in scheduler, worker:
+            one.stop()
+            one.wait()
+
+    waiting.wait_until(lambda: not [
+        one.name for one in {*threading.enumerate()} - before
+        if one.name.startswith('distperiodic')], 20)
+
+
 @pytest.mark.parametrize('kind', [
     service.SchedulerService, service.WorkerService])
 def test_a_service_that_was_not_started_has_a_status(host, kind):

@@ -220,3 +220,18 @@ def test_a_run_that_begins_late_waits_for_its_service(pair):
         pair.until = -math.inf
         pair.link.begin(number, pair.handler(), now)
         assert pair.ended.is_set()
+
+
+def test_a_closed_hub_leaves_no_thread_behind():
+    before = {*threading.enumerate()}
+    hub = process_links.Hub()
+
+    def new():
+        return {*threading.enumerate()} - before
+
+    # Then the remaining thread waits for the next connection.
+    connections.Client(hub.address, authkey=hub.key).close()
+    waiting.wait_until(lambda: len(new()) == 1)
+
+    hub.close()
+    waiting.wait_until(lambda: not new())

@@ -26,6 +26,7 @@ import logging
 import math
 import multiprocessing
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -134,6 +135,12 @@ class Hub:
     def close(self) -> None:
         """Accept no further connections."""
         self._closing.set()
+        with contextlib.suppress(OSError), socket.socket(
+                socket.AF_UNIX) as wake:
+            # Closing the listener alone does not wake the thread that waits
+            # for a connection.
+            wake.setblocking(False)
+            wake.connect(self.address)
         with contextlib.suppress(OSError):
             self._listener.close()
         self._directory.cleanup()
