@@ -175,6 +175,8 @@ class JobTrigger(job_order.JobOrder):
                 record.outcome = (
                     f'{configured.plural(result.objects, "object")}, '
                     f'{result.busy} busy')
+                if result.overtaken:
+                    record.outcome += f', {result.overtaken} overtaken'
                 if result.objects:
                     members.request_answers(record, schedulers,
                                             tick=result.tick)
@@ -197,12 +199,16 @@ class JobTrigger(job_order.JobOrder):
                 f'{what} run now: '
                 + ('an earlier tick has not ended; wait until it has'
                    if result.busy
+                   else 'a later tick is already claimed; if this run is not '
+                   'enough, give the command again' if result.overtaken
                    else 'the catalogue lists no object' if tasks is not None
                    else 'no scheduler has listed it; give --tasks to read the '
                    'catalogue'))
-        left_out = (
-            f', left out {result.busy} whose earlier tick has not ended'
-            if result.busy else '')
+        left_out = ''.join(
+            f', left out {number} {which}' for number, which in (
+                (result.busy, 'whose earlier tick has not ended'),
+                (result.overtaken, 'that are already claimed for a later tick')
+            ) if number)
         self.print(
             f'triggered {configured.plural(result.objects, "object")} for '
             f'tick {configured.moment(result.tick)}{left_out}')

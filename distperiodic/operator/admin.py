@@ -46,6 +46,9 @@ class Triggered(NamedTuple):
     #: Number of objects that were not claimed because their claim for an
     #: earlier tick is still open.
     busy: int
+    #: Number of objects that were not claimed because a later tick of them is
+    #: already claimed.
+    overtaken: int = 0
 
 
 class StoreAdmin:
@@ -144,22 +147,22 @@ class StoreAdmin:
         """
         [number] = self.group.names(job)
         tick = self.group.now()
-        won = busy = 0
+        total = Triggered(tick, 0, 0)
         listed = [_claim.c.job == number, _claim.c.since.is_not(None)]
         for keys in [[key]] if key is not None else (
                 [row.object for row in found]
                 for found in self._chunks(listed, _IN_A_LEASE)):
-            some_won, some_busy = self._trigger(number, tick, keys)
-            won += some_won
-            busy += some_busy
-        return Triggered(tick, won, busy)
+            some = self._trigger(number, tick, keys)
+            total = Triggered(tick, total.objects + some.objects,
+                              total.busy + some.busy,
+                              total.overtaken + some.overtaken)
+        return total
 
-    def _trigger(self, number: int, tick: int,
-                 keys: list[str]) -> tuple[int, int]:
-        """Claim *keys*; return the numbers of claimed and of busy objects."""
+    def _trigger(self, number: int, tick: int, keys: list[str]) -> Triggered:
+        """Claim *keys* in one transaction."""
         name = uuid.uuid4().hex
 
-        def work(tx: Transaction) -> tuple[int, int]:
+        def work(tx: Transaction) -> Triggered:
             claimed, _ = claiming.take(
                 tx, number, tick, keys, name, supersede=False, due_at=tick,
                 include_new=False, settle=False)
@@ -168,13 +171,17 @@ class StoreAdmin:
                         [one.object for one in claimed.won], '', 0.0,
                         counted=sql_history.increments(
                             number, tick, '', due=won, late=won))
-            return won, len(claimed.busy) + len(claimed.waiting)
+            busy = len(claimed.busy) + len(claimed.waiting)
+            return Triggered(tick, won, busy, len(keys) - won - busy
+                             - len(claimed.unlisted))
 
-        def again(tx: Transaction) -> tuple[int, int]:
-            won = len(tx.standing(number, keys, name))
-            return won, sum(row.tick < tick
-                            and row.state in OPEN
-                            for row in tx.rows_of(number, keys).values())
+        def again(tx: Transaction) -> Triggered:
+            others = [row for row in tx.rows_of(number, keys).values()
+                      if row.since is not None and row.lease != name]
+            return Triggered(
+                tick, len(tx.standing(number, keys, name)),
+                sum(row.tick < tick and row.state in OPEN for row in others),
+                sum(row.tick >= tick for row in others))
         return run_once(self._database, self._sql, work, again)
 
     def _chunks(self, which: list[sa.ColumnElement[bool]],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands with which an operator reads and changes the store."""
 
+import contextlib
 import getpass
 import json
 import os
@@ -411,19 +412,41 @@ def test_an_object_is_triggered_once_however_often_it_is_asked(
 
     def trigger():
         return [control.trigger('poll', key=key) for key in ('a', 'b', None)]
-    nothing = Triggered(tick, 0, 0)
+    claimed = Triggered(tick, 0, 0, 1)
+    nothing = [claimed, Triggered(tick, 0, 0), claimed]
 
-    assert trigger() == [Triggered(tick, 1, 0), nothing, nothing]
+    assert trigger() == [Triggered(tick, 1, 0), *nothing[1:]]
     [lease] = place.store.take_over_expired(['poll'], into='again',
                                             holder='api-1', seconds=60.0,
                                             gone=[], limit=9)
-    assert trigger() == [nothing] * 3
+    assert trigger() == nothing
     place.store.start('poll', tick, ['a'], lease=lease.id, into='two',
                       holder='w', seconds=60.0)
     place.store.finish('poll', tick, ['a'], lease='two')
 
-    assert trigger() == [nothing] * 3
+    assert trigger() == nothing
     control.close()
+
+
+def test_a_tick_that_comes_during_a_trigger_is_no_obstacle(
+        place, monkeypatch):
+    """The trigger has read its time. Then a tick of the schedule is skipped
+    for one object, and claimed for another.
+    """
+    place.run('poll', place.now - SECOND, 'skipped', 'claimed')
+    with contextlib.closing(StoreAdmin(
+            place.url, namespace=place.group)) as control:
+        tick = control.group.now()
+        monkeypatch.setattr(control.group, 'now', lambda: tick)
+        assert place.store.skip(
+            'poll', tick + 1, ['skipped'], holder='api-1',
+            by=SkippedBy.PAUSE, reason='paused', missed=lambda last: 1) == 1
+        place.run('poll', tick + 1, 'claimed')
+
+        assert control.trigger('poll', key=None) == Triggered(tick, 1, 0, 1)
+
+    told = place.refuse('job', 'trigger', 'poll', '--object', 'skipped')
+    assert 'earlier tick has not ended' in told
 
 
 def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):

@@ -489,7 +489,7 @@ def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
     world.schedulers.clear()
     world.clock.advance(34)
 
-    assert admin.trigger('poll', key=None)[1:] == (1, 0)
+    assert admin.trigger('poll', key=None)[1:] == (1, 0, 0)
     world.clock.advance(5.5)
     again = world.scheduler(poll, name='new', store=store,
                             catalogues={'poll': ['a']})

@@ -129,9 +129,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 won[key] = transaction.claim_of(row)
             elif row.since is None:
                 (delisted if include_new else unlisted).append(key)
-            elif (row.settled >= tick
-                  or not settle and row.tick >= tick
-                  or settle and not follows(row, rule)):
+            elif (row.settled >= tick or not follows(row, rule)
+                  if settle else row.tick >= tick):
                 continue
             elif is_behind(row, min_watermark, min_since):
                 behind.append(listing.row_of(row))

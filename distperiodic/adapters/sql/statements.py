@@ -161,9 +161,10 @@ class Statements:
                    >= sa.bindparam('least_since', type_=sa.BigInteger)),
             reads_back=False)
         self.trigger = self._step(
-            before, state, trigger_values, earlier, listed,
-            # The watermark does not change, so this condition prevents a
-            # second claim for the same tick.
+            before, state, trigger_values, listed,
+            # A tick of the schedule that was skipped in the meantime does not
+            # stand in the way. But one tick is not claimed twice, and fences
+            # only grow.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
         # Keep the number of attempts. Otherwise an object whose ticks are all
