@@ -179,6 +179,28 @@ def test_a_step_started_when_the_clock_for_ticks_says_so(host, tmp_path):
     assert (running, ended) == (created, created)
 
 
+def test_a_pause_between_two_readings_moves_no_start(
+        host, tmp_path, monkeypatch):
+    """The machine is so busy that the process pauses before each reading."""
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    schema.sync(url)
+    board = Board(url)
+    task = board.client.submit('two')
+    lease = next(one for one in board.take()
+                 if one.claims[0].object == task)
+    board.begin(lease)
+    started = board.client.get(task).steps[0].normal.started_at
+    read = host_clock.HostClock.read
+
+    def pause_and_read(self):
+        host.sleep(0.2)
+        return read(self)
+    monkeypatch.setattr(host_clock.HostClock, 'read', pause_and_read)
+
+    assert board.client.get(task).steps[0].normal.started_at == started
+    board.close()
+
+
 def test_a_bucket_ends_when_the_clock_for_ticks_says_so(host, tmp_path):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)

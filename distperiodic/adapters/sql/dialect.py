@@ -16,6 +16,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
 from distperiodic.adapters.sql.host_clock import NOW
 from distperiodic.adapters.sql.host_clock import State
+from distperiodic.adapters.sql.host_clock import TICK_OFFSET
 
 
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
@@ -44,7 +45,7 @@ _ELEMENTS: dict[type, Any] = {
 
 
 def _of_host(function: str) -> str:
-    """Return SQL that reads a clock of the host once per statement."""
+    """Return SQL that calls a function of host_clock once per statement."""
     columns = ', '.join(f'"{name}"' for name in State._fields)
     return (f'SELECT {function}({columns}) '  # noqa: S608
             f'FROM {tables.clock.name}')
@@ -86,8 +87,8 @@ class Dialect:
 
         The two clocks differ only with SQLite, after the host's clock was set.
         """
-        return at if self.name != 'sqlite' else (
-            self.now - self.lease_now + at)
+        return at if self.name != 'sqlite' else at + sa.literal_column(
+            f'({_of_host(TICK_OFFSET)})', sa.BigInteger)
 
     def once(self, build: 'Callable[[Dialect], Any]') -> Any:
         """Return the statement that *build* returns for this dialect.

@@ -64,6 +64,7 @@ _WARN_AHEAD = 1.0
 #: Names of the SQL functions that are registered with a SQLite connection.
 NOW = 'distperiodic_now'
 LEASE_NOW = 'distperiodic_lease_now'
+TICK_OFFSET = 'distperiodic_tick_offset'
 _clock = tables.clock
 
 
@@ -138,6 +139,15 @@ def lease_now(state: State, read: Reading) -> int:
     return state.at(read).lease + read.up
 
 
+def tick_offset(state: State, read: Reading) -> int:
+    """Return the time of the clock for ticks minus that of the lease clock.
+
+    Both are computed from one reading of the host's clocks: between two
+    readings, any time may pass.
+    """
+    return now(state, read) - lease_now(state, read)
+
+
 class HostClock:
     """Both clocks, with their state in a database that only one host uses."""
 
@@ -163,8 +173,9 @@ class HostClock:
         return best[1]
 
     def register(self, connection: Any) -> None:
-        """Register the SQL functions of both clocks with *connection*."""
-        for name, value in (NOW, now), (LEASE_NOW, lease_now):
+        """Register the SQL functions of the clocks with *connection*."""
+        for name, value in ((NOW, now), (LEASE_NOW, lease_now),
+                            (TICK_OFFSET, tick_offset)):
             connection.create_function(
                 name, len(State._fields), functools.partial(
                     self._answer, value))
