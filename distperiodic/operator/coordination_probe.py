@@ -152,7 +152,12 @@ class CoordinationProbe:
                 self._timeout)
             self._explainer = driver.Explainer(self._coordinator, self._url)
             if self._scheme != 'file':
-                self._coordinator.start(start_heart=False)
+                try:
+                    self._coordinator.start(start_heart=False)
+                except Exception:
+                    # The client may be connected and retry forever.
+                    self.__exit__()
+                    raise
         return self
 
     def __exit__(self, *exc: object) -> None:

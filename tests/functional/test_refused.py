@@ -17,13 +17,18 @@ from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.operator.coordination_probe import CoordinationProbe
 from tests import services
+from tests import waiting
 from tests.services import ports
 
 SESSION = 2.0
 
 
 def refused(url, group='g'):
-    """Return the errors of a member and of a command for *url*."""
+    """Return the errors of a member and of a command for *url*.
+
+    Neither leaves a client behind, which would retry forever.
+    """
+    before = {*threading.enumerate()}
     ring = coordinator.HashRing(url, group, session_timeout=SESSION)
     try:
         with pytest.raises(exceptions.CoordinationUnavailable) as of_member:
@@ -34,6 +39,7 @@ def refused(url, group='g'):
           CoordinationProbe(url, session_timeout=SESSION,
                  clock=SystemClock()) as looking):
         looking.entries(group)
+    waiting.wait_until(lambda: not {*threading.enumerate()} - before)
     told = str(of_member.value), str(of_command.value)
     assert [text for text in told if 'time-out' in text] == []
     assert [text for text in told if '\n' in text or '; ' not in text] == []
