@@ -76,6 +76,8 @@ class Claim:
     #: Instants at which an operator requeued the claim after it had ended as
     #: dead.
     requeued: list[int] = dataclasses.field(default_factory=list)
+    #: True if an operator triggered the claim.
+    triggered: bool = False
 
     @property
     def ended(self) -> int | None:
@@ -252,8 +254,9 @@ def poison(record: Record) -> list[Finding]:
     """Find objects that ran too often after a claim was given up.
 
     Until a run of such an object succeeds, each later tick may run the object
-    only once. After a requeue, the object has all its attempts again. This is
-    also so for a later tick that supersedes the requeued claim before it runs.
+    only once. After a requeue or a trigger, the object has all its attempts
+    again. This is also so for a later tick that supersedes the requeued or
+    triggered claim before it runs.
     """
     runs: dict[Key, list[Run]] = collections.defaultdict(list)
     for run in record.runs:
@@ -264,6 +267,8 @@ def poison(record: Record) -> list[Finding]:
         policy, pair = record.policies[claim.job], (claim.job, claim.object)
         of_one = sorted(runs[claim.job, claim.object, claim.tick],
                         key=lambda run: run.start)
+        if claim.triggered:
+            spent.discard(pair)
         # Each requeue ends one part of the claim's runs.
         for requeued in (*claim.requeued, None):
             part = [run for run in of_one

@@ -299,6 +299,8 @@ class Cluster:
                 at_once_within=draws.MOST if self.partitions else 1 << 30)
             for name, job in self.setup.jobs.items()}
         journal = self.stores.journal
+        for claim in journal.claims.values():
+            claim.triggered = (claim.job, claim.tick) in self.stores.triggered
         return checker.Record(
             self.world.begin, self.world.now, policies, self.runs,
             journal.claims, self.effects, self.world.stalls, self.patience)

@@ -63,11 +63,19 @@ class Ensemble:
         process.sure_until = float('inf')
         self._changed(group)
 
-    def publish(self, process, group, member):
-        """Replace the entry of *process*, if it has an entry in the group."""
-        if process.name in self._entries[group] and not self.away:
-            self._entries[group][process.name] = member
-            self._changed(group)
+    def publish(self, process, group):
+        """Replace the entry of *process* by its current member, if it has an
+        entry in the group. Retry until the service can be reached.
+        """
+        entry = self._entries[group].get(process.name)
+        if entry is None or entry == process.member:
+            return
+        if self.away or process.cut is not None:
+            process.later(0.3, self.publish, process, group,
+                          stream='membership')
+            return
+        self._entries[group][process.name] = process.member
+        self._changed(group)
 
     def entry(self, process, group):
         """Return the entry of *process* in the group. None means that the

@@ -119,7 +119,7 @@ class Worker(_Member):
         """Accept no more work. Leave the group when the runs have ended."""
         self.leaving = True
         self.member = dataclasses.replace(self.member, slots=0)
-        self.cluster.ensemble.publish(self, self.group, self.member)
+        self.cluster.ensemble.publish(self, self.group)
         self.pool.drain()
 
 
@@ -256,7 +256,7 @@ class Scheduler(_Member):
         self.leaving = True
         self.left = self.world.now
         self.member = dataclasses.replace(self.member, points=0)
-        self.cluster.ensemble.publish(self, self.group, self.member)
+        self.cluster.ensemble.publish(self, self.group)
         self.flow.drain()
         self._drain(40)
 

@@ -100,9 +100,9 @@ class Worker(members.Worker):
         slots = self._slots if (
             self.standby.role is Role.ACTIVE and not self.leaving) else 0
         entry = self.cluster.ensemble.entry(self, self.group)
-        if entry is not None and entry.slots != slots:
+        if entry is not None:
             self.member = dataclasses.replace(entry, slots=slots)
-            self.cluster.ensemble.publish(self, self.group, self.member)
+            self.cluster.ensemble.publish(self, self.group)
 
     def viewed(self, view):
         self.standby.hurry()

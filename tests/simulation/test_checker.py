@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker knows which claims an operator requeued."""
+"""The checker knows which claims an operator requeued or triggered."""
 
 import pytest
 
@@ -51,6 +51,23 @@ def test_a_tick_that_supersedes_a_requeued_claim_has_all_attempts(
     runs = [last_run, run(100, 1, 101, 8), run(100, 2, 103, 9)]
 
     assert check([first, second], runs, most=MOST) == found
+
+
+@pytest.mark.parametrize(('triggered', 'found'), [
+    (False, ['poison']), (True, [])], ids=['due', 'triggered'])
+@pytest.mark.parametrize('runs', [True, False])
+def test_a_trigger_gives_all_attempts_again(triggered, found, runs):
+    """The trigger at 100 s runs, or the tick of 110 s supersedes it."""
+    first, last_run = given_up([])
+    second = checker.Claim(
+        *PAIR, at(100), at(100), grants=[7], triggered=triggered)
+    third = checker.Claim(*PAIR, at(110), at(110), grants=[8, 9])
+    again = [run(110, 1, 111, 8), run(110, 2, 113, 9)]
+    if runs:
+        again = [run(100, 1, 101, 7)]
+
+    assert check([first, second, third], [last_run, *again],
+                 most=MOST) == found
 
 
 @pytest.mark.parametrize(('attempt', 'found'), [
