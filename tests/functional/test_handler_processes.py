@@ -29,8 +29,9 @@ class Modules(PeriodicTasks):
 
 
 @pytest.fixture
-def processes():
-    made = Processes(Modules(None), [], 'tests', 1)
+def processes(request):
+    made = Processes(
+        Modules(None), [], 'tests', getattr(request, 'param', 1))
     yield made
     made.close()
 
@@ -69,3 +70,26 @@ def test_processes_outlive_the_thread_of_the_first_run(processes):
     # The thread of the first run has ended. Its processes must still run.
     for _ in range(3):
         assert run(processes) == ran[0]
+
+
+@pytest.mark.parametrize('processes', [3], indirect=True)
+def test_the_processes_that_are_replaced_together_end_together(processes):
+    run(processes)
+    wait_until(lambda: len(handlers()) == 3)
+    before = handlers()
+    killed = min(before)
+    os.kill(killed, signal.SIGKILL)
+    # The pool has noticed its end: not even a zombie is left.
+    wait_until(lambda: not psutil.pid_exists(killed))
+
+    run(processes)
+
+    assert not handlers() & before
+    wait_until(lambda: len(handlers()) == 3)
+
+
+def handlers():
+    """Return the pids of the living processes for handlers."""
+    return {one.pid for one in psutil.Process().children()
+            if one.status() != psutil.STATUS_ZOMBIE
+            and any('spawn_main' in word for word in one.cmdline())}

@@ -167,7 +167,10 @@ class Processes:
                     LOG.warning('processes replaced: reason=a process ended '
                                 'while it was idle; other processes run the '
                                 'handlers that have not begun')
+                    # End the other processes of the pool, too. One of them may
+                    # just have taken a run that is going to be repeated.
                     broken.stop()
+                    broken.join()
                 started = threading.Event()
                 pool = self._new_pool()
                 self._starts.put((pool, started))
