@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -45,6 +46,42 @@ class Asked(NamedTuple):
 
 class ChildError(Exception):
     """An error in the child; the text begins with the name of its class."""
+
+
+def freeze(pid: int, harmless: Callable[[], bool]) -> float:
+    """Suspend a process at a moment at which *harmless* returns true.
+
+    The process may go on between the call of *harmless* and the signal. So
+    this function calls *harmless* again while the process is suspended, and
+    lets the process go on if the moment has passed.
+
+    :returns: Seconds since the epoch, just before the process was suspended.
+    """
+    def frozen() -> float | None:
+        if not harmless():
+            return None
+        at = time.time()
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: _is_stopped(pid), interval=0.001)
+        if harmless():
+            return at
+        os.kill(pid, signal.SIGCONT)
+        return None
+    found = wait_until(frozen, 30, f'no moment came at which process {pid} '
+                       'could be suspended', interval=0.001)
+    assert found is not None
+    return found
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether all threads of a process are suspended."""
+    try:
+        states = [stat.read_text().rpartition(')')[2].split()[0]
+                  for stat in pathlib.Path(f'/proc/{pid}/task').glob('*/stat')]
+    except OSError:
+        # A thread has ended meanwhile.
+        return False
+    return set(states) == {'T'}
 
 
 class Process:
@@ -108,30 +145,21 @@ class Process:
 
     def signal(self, number: signal.Signals) -> float:
         """Send a signal to the process; return the time in monotonic seconds.
-        """
-        os.kill(self.pid, number)
-        return time.monotonic()
 
-    def freeze(self) -> float:
+        The process received the signal at that time or later.
+        """
+        at = time.monotonic()
+        os.kill(self.pid, number)
+        return at
+
+    def freeze(self) -> None:
         """Suspend the process at a time when it holds no lock on a file.
 
         A process that is suspended with a lock blocks all other members with
-        ``file://``. Tests of a freeze must avoid this known limit. Return the
-        time in monotonic seconds.
+        ``file://``. Tests of a freeze must avoid this known limit.
         """
-        while True:
-            at = self.signal(signal.SIGSTOP)
-            while self._state() != 'T':
-                time.sleep(0.001)
-            locks = pathlib.Path('/proc/locks').read_text()
-            if f' {self.pid} ' not in locks:
-                return at
-            self.signal(signal.SIGCONT)
-            time.sleep(0.001)
-
-    def _state(self) -> str:
-        stat = pathlib.Path(f'/proc/{self.pid}/stat').read_text()
-        return stat.rpartition(')')[2].split()[0]
+        freeze(self.pid, lambda: f' {self.pid} ' not in pathlib.Path(
+            '/proc/locks').read_text())
 
     def thaw(self) -> float:
         return self.signal(signal.SIGCONT)
