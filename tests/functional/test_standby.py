@@ -75,6 +75,15 @@ def row_of(cluster):
         return queries.partition('default')
 
 
+def active_since(cluster):
+    """Return when the active worker became active, in seconds by the clock of
+    the store.
+
+    The first run of the worker begins later, because a scheduler must send it.
+    """
+    return row_of(cluster).since / 1e6
+
+
 def promote(cluster, member):
     with contextlib.closing(PartitionAdmin(
             cluster.options['connection'],
@@ -139,7 +148,7 @@ def test_one_worker_runs_everything_and_another_takes_over_in_time(cluster):
     killed = time.time()
     second, = wait_pids(cluster, killed + 0.1)
 
-    taken = min(run.at for run in cluster.runs() if run.pid == second)
+    taken = active_since(cluster)
     print(f'taken over after {taken - killed:.2f} s, session {SESSION} s')
     assert taken - killed <= SESSION + 1
     cluster.wait_complete(2, after=time.time())
@@ -155,10 +164,9 @@ def test_a_worker_that_stops_hands_over_at_once(cluster):
     first.program.terminate()
     first.program.wait()
     stopped = time.time()
-    second, = wait_pids(cluster, stopped)
+    assert len(wait_pids(cluster, stopped)) == 1
 
-    taken = min(run.at for run in cluster.runs() if run.pid == second)
-    assert taken - stopped < SESSION / 2
+    assert active_since(cluster) - stopped < SESSION / 2
     assert [one.process for one in row_of(cluster).workers] == [
         row_of(cluster).active]
 
