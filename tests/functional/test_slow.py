@@ -12,6 +12,7 @@ import pytest
 from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional.cluster import Cluster
+from tests.functional.pauses import Pauses
 
 KEPT = '192.168.10.0'
 SPACING = 1
@@ -29,14 +30,14 @@ def cluster(tmp_path, postgresql):
     made.close()
 
 
-def longest_gap(runs, begin, end):
+def longest_gap(runs, begin, end, pauses):
     """Return the longest interval within [*begin*, *end*] in which none of
-    *runs* began, in seconds.
+    *runs* began, in seconds without the *pauses* of the machine.
     """
     times = [begin, *sorted(
         run.at for run in runs if begin < run.at < end), end]
-    return max(later - earlier for earlier, later in zip(
-        times, times[1:], strict=False))
+    return max(later - earlier - pauses.within(earlier, later)
+               for earlier, later in zip(times, times[1:], strict=False))
 
 
 @pytest.mark.parametrize('kind', ['keep', 'keep-idle'])
@@ -44,19 +45,23 @@ def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
         cluster, kind):
     cluster.set(behaves=f'{KEPT}:{kind}')
     cluster.start('scheduler')
-    kept = waiting.wait_until(
-        lambda: [run for run in cluster.runs() if run.object == KEPT], 30,
-        'nothing began')[0]
-    waiting.wait_until(lambda: time.time() > kept.at + 24, 30, interval=0.5)
+    with Pauses() as pauses:
+        kept = waiting.wait_until(
+            lambda: [run for run in cluster.runs() if run.object == KEPT], 30,
+            'nothing began')[0]
+        waiting.wait_until(
+            lambda: time.time() > kept.at + 24, 30, interval=0.5)
 
     seen = kept.at + 1, kept.at + 24
     pings = [run for run in cluster.runs() if run.object != KEPT]
-    assert longest_gap(pings, *seen) < 3 * SPACING
-    assert longest_gap(cluster.runs(job='pong'), *seen) < 3 * SPACING
+    assert longest_gap(pings, *seen, pauses) < 3 * SPACING
+    assert longest_gap(
+        cluster.runs(job='pong'), *seen, pauses) < 3 * SPACING
     # The lease of the run in the open session was renewed. Otherwise it would
-    # have expired four times over.
-    assert [run.fence for run in cluster.runs() if run.object == KEPT] == [
-        kept.fence]
+    # have expired four times over. No process can renew it in a long pause.
+    assert pauses.longest > LEASE / 2 or [
+        run.fence for run in cluster.runs() if run.object == KEPT] == [
+            kept.fence]
     assert cluster.logged('store away') == []
     ended = waiting.wait_until(
         lambda: [run for run in cluster.runs() if run.object == KEPT
