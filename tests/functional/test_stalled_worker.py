@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import schema
+from tests import members
 from tests import proxy
 from tests import waiting
 from tests.functional import effects
@@ -17,14 +18,14 @@ from tests.functional.cluster import Cluster
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
-    """Return a cluster with two schedulers. The test starts the workers."""
+    """Return a cluster. The test sets its options, and then starts its
+    programs.
+    """
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
         lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
         misfire='all', overlap='wait')
-    for _ in range(2):
-        made.start('scheduler')
     yield made
     made.close()
 
@@ -36,6 +37,13 @@ def ledger(cluster):
     cluster.set(effects=cluster.options['connection'])
     yield made
     made.close()
+
+
+def start_schedulers(cluster):
+    started = [cluster.start('scheduler') for _ in range(2)]
+    # From now on the test may change the file that the workers read.
+    for one in started:
+        waiting.wait_until(lambda one=one: one.logged('scheduler'), 30)
 
 
 def under_way(cluster, pid):
@@ -51,6 +59,7 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
     renews their leases.
     """
     cluster.set(objects=8, takes=5, spacing=8)
+    start_schedulers(cluster)
     url = sa.make_url(cluster.backend_url)
     with proxy.Proxy((url.host, url.port)) as way:
         cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
@@ -84,11 +93,12 @@ def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
     leases of the processes last long.
     """
     cluster.set(lease=60, objects=12, takes=1, spacing=4)
+    start_schedulers(cluster)
     programs = [*cluster.programs, cluster.start('worker')]
     begin = cluster.wait_complete(1, timeout=40)[0]
-    waiting.wait_until(lambda: under_way(
-        cluster, programs[-1].children[0]), 20)
     pids = [pid for program in programs for pid in program.children]
+    # Its runs must not end before it is killed.
+    members.freeze(pids[-1], lambda: under_way(cluster, pids[-1]))
     for program in programs:
         program.kill()
     killed = time.time()
@@ -116,6 +126,7 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
     the old fence, and ``finish()`` rejects the effect.
     """
     cluster.set(objects=8, takes=1)
+    start_schedulers(cluster)
     victim = cluster.start('worker')
     cluster.start('worker')
     first = cluster.wait_complete(1)[0]
@@ -126,10 +137,8 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
         # transaction: the database ends a transaction whose handler is frozen.
         runs = under_way(cluster, pid)
         return len(runs) > 1 and all(time.time() - r.at < 0.5 for r in runs)
-    waiting.wait_until(just_begun, 20)
 
-    begin = time.time()
-    victim.freeze()
+    begin = members.freeze(pid, just_begun)
     held = {(r.object, r.tick): r.fence for r in under_way(cluster, pid)}
     waiting.wait_until(
         lambda: held.keys() <= {
@@ -155,6 +164,7 @@ def test_effects_that_end_their_run_come_once_whenever_the_worker_is_killed(
     """
     chance = random.Random(20261121)
     cluster.set(takes=0.01)
+    start_schedulers(cluster)
     programs = [cluster.start('worker') for _ in range(2)]
     first = cluster.wait_complete(1)[0]
     stalls = []
