@@ -2,6 +2,7 @@
 """A cluster of real processes, and the record of its handlers."""
 
 import collections
+import time
 import uuid
 
 from distperiodic import coordinator
@@ -119,6 +120,17 @@ class Cluster:
                 [t for t in self.complete_ticks() if t > after]),
             timeout, f'no {ticks} complete ticks after {after}; see the '
             f'logs in {self.place}', interval=0.1)
+
+    def is_between_ticks(self):
+        """Return True if all runs of the newest tick have begun, and the next
+        tick is not due yet.
+
+        At any other time a process may be about to call a handler. If the
+        process is suspended then, the run begins when the process resumes.
+        """
+        begun = self.complete_ticks()
+        return bool(begun) and (
+            time.time() < begun[-1] + self.default.get('spacing', 1.0))
 
     def wait_begun(self, after=0.0, timeout=30.0):
         """Wait until a run of a tick later than *after* has begun."""

@@ -23,10 +23,11 @@ class Pauses:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def within(self, begin, end):
-        """Return the seconds of [*begin*, *end*] that were pauses."""
-        return sum(max(0.0, min(end, until) - max(begin, since))
-                   for since, until in self.found)
+    def seconds(self, begin, end):
+        """Return the seconds from *begin* to *end*, without the pauses."""
+        return end - begin - sum(
+            max(0.0, min(end, until) - max(begin, since))
+            for since, until in self.found)
 
     @property
     def longest(self):

@@ -5,12 +5,16 @@ ZooKeeper and RabbitMQ are real.
 """
 
 import collections
+import datetime
+import re
 import time
 
 import pytest
 
+from tests import members
 from tests import waiting
 from tests.functional.cluster import Cluster
+from tests.functional.pauses import Pauses
 
 SESSION = 2.0
 
@@ -44,6 +48,18 @@ def doubled(runs):
         run.key for run in runs).items() if number > 1]
 
 
+def joined_after(program, moment):
+    """Return when a program first joined its group later than *moment*, by its
+    log.
+    """
+    written = re.findall(
+        r'^(\S+ \S+) \d+ INFO distperiodic\S* joined: ', program.said(),
+        re.MULTILINE)
+    times = [datetime.datetime.strptime(
+        at, '%Y-%m-%d %H:%M:%S,%f').timestamp() for at in written]
+    return next(at for at in times if at > moment)
+
+
 def test_three_forked_members_share_every_tick(local):
     """With launch(workers=3) each object runs once per tick, on one of three
     members.
@@ -54,14 +70,17 @@ def test_three_forked_members_share_every_tick(local):
         calm = time.time()
         ticks = local.wait_complete(4, after=calm)
 
-    runs = [r for r in local.runs() if r.tick in ticks]
+    def runs_of(job):
+        return [r for r in local.runs(job=job) if r.tick in ticks]
+    runs = runs_of('ping')
     assert not doubled(runs)
     assert len(ids_by_pid(runs)) == 3
-    once = [r for r in local.runs(job='once') if r.tick in ticks]
-    assert not doubled(once)
-    assert {r.tick for r in once} == set(ticks)
-    each = [r for r in local.runs(job='each') if r.tick in ticks]
-    assert set(collections.Counter(r.tick for r in each).values()) == {3}
+    # The runs of the other jobs may begin after those of ping.
+    waiting.wait_until(
+        lambda: {r.tick for r in runs_of('once')} == set(ticks)
+        and collections.Counter(r.tick for r in runs_of('each'))
+        == dict.fromkeys(ticks, 3))
+    assert not doubled(runs_of('once'))
 
 
 def test_two_services_in_one_group_are_named(local):
@@ -93,11 +112,13 @@ def test_the_objects_of_a_killed_member_run_again(local):
         group.wait_members(3)
         local.wait_complete(2, after=time.time())
         programs[0].kill()
-        killed = time.time()
-        group.wait_members(2, timeout=SESSION + 1)
-        noticed = time.time() - killed
+        with Pauses() as pauses:
+            killed = time.time()
+            group.wait_members(2)
+            noticed = pauses.seconds(killed, time.time())
         local.wait_complete(2, after=time.time())
     print(f'a kill was noticed after {noticed:.2f} s')
+    assert noticed < SESSION + 1
 
 
 def test_a_frozen_member_starts_nothing_until_it_is_back(local):
@@ -107,19 +128,24 @@ def test_a_frozen_member_starts_nothing_until_it_is_back(local):
         local.wait_complete(2, after=time.time())
         victim, = programs[0].children
         before = {m.identity: m.tenure for m in group.now.members}
-        programs[0].freeze()
-        group.wait_members(1, timeout=SESSION + 2)
-        local.wait_complete(2, after=time.time())
-        thawed = time.time()
-        programs[0].thaw()
-        view = group.wait_members(2)
+        with Pauses() as pauses:
+            frozen = members.freeze(victim, local.is_between_ticks)
+            group.wait_members(1)
+            gone = time.time()
+            local.wait_complete(2, after=gone)
+            thawed = time.time()
+            programs[0].thaw()
+            view = group.wait_members(2)
         back = time.time()
         local.wait_complete(3, after=back)
 
     assert any(m.tenure == before[m.identity] + 1 for m in view.members)
-    assert back - thawed < 1.5
+    assert pauses.seconds(frozen, gone) < SESSION + 2
+    # The observer may see the member later.
+    joined = joined_after(programs[0], thawed)
+    assert pauses.seconds(thawed, joined) < 1.5
     early = [r for r in local.runs()
-             if r.pid == victim and thawed <= r.at < back - 0.1]
+             if r.pid == victim and thawed <= r.at < joined]
     assert not early
     assert not doubled(r for r in local.runs() if r.tick > back)
 
@@ -127,7 +153,10 @@ def test_a_frozen_member_starts_nothing_until_it_is_back(local):
 def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
     def pairs(event):
         return sorted(r.key for r in local.runs(event) if r.pid == pid)
-    local.set(takes=0.7, spacing=3, objects=8)
+    # So many objects that each member owns some, whatever its name. The session
+    # does not expire while a member that is asked to stop leaves.
+    local.set(takes=0.7, spacing=3, objects=24, pool_size=12,
+              session_timeout=20)
     with local.observe() as group:
         stays, goes = [local.start('scheduler') for _ in range(2)]
         group.wait_members(2)
@@ -138,7 +167,7 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
                      and time.time() - r.at < 0.3],
             10, 'the member began nothing')
         goes.terminate()
-        group.wait_members(1, timeout=2)
+        group.wait_members(1, timeout=10)
         # If a member left the group during its runs, other members could run
         # the same objects again.
         assert pairs('start') == pairs('end')
@@ -199,13 +228,15 @@ def test_a_worker_that_joins_under_load_gets_work_at_once(remote):
                            'the first worker began nothing')
         first = {r.pid for r in remote.runs()}
         remote.start('worker')
-        workers.wait_members(2)
-        joined = time.time()
-        got = waiting.wait_until(
-            lambda: [r.at for r in remote.runs() if r.pid not in first],
-            10, 'the new worker got nothing')
-    print(f'the new worker began after {min(got) - joined:.2f} s')
-    assert min(got) - joined < 2.0
+        with Pauses() as pauses:
+            workers.wait_members(2)
+            joined = time.time()
+            got = waiting.wait_until(
+                lambda: [r.at for r in remote.runs() if r.pid not in first],
+                10, 'the new worker got nothing')
+    waited = pauses.seconds(joined, min(got))
+    print(f'the new worker began after {waited:.2f} s')
+    assert waited < 2.0
 
 
 def test_what_a_killed_worker_had_begun_runs_again(remote):
@@ -273,7 +304,7 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
         scheduler.terminate()
         # It owns nothing any more, but stays in its group until its work ends.
         waiting.wait_until(
-            lambda: not any(one.points for one in group.now.members), 2)
+            lambda: not any(one.points for one in group.now.members), 10)
         assert scheduler.process.poll() is None
         worker.kill()
 
@@ -314,7 +345,7 @@ def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
                                                 rabbitmq_server):
     broker = rabbitmq_server
     remote = Cluster(tmp_path, zookeeper.url, broker.url,
-                     objects=20)
+                     objects=20, session_timeout=10)
     try:
         with remote.observe() as group:
             remote.start('worker')

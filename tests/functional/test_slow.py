@@ -36,7 +36,7 @@ def longest_gap(runs, begin, end, pauses):
     """
     times = [begin, *sorted(
         run.at for run in runs if begin < run.at < end), end]
-    return max(later - earlier - pauses.within(earlier, later)
+    return max(pauses.seconds(earlier, later)
                for earlier, later in zip(times, times[1:], strict=False))
 
 

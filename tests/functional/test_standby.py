@@ -136,12 +136,8 @@ def freeze(cluster, worker):
 
     :returns: Seconds since the epoch, just before the worker was suspended.
     """
-    def harmless():
-        # All runs of this tick have begun, and the next tick is not due yet.
-        begun = cluster.complete_ticks()
-        return bool(begun) and not writes(cluster, worker.pid) and (
-            time.time() < begun[-1] + cluster.default['spacing'])
-    return members.freeze(worker.pid, harmless)
+    return members.freeze(worker.pid, lambda: (
+        cluster.is_between_ticks() and not writes(cluster, worker.pid)))
 
 
 class Worker:
