@@ -153,8 +153,8 @@ def test_a_frozen_member_starts_nothing_until_it_is_back(local):
 def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
     def pairs(event):
         return sorted(r.key for r in local.runs(event) if r.pid == pid)
-    # So many objects that each member owns some, whatever its name. The session
-    # does not expire while a member that is asked to stop leaves.
+    # So many objects that each member owns some, whatever its name. The long
+    # session does not expire while a member that is asked to stop leaves.
     local.set(takes=0.7, spacing=3, objects=24, pool_size=12,
               session_timeout=20)
     with local.observe() as group:
