@@ -363,11 +363,16 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
         (698, 698, 0, 0), (1, 1, 0, 0), (1, 0, 0, 1), (700, 700, 0, 0)]
 
 
+def spacing_without_tick(now, *spacings):
+    """Return the first of these spacings, in seconds, without a tick in the
+    next five minutes.
+    """
+    return next(n for n in spacings if now % (n * SECOND) < (n - 300) * SECOND)
+
+
 def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
     """An operator triggers a job, and then its scheduler starts again."""
-    # Choose a period without a tick of the job during the test.
-    seconds = next(n for n in (3600, 4300, 5000, 5700)
-                   if place.now % (n * SECOND) < (n - 300) * SECOND)
+    seconds = spacing_without_tick(place.now, 3600, 4300, 5000, 5700)
     place.write_tasks(POLL.replace('spacing=60', f'spacing={seconds}'))
     period = seconds * SECOND
     last = place.now - place.now % period - 5 * period
@@ -465,19 +470,21 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
                                   seconds=60.0, gone=[], limit=9)
 
 
-NEVER_CLAIMED = POLL.replace('spacing=60', 'spacing=86400') + """
-    @periodic_task(spacing=86400, name='own')
+NEVER_CLAIMED = POLL + """
+    @periodic_task(spacing=60, name='own')
     def own(self, context):
         pass
 
-    @periodic_task(spacing=86400, scope='group', name='whole')
+    @periodic_task(spacing=60, scope='group', name='whole')
     def whole(self, context):
         pass
 """
 
 
 def test_a_job_is_triggered_before_its_first_tick(place):
-    place.write_tasks(NEVER_CLAIMED)
+    seconds = spacing_without_tick(place.now, 86400, 90000, 93600, 97200)
+    place.write_tasks(NEVER_CLAIMED.replace(
+        'spacing=60', f'spacing={seconds}'))
     trigger = ['job', 'trigger', '--tasks', 'tasks:Tasks']
 
     assert re.search("'poll' .*--tasks", place.refuse(

@@ -29,7 +29,7 @@ def cluster(request, tmp_path, zookeeper, rabbitmq):
         options = {'connection': url}
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, objects=OBJECTS, lease=10,
-        **options)
+        session_timeout=5, **options)
     yield made
     made.close()
 
