@@ -30,6 +30,7 @@ from tests import programs
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules
+from tests.functional.pauses import Pauses
 
 SOON = 60.0
 
@@ -377,12 +378,13 @@ def test_a_command_in_a_process_ends_with_its_lease(isolated):
     [run] = waiting.wait_until(isolated.runs, SOON)
     service_ = psutil.Process(run['pid']).parent()
 
-    service_.suspend()
-    waiting.wait_until(lambda: is_over(run['pid']), SOON)
-    ended = time.time()
+    with Pauses() as pauses:
+        service_.suspend()
+        waiting.wait_until(lambda: is_over(run['pid']), SOON)
+        ended = time.time()
     service_.resume()
 
-    assert ended - run['at'] < isolated.options['lease'] + 1
+    assert pauses.seconds(run['at'], ended) < isolated.options['lease'] + 1
     isolated.ended(id_)
     assert [r['attempt'] for r in isolated.runs()] == [1, 2]
     assert program.running
@@ -642,12 +644,13 @@ def test_a_frozen_handler_in_a_process_ends_when_it_wakes(in_processes):
         one.suspend()
     group.ended(second)
     assert not is_over(run['pid'])
-    before = time.time()
-    for one in family:
-        one.resume()
-    waiting.wait_until(lambda: is_over(run['pid']), SOON)
+    with Pauses() as pauses:
+        before = time.time()
+        for one in family:
+            one.resume()
+        waiting.wait_until(lambda: is_over(run['pid']), SOON)
     # It may have run some lines before its process ended.
-    assert beat.stat().st_mtime < before + 1
+    assert pauses.seconds(before, beat.stat().st_mtime) < 1
 
     group.ended(first)
     check_queue(group, first, second, run)
