@@ -483,8 +483,7 @@ def test_an_idle_bus_closes_at_once(ends):
     must stop.
     """
     ends.talk(1)
-    # The listener would check again in four seconds.
-    time.sleep(6)
+    time.sleep(7)
     with took_at_most(3):
         ends.work.close(10)
         ends.back.close(10)
