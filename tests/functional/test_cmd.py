@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from distperiodic.demo.processes import nobody_holds
 from tests import programs
 from tests import waiting
 from tests.functional import commands
@@ -144,9 +145,13 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
                 '--config-file', embedded.config) as watch:
             waiting.wait_until(lambda: '2 members' in watch.said(), 20,
                                'the group was empty')
-            # Freeze the first process. The launcher does not react to this.
-            for process in scheduler.family()[:1]:
-                process.suspend()
+            # Freeze the first process. The launcher does not react to this. If
+            # the process held the lock of the file driver, the command would
+            # wait for it.
+            with nobody_holds(
+                    embedded.place / 'coordination' / '.driver_lock'):
+                for process in scheduler.family()[:1]:
+                    process.suspend()
             waiting.wait_until(
                 lambda: re.search(GONE, watch.said()), 30,
                 'no member was missing')
