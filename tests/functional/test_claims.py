@@ -91,6 +91,28 @@ def unfinished(cluster, pids):
         r.pid in pids for r in cluster.runs('end'))
 
 
+#: Options for a job whose objects all run at once, for half of a period. So a
+#: test has enough time to strike while all runs of a tick are in progress.
+AT_ONCE = {'objects': 20, 'pool_size': 20, 'takes': 1}
+
+
+def wait_amid_runs(cluster, pids):
+    """Wait until all runs of a tick are in progress, some of them in these
+    processes. Return those.
+
+    At least half of the time of each run is left. No other run begins before
+    the next tick.
+    """
+    def amid():
+        tick = newest(cluster)
+        runs = [r for r in cluster.runs() if r.tick == tick]
+        left = min(r.at for r in runs) + cluster.default['takes'] - time.time()
+        return (len(runs) == cluster.default['objects']
+                and left > cluster.default['takes'] / 2
+                and [r for r in runs if r.pid in pids])
+    return waiting.wait_until(amid, 60, 'no tick ran in these processes')
+
+
 def test_a_calm_cluster_runs_each_tick_of_each_object_once(claimed):
     started(claimed)
     first = claimed.complete_ticks()[0]
@@ -155,12 +177,11 @@ def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
 
 @pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
 def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
-    claimed.set(takes=0.15)
+    claimed.set(**AT_ONCE)
     _, workers = started(claimed)
     first = claimed.complete_ticks()[0]
     dead = workers[0].children
-    waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 20,
-                       interval=0.01)
+    wait_amid_runs(claimed, dead)
 
     workers[0].kill()
     last = claimed.wait_complete(5, after=newest(claimed), timeout=60)[-1]
