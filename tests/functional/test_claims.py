@@ -140,16 +140,17 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
     """The freeze is longer than the session and the leases, so the results of
     the frozen process do not count.
     """
+    claimed.set(**AT_ONCE)
     schedulers, workers = started(claimed)
     first = claimed.complete_ticks()[0]
     victim = (workers or schedulers)[0]
     frozen = victim.children
-    tick = newest(claimed)
-    waiting.wait_until(lambda: newest(claimed) > tick, 10)
+    # Do not freeze a thread between the check of its lease and the record of
+    # its start. It would record the start after that of its successor.
+    wait_amid_runs(claimed, frozen)
 
     victim.freeze()
-    time.sleep(8)
-    claimed.wait_complete(2, after=newest(claimed))
+    claimed.wait_complete(2, after=time.time() + claimed.options['lease'])
     victim.thaw()
     last = claimed.wait_complete(3, after=time.time())[-1]
 
