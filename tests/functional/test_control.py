@@ -97,6 +97,16 @@ def owners(cluster):
                 for n in range(40)}
 
 
+def wait_owners(cluster, *expected):
+    """Wait until exactly these members own objects.
+
+    A member answers to a command before it changes its entry in the group.
+    """
+    waiting.wait_until(
+        lambda: set(owners(cluster).values()) == {*expected}, 10,
+        f'the owners are not just {expected}')
+
+
 def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
     cluster = steered
     first, second = names(cluster)
@@ -105,10 +115,9 @@ def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
 
     said = ask(cluster, 'member', 'drain', first, '--schedulers',
                '--reason', 'new kernel')
-    after = owners(cluster)
 
     assert said.startswith(f'{first} (scheduler): drained')
-    assert set(after.values()) == {second}
+    wait_owners(cluster, second)
     # All ticks are claimed, and none is lost.
     tick = cluster.complete_ticks()[-1]
     cluster.wait_complete(3, after=tick)

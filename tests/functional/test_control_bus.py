@@ -22,6 +22,7 @@ from tests.functional.test_control import owners
 from tests.functional.test_control import rows
 from tests.functional.test_control import run
 from tests.functional.test_control import trigger
+from tests.functional.test_control import wait_owners
 
 SWEEP = 30
 SECOND = 1_000_000
@@ -125,14 +126,14 @@ def test_a_command_is_followed_at_once_and_not_only_at_the_next_sweep(
 
     assert told.startswith(f'{first} (scheduler): drained')
     assert max(seconds_until_the_answer(cluster)) < 1
-    assert set(owners(cluster).values()) == {second}
+    wait_owners(cluster, second)
 
     for argv in (['undrain', '--all'], ['set', 'pool_size', '3', '--all']):
         ask(cluster, 'member', *argv)
         answers = seconds_until_the_answer(cluster)
         assert len(answers) == 4
         assert max(answers) < 1
-    assert len(set(owners(cluster).values())) == 2
+    wait_owners(cluster, first, second)
 
 
 def test_without_a_broker_a_command_is_followed_at_the_next_sweep(
@@ -212,8 +213,7 @@ def test_members_without_a_store_are_drained_and_put_back(
     assert ('a member forgets this command when its process restarts'
             in told)
     assert 'the command is not recorded' in told
-    waiting.wait_until(
-        lambda: set(owners(cluster).values()) == {second}, 10)
+    wait_owners(cluster, second)
     row, *others = [one for one in rows(cluster, 'member', 'list')]
     assert (row['member'], row['drained'], row['why']) == (
         first, 'yes', 'new kernel')
