@@ -16,9 +16,12 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic import service
+from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
 from tests import waiting
 from tests.configured import configuration
+from tests.functional import judged
 from tests.functional.cluster import Cluster
 
 
@@ -36,13 +39,15 @@ def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
     made.close()
 
 
-def started(cluster):
-    """Start two schedulers, and two workers if the dispatcher is messaging."""
+def started(cluster, ticks=2):
+    """Start two schedulers, and two workers if the dispatcher is messaging.
+    Wait for this number of complete ticks.
+    """
     schedulers = [cluster.start('scheduler') for _ in range(2)]
     workers = []
     if cluster.options['dispatcher'] == 'messaging':
         workers = [cluster.start('worker') for _ in range(2)]
-    cluster.wait_complete(2)
+    cluster.wait_complete(ticks)
     return schedulers, workers
 
 
@@ -191,15 +196,32 @@ def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
     assert any(r.attempt > 1 for r in claimed.runs())
 
 
+def with_progress(cluster, tick):
+    """Return the objects whose progress in this tick is in the store."""
+    engine = database.make_engine(cluster.connection)
+    claim = tables.claim
+    with engine.connect() as connection:
+        found = connection.scalars(
+            sa.select(claim.c.object)
+            .join(tables.job, tables.job.c.id == claim.c.job)
+            .where(tables.job.c.space == cluster.group,
+                   claim.c.tick == judged.us(tick),
+                   claim.c.progress.is_not(None))).all()
+    engine.dispose()
+    return set(found)
+
+
 @pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
 def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
-    claimed.set(takes=3, objects=10, spacing=8, behaves=','.join(
-        f'192.168.10.{n}:say' for n in range(10)))
-    _, workers = started(claimed)
+    claimed.set(takes=10, objects=10, spacing=16, pool_size=10,
+                behaves=','.join(f'192.168.10.{n}:say' for n in range(10)))
+    _, workers = started(claimed, ticks=1)
     dead = workers[0].children
-    waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 30)
+    runs = wait_amid_runs(claimed, dead)
     # The progress is saved once a second.
-    time.sleep(2.5)
+    waiting.wait_until(
+        lambda: {r.object for r in runs} <= with_progress(
+            claimed, runs[0].tick), message='some progress was not saved')
 
     workers[0].kill()
     again = waiting.wait_until(
