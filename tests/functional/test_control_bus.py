@@ -125,14 +125,14 @@ def test_a_command_is_followed_at_once_and_not_only_at_the_next_sweep(
                '--reason', 'new kernel')
 
     assert told.startswith(f'{first} (scheduler): drained')
-    assert max(seconds_until_the_answer(cluster)) < 1
+    assert max(seconds_until_the_answer(cluster)) < SWEEP / 3
     wait_owners(cluster, second)
 
     for argv in (['undrain', '--all'], ['set', 'pool_size', '3', '--all']):
         ask(cluster, 'member', *argv)
         answers = seconds_until_the_answer(cluster)
         assert len(answers) == 4
-        assert max(answers) < 1
+        assert max(answers) < SWEEP / 3
     wait_owners(cluster, first, second)
 
 
