@@ -71,11 +71,11 @@ class Service:
     def table(self, *argv):
         return json.loads(self.ask(*argv, '-f', 'json').stdout)
 
-    def wait_members(self, number):
+    def wait_members(self, number, role='member'):
         waiting.wait_until(
-            lambda: sum(row['role'] == 'member'
+            lambda: sum(row['role'] == role
                         for row in self.table('status')) == number,
-            30, f'the group did not reach {number} members')
+            30, f'the group did not reach {number} rows of {role}')
 
     def lines(self, name):
         path = self.place / name
@@ -235,6 +235,8 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
     with (service.start('scheduler', '--workers', '2') as scheduler,
           service.start('worker', '--workers', '2') as worker):
         service.wait_members(2)
+        # One worker may complete a tick before the other one has joined.
+        service.wait_members(2, 'worker')
         waiting.wait_until(lambda: len(service.lines('ended')) >= 12, 30,
                            'the nodes were not polled')
         told = service.table('status')
