@@ -517,7 +517,7 @@ def test_a_member_whose_server_leads_nobody_any_more_is_not_sure(
 def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
     one = join(way.url, 'a', session_timeout=10)
     other = join(mortal.url, 'b', session_timeout=10)
-    watcher = observe(mortal.url)
+    watcher = observe(mortal.url, session_timeout=20)
     all_know([one, other])
     watcher.wait('a', 'b')
     entry = me(one).entry
@@ -537,14 +537,14 @@ def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
 
 
 def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
-    one = join(way.url, 'a', session_timeout=4)
-    watcher = observe(mortal.url)
+    one = join(way.url, 'a', session_timeout=8)
+    watcher = observe(mortal.url, session_timeout=20)
     watcher.wait('a')
     entry = me(one).entry
 
-    way.set('delay', 0.3)
+    way.set('delay', 0.5)
 
-    holds(lambda: knows(one, 'a'), 4.5, 'it was no longer certain')
+    holds(lambda: knows(one, 'a'), 8.5, 'it was no longer certain')
     assert me(one).entry == entry
     assert len(watcher.seen) == 1
 
@@ -742,7 +742,7 @@ def test_a_fork_before_the_first_use_gives_two_members(
 
 def test_a_fork_of_a_started_member_connects_anew_and_disturbs_nobody(
         zookeeper, spawn):
-    parent = spawn(zookeeper.url, None)
+    parent = spawn(zookeeper.url, None, session_timeout=20)
     mine, entry = parent.do('identity'), parent.do('entry')
 
     told = parent.do('fork', False)
@@ -761,7 +761,8 @@ def test_a_fork_of_a_started_member_connects_anew_and_disturbs_nobody(
 
 def test_a_forked_member_that_just_ends_leaves_its_parent_in_the_group(
         zookeeper, spawn):
-    parent = spawn(zookeeper.url, None)
+    # The session of the child must expire, and that of the parent must not.
+    parent = spawn(zookeeper.url, None, session_timeout=6)
     mine, entry = parent.do('identity'), parent.do('entry')
 
     told = parent.do('fork', True)
@@ -774,7 +775,8 @@ def test_a_forked_member_that_just_ends_leaves_its_parent_in_the_group(
 
 def test_a_fork_under_a_given_name_is_refused_while_its_parent_lives(
         zookeeper, spawn):
-    parent = spawn(zookeeper.url, 'named', session_timeout=1)
+    # The child is refused one session later.
+    parent = spawn(zookeeper.url, 'named', session_timeout=5)
     entry = parent.do('entry')
 
     with pytest.raises(members.ChildError, match='DuplicateMember'):
@@ -788,8 +790,8 @@ def test_a_fork_under_a_given_name_is_refused_while_its_parent_lives(
 
 def test_a_second_member_of_the_same_name_is_refused(
         zookeeper, join, observe):
-    watcher = observe(zookeeper.url)
-    first = join(zookeeper.url, 'a', session_timeout=1)
+    watcher = observe(zookeeper.url, session_timeout=20)
+    first = join(zookeeper.url, 'a', session_timeout=20)
     watcher.wait('a')
     entry = me(first).entry
 
