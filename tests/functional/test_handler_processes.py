@@ -4,6 +4,7 @@
 Each test starts real processes.
 """
 
+import json
 import math
 import os
 import signal
@@ -51,14 +52,14 @@ def children():
 
 
 def test_an_idle_process_that_is_killed_is_replaced(processes):
-    before = run(processes)
-    killed = next(pid for pid in children() if str(pid) in before)
+    killed = json.loads(run(processes))['pid']
+    assert killed in children()
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: killed not in {
         one.pid for one in psutil.Process().children()
         if one.status() != psutil.STATUS_ZOMBIE})
 
-    assert str(killed) not in run(processes)
+    assert json.loads(run(processes))['pid'] != killed
 
 
 def test_processes_outlive_the_thread_of_the_first_run(processes):
