@@ -36,7 +36,7 @@ def wait_account(cluster, tick, **expected):
         lambda: (lambda told: told and all(
             told[name] == number for name, number in expected.items())
             and told)(judged.account(cluster).get(judged.us(tick))),
-        40, f'the history of tick {tick} does not reach {expected}',
+        60, f'the history of tick {tick} does not reach {expected}',
         interval=0.2)
 
 
@@ -46,15 +46,19 @@ def starts(cluster, tick):
 
 
 def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
-    cluster.set(spacing=8, retries=1, timeout=1, pool_size=2, behaves=(
-        f'{FAILS}:fail,{HANGS}:hang,{JUNK}:junk,{LEAVES}:leave,'
-        f'{SHOUTS}:shout,{HOARDS}:hoard'))
+    # The runs of a tick take four seconds. A pause of the machine must neither
+    # make the next tick be skipped, nor end a session during a run.
+    cluster.set(
+        spacing=10, retries=1, timeout=1, pool_size=2, session_timeout=10,
+        lease=20, behaves=(
+            f'{FAILS}:fail,{HANGS}:hang,{JUNK}:junk,{LEAVES}:leave,'
+            f'{SHOUTS}:shout,{HOARDS}:hoard'))
     cluster.start('scheduler')
     worker = cluster.start('worker')
 
     ticks = sorted({run.tick for run in cluster.wait_begun()})
-    cluster.wait_begun(after=ticks[0] + 8)
-    for tick in (ticks[0] + 8, ticks[0] + 16):
+    cluster.wait_begun(after=ticks[0] + 10)
+    for tick in (ticks[0] + 10, ticks[0] + 20):
         told = wait_account(cluster, tick, due=12, done=7, dead=5, retried=5)
         assert told['skipped'] == told['superseded'] == 0
         assert starts(cluster, tick) == {
