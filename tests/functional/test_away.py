@@ -29,8 +29,10 @@ def started(tmp_path):
     def start(zookeeper, rabbitmq, connection, **options):
         schema.sync(connection)
         options = {
-            'lease': 5, 'send_timeout': 2, 'spacing': 2, 'objects': 40,
-            'takes': 0.05, 'misfire': 'all', 'overlap': 'wait', **options}
+            # A pause of the whole machine of a few seconds ends no session.
+            'session_timeout': 6, 'lease': 10, 'send_timeout': 2,
+            'spacing': 2, 'objects': 40, 'takes': 0.05, 'misfire': 'all',
+            'overlap': 'wait', **options}
         cluster = Cluster(tmp_path, zookeeper.url, rabbitmq.url,
                           connection=connection, **options)
         made.append(cluster)
@@ -75,14 +77,14 @@ def wait_idle(cluster):
 
 def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
         started, zookeeper_server, rabbitmq, postgresql):
-    """ZooKeeper is down for three session timeouts. During this time the store
+    """ZooKeeper is down for two session timeouts. During this time the store
     decides which scheduler may claim.
     """
     cluster, first = started(zookeeper_server, rabbitmq, postgresql.url)
     at = time.time()
 
     zookeeper_server.kill()
-    cluster.wait_complete(3, after=at + 3 * cluster.options[
+    cluster.wait_complete(2, after=at + 2 * cluster.options[
         'session_timeout'])
     zookeeper_server.start()
     wait_whole(cluster)

@@ -28,12 +28,15 @@ from tests.functional.cluster import Cluster
 @pytest.fixture(params=['local', 'messaging'])
 def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
     """Return a cluster whose job runs every tick in order, even if it is late.
+
+    A pause of the whole machine of a few seconds ends no session. Otherwise
+    runs of processes that are alive would rightly be repeated.
     """
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, zookeeper.url,
         rabbitmq.url if request.param == 'messaging' else None,
-        connection=postgresql.url, lease=5, send_timeout=2,
+        connection=postgresql.url, session_timeout=6, lease=10, send_timeout=2,
         spacing=2, objects=40, takes=0.05, misfire='all', overlap='wait')
     yield made
     made.close()
@@ -168,7 +171,7 @@ def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
     """When the session of a killed process expires, its entry disappears. Then
     other members find the runs of the process and repeat them.
     """
-    claimed.set(takes=0.5, lease=60)
+    claimed.set(takes=0.5, session_timeout=2, lease=60)
     schedulers, _ = started(claimed)
     dead = schedulers[0].children
     waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 20,

@@ -15,8 +15,9 @@ def test_a_minute_on_mariadb_with_a_worker_and_a_scheduler_killed(
     schema.sync(mariadb.url)
     cluster = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=mariadb.url,
-        lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
-        misfire='all', overlap='wait')
+        # A pause of the whole machine of a few seconds ends no session.
+        session_timeout=6, lease=10, send_timeout=2, spacing=2, objects=40,
+        takes=0.05, misfire='all', overlap='wait')
     stalls = []
     try:
         schedulers = [cluster.start('scheduler') for _ in range(2)]

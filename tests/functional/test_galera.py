@@ -431,8 +431,9 @@ def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
             for way in ways]
         group = Cluster(
             tmp_path, zookeeper.url, rabbitmq.url, connection=urls[0],
-            lease=10, send_timeout=2, spacing=2, objects=40, takes=0.05,
-            misfire='all', overlap='wait')
+            # A pause of the whole machine of a few seconds ends no session.
+            session_timeout=6, lease=10, send_timeout=2, spacing=2, objects=40,
+            takes=0.05, misfire='all', overlap='wait')
         stack.callback(group.close)
         for number, kind in enumerate(['scheduler', 'worker'] * 2):
             config = tmp_path / f'{number}.conf'
