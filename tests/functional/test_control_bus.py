@@ -340,7 +340,9 @@ def test_a_command_without_the_key_is_refused_counted_and_logged(
     assert told.returncode == 1
     assert told.stdout.count('no answer') == 3
     for program in cluster.programs:
-        [line] = program.logged('message dropped')
+        # A program may read the message after the command has ended.
+        [line] = waiting.wait_until(
+            lambda program=program: program.logged('message dropped'))
         assert 'wrong signature' in line['reason']
         assert not program.logged('member drained')
     assert owners(cluster) == before
