@@ -205,9 +205,9 @@ def test_members_without_a_store_are_drained_and_put_back(
     before = owners(cluster)
     first, second = names(cluster)
 
-    with took_at_most(10):
+    with took_at_most(20):
         told = ask(cluster, 'member', 'drain', first, '--schedulers',
-                   '--reason', 'new kernel')
+                   '--reason', 'new kernel', '--wait', '30')
 
     assert told.startswith(f'{first} (scheduler): drained')
     assert ('a member forgets this command when its process restarts'

@@ -288,7 +288,7 @@ def test_a_killed_member_is_gone_within_its_session(
 
     figure(f'a member killed (session {SESSION} s) is gone after',
            gone - killed)
-    assert gone - killed < SESSION + 1.0 + 3.0
+    assert gone - killed < SESSION + 1.0 + 6.0
 
 
 def test_members_that_join_at_once_all_come_to_know_each_other(
@@ -364,7 +364,7 @@ def test_a_frozen_member_comes_back_by_itself_and_starts_nothing_before(
     assert client.exists(path).ephemeralOwner != session
     rejoined = created(client, path)
     figure('a thawed member is back after', rejoined - thawed)
-    assert rejoined - thawed < 5.0
+    assert rejoined - thawed < 10.0
     wait_until(lambda: knows(other, 'a', 'b'))
     asked = frozen.asked_until_sure(taken_over)
     good = [one for one in asked if one.known and one.at > taken_over]
@@ -578,12 +578,12 @@ def test_a_server_away_for_longer_than_the_session(fragile, join, figure):
     fragile.kill()
     killed = time.monotonic()
     for one in rings:
-        wait_until(lambda one=one: not knows(one, 'a', 'b', 'c'), SESSION + 5)
+        wait_until(lambda one=one: not knows(one, 'a', 'b', 'c'), SOON)
         with pytest.raises(exceptions.ViewUnknown, match=(
                 f'{one.member_id!r} .* zookeeper://.*; ')):
             one.get_subset(OBJECTS)
     unsure = time.monotonic() - killed
-    assert unsure < SESSION + 3
+    assert unsure < SESSION + 6
     holds(lambda: not any(knows(one, 'a', 'b', 'c') for one in rings),
           2 * SESSION, 'it believed in its view without a server')
 
@@ -1099,7 +1099,7 @@ def test_stopping_while_the_server_is_away_is_bounded(fragile, join, fault):
     for one in rings:
         began = time.monotonic()
         one.stop(timeout=2.0)
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < 2.0 + 6.0
         assert not one.is_started()
 
 
@@ -1113,7 +1113,7 @@ def test_stopping_long_after_the_server_went_is_bounded(
     began = time.monotonic()
     one.stop(timeout=2.0)
 
-    assert time.monotonic() - began < 4.0
+    assert time.monotonic() - began < 2.0 + 6.0
 
 
 def test_a_server_that_nobody_can_reach_is_told_within_a_bound():
