@@ -107,13 +107,16 @@ class Place:
             Failure(key, f'{key} is ill') for key in dead], lease=running,
             into=None)
 
-    def rows(self, table):
-        """Return how many rows of a table belong to the group."""
+    def rows(self, table, *jobs):
+        """Return how many rows of a table belong to the group, or to these
+        *jobs* of the group.
+        """
         engine = database.make_engine(self.url)
         with engine.connect() as connection:
             number = connection.scalar(
                 sa.select(sa.func.count()).select_from(table).join(
                     tables.job, tables.job.c.id == table.c.job).where(
-                        tables.job.c.space == self.group))
+                        tables.job.c.space == self.group,
+                        tables.job.c.name.in_(jobs) if jobs else sa.true()))
         engine.dispose()
         return number
