@@ -35,7 +35,8 @@ HOSTS = {f'192.168.10.{number}' for number in range(20)}
 # The names of the members are random. With 20 hosts, one of three members has
 # no host in one of 200 runs.
 PORTED_HOSTS = {f'192.168.10.{number}' for number in range(60)}
-NODES = {f'node-{number:02d}' for number in range(20)}
+# For the same reason there are more nodes here than in the example.
+NODES = {f'node-{number:02d}' for number in range(60)}
 # Nodes with their own schedule.
 OWN = {'node-18', 'node-19'}
 
@@ -206,12 +207,20 @@ def nodewatch(programs, zookeeper, tmp_path):
     project = tomllib.loads((SERVICE / 'pyproject.toml').read_text())
     scripts = project['project']['scripts']
     options = tmp_path / 'here.conf'
+    nodes = json.loads(
+        (SERVICE / 'etc' / 'nodewatch' / 'nodes.json').read_text())
+    listed = {node['name'] for node in nodes}
+    inventory = tmp_path / 'nodes.json'
+    inventory.write_text(json.dumps(
+        nodes + [{'name': name} for name in sorted(NODES - listed)]))
 
     def start(script, **default):
-        write_config(options, DEFAULT=default, distperiodic={
-            'dispatcher': 'messaging' if default else 'local',
-            'backend_url': zookeeper.url, 'group': group,
-            'state_path': tmp_path})
+        write_config(
+            options, DEFAULT=default, nodewatch={'inventory': inventory},
+            distperiodic={
+                'dispatcher': 'messaging' if default else 'local',
+                'backend_url': zookeeper.url, 'group': group,
+                'state_path': tmp_path})
         module, function = scripts[script].split(':')
         return programs.start(
             ['-c', f'import sys; from {module} import {function}; '
