@@ -113,7 +113,7 @@ class Cluster:
         return sorted(t for t, objects in started.items()
                       if len(objects) == self.default.get('objects', 60))
 
-    def wait_complete(self, ticks=1, after=0.0, timeout=30.0):
+    def wait_complete(self, ticks=1, after=0.0, timeout=60.0):
         """Wait for this number of complete ticks later than *after*."""
         return waiting.wait_until(
             lambda: (lambda found: len(found) >= ticks and found)(
@@ -170,7 +170,7 @@ class Observer(coordinator.Coordinator):
     def now(self):
         return self.seen.view(self.group)
 
-    def wait_members(self, number, timeout=20.0):
+    def wait_members(self, number, timeout=60.0):
         waiting.wait_until(
             lambda: len(self.now.members) == number, timeout,
             f'group {self.group} did not reach {number} members',
