@@ -56,7 +56,7 @@ def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
     host.set(0)
     # The store's clock runs at half speed until the wall clock has caught up
     # with it.
-    back = host.more(4, timeout=20 * SPACING)
+    back = host.more(4, timeout=15 * SPACING)
 
     assert back == sorted(back)
     assert back[0] > forward[-1] > HOUR

@@ -13,7 +13,7 @@ import pytest
 from tests import programs
 from tests import waiting
 from tests.functional import commands
-from tests.functional.pauses import Pauses
+from tests.pauses import Pauses
 
 #: So many objects that each of two members owns some, whatever their names.
 HOSTS = 'abcdefghijklmnopqrstuvwx'

@@ -14,7 +14,7 @@ import pytest
 from tests import members
 from tests import waiting
 from tests.functional.cluster import Cluster
-from tests.functional.pauses import Pauses
+from tests.pauses import Pauses
 
 SESSION = 2.0
 

@@ -12,7 +12,7 @@ import pytest
 from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional.cluster import Cluster
-from tests.functional.pauses import Pauses
+from tests.pauses import Pauses
 
 KEPT = '192.168.10.0'
 SPACING = 1

@@ -30,7 +30,7 @@ from tests import programs
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules
-from tests.functional.pauses import Pauses
+from tests.pauses import Pauses
 
 SOON = 60.0
 

@@ -15,8 +15,8 @@ from sqlalchemy.dialects import sqlite
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
 from distperiodic.adapters.sql.host_clock import NOW
-from distperiodic.adapters.sql.host_clock import State
 from distperiodic.adapters.sql.host_clock import TICK_OFFSET
+from distperiodic.adapters.sql.host_clock import State
 
 
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):

@@ -30,6 +30,11 @@ class Pauses:
             for since, until in self.found)
 
     @property
+    def total(self):
+        """Seconds of all pauses."""
+        return sum(until - since for since, until in self.found)
+
+    @property
     def longest(self):
         return max((until - since for since, until in self.found),
                    default=0.0)
