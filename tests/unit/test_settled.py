@@ -13,6 +13,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
 from distperiodic.adapters.sql.host_clock import NOW
+from distperiodic.adapters.sql.host_clock import TICK_OFFSET
 from distperiodic.adapters.sql.host_clock import HostClock
 from distperiodic.adapters.sql.host_clock import State
 from distperiodic.adapters.sql.store import SqlClaimStore
@@ -38,9 +39,11 @@ def world():
 def store(world, tmp_path, monkeypatch):
     """A store whose clock is that of the world."""
     def register(self, connection):
-        for name in NOW, LEASE_NOW:
+        for name, value in ((NOW, world.clock.now),
+                            (LEASE_NOW, world.clock.now),
+                            (TICK_OFFSET, lambda: 0)):
             connection.create_function(
-                name, len(State._fields), lambda *_: world.clock.now())
+                name, len(State._fields), lambda *_, value=value: value())
     monkeypatch.setattr(HostClock, 'register', register)
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
