@@ -390,7 +390,7 @@ def test_a_service_that_was_stopped_and_came_back_has_lost_nothing(
         ended = place.store.now()
         if turn == 1:
             waiting.wait_until(
-                lambda ended=ended: place.store.now() > ended + 10 * SECOND,
+                lambda ended=ended: place.store.now() > ended + 9 * SECOND,
                 30)
 
     code, found = audit(place)
