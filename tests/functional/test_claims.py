@@ -94,31 +94,29 @@ def newest(cluster):
 
 
 def unfinished(cluster, pids):
-    """Return the number of current runs in these processes."""
-    return sum(r.pid in pids for r in cluster.runs()) - sum(
-        r.pid in pids for r in cluster.runs('end'))
+    """Return the current runs in these processes."""
+    ended = {(r.key, r.fence) for r in cluster.runs('end')}
+    return [r for r in cluster.runs()
+            if r.pid in pids and (r.key, r.fence) not in ended]
 
 
-#: Options for a job whose objects all run at once, for half of a period. So a
-#: test has enough time to strike while all runs of a tick are in progress.
-AT_ONCE = {'objects': 20, 'pool_size': 20, 'takes': 1}
+#: Options for a job that keeps all threads busy. Two thirds of its objects
+#: have a thread when a tick begins, and one process alone still keeps up.
+BUSY = {'objects': 30, 'pool_size': 10, 'takes': 0.4}
 
 
-def wait_amid_runs(cluster, pids):
-    """Wait until all runs of a tick are in progress, some of them in these
-    processes. Return those.
+def wait_busy(cluster, pids):
+    """Wait until each thread of a process has just begun a run.
 
-    At least half of the time of each run is left. No other run begins before
-    the next tick.
+    At least half of the time of each run is left. Until then no run ends in
+    this process, and no other run begins.
     """
-    def amid():
-        tick = newest(cluster)
-        runs = [r for r in cluster.runs() if r.tick == tick]
-        left = min(r.at for r in runs) + cluster.default['takes'] - time.time()
-        return (len(runs) == cluster.default['objects']
-                and left > cluster.default['takes'] / 2
-                and [r for r in runs if r.pid in pids])
-    return waiting.wait_until(amid, 60, 'no tick ran in these processes')
+    def busy():
+        runs = unfinished(cluster, pids)
+        return (len(runs) == cluster.options['pool_size']
+                and time.time() - min(r.at for r in runs)
+                < cluster.default['takes'] / 2)
+    waiting.wait_until(busy, 60, 'the process is not busy', interval=0.01)
 
 
 def test_a_calm_cluster_runs_each_tick_of_each_object_once(claimed):
@@ -148,14 +146,17 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
     """The freeze is longer than the session and the leases, so the results of
     the frozen process do not count.
     """
-    claimed.set(**AT_ONCE)
+    claimed.set(**BUSY)
     schedulers, workers = started(claimed)
     first = claimed.complete_ticks()[0]
-    victim = (workers or schedulers)[0]
+    # The process with the most runs also has runs that wait for a thread.
+    pids = collections.Counter(r.pid for r in claimed.runs())
+    victim = max(workers or schedulers,
+                 key=lambda program: pids[program.children[0]])
     frozen = victim.children
     # Do not freeze a thread between the check of its lease and the record of
     # its start. It would record the start after that of its successor.
-    wait_amid_runs(claimed, frozen)
+    wait_busy(claimed, frozen)
 
     victim.freeze()
     claimed.wait_complete(2, after=time.time() + claimed.options['lease'])
@@ -174,7 +175,7 @@ def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
     claimed.set(takes=0.5, session_timeout=2, lease=60)
     schedulers, _ = started(claimed)
     dead = schedulers[0].children
-    waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 20,
+    waiting.wait_until(lambda: len(unfinished(claimed, dead)) >= 3, 20,
                        interval=0.01)
     tick = newest(claimed)
 
@@ -186,11 +187,11 @@ def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
 
 @pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
 def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
-    claimed.set(**AT_ONCE)
+    claimed.set(**BUSY)
     _, workers = started(claimed)
     first = claimed.complete_ticks()[0]
     dead = workers[0].children
-    wait_amid_runs(claimed, dead)
+    wait_busy(claimed, dead)
 
     workers[0].kill()
     last = claimed.wait_complete(5, after=newest(claimed), timeout=60)[-1]
@@ -199,19 +200,18 @@ def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
     assert any(r.attempt > 1 for r in claimed.runs())
 
 
-def with_progress(cluster, tick):
-    """Return the objects whose progress in this tick is in the store."""
+def with_progress(cluster):
+    """Return (object, tick) of each claim whose progress is in the store."""
     engine = database.make_engine(cluster.connection)
     claim = tables.claim
     with engine.connect() as connection:
-        found = connection.scalars(
-            sa.select(claim.c.object)
+        found = connection.execute(
+            sa.select(claim.c.object, claim.c.tick)
             .join(tables.job, tables.job.c.id == claim.c.job)
             .where(tables.job.c.space == cluster.group,
-                   claim.c.tick == judged.us(tick),
                    claim.c.progress.is_not(None))).all()
     engine.dispose()
-    return set(found)
+    return set(map(tuple, found))
 
 
 @pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
@@ -220,11 +220,11 @@ def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
                 behaves=','.join(f'192.168.10.{n}:say' for n in range(10)))
     _, workers = started(claimed, ticks=1)
     dead = workers[0].children
-    runs = wait_amid_runs(claimed, dead)
     # The progress is saved once a second.
     waiting.wait_until(
-        lambda: {r.object for r in runs} <= with_progress(
-            claimed, runs[0].tick), message='some progress was not saved')
+        lambda: len(runs := unfinished(claimed, dead)) >= 3
+        and {(r.object, judged.us(r.tick)) for r in runs}
+        <= with_progress(claimed), 60, 'some progress was not saved')
 
     workers[0].kill()
     again = waiting.wait_until(
