@@ -30,6 +30,8 @@ from tests.chaos.promises import START
 _SOON = 0.1
 # Maximum number of seconds to wait for a worker that is able to take over.
 _SPARE = START + 2.0
+# Maximum number of commands with which an operator replaces the active worker.
+_TRIES = 3
 #: Seconds until the command of an operator must have ended.
 ANSWERS = 60.0
 #: A member id that no worker has.
@@ -91,8 +93,14 @@ def cut_off(fault):
 def promote(fault):
     """Make an operator choose another worker, while nothing is wrong."""
     host = yield from _take_active(fault)
-    yield from _ask(fault, fault.random.choice(
-        [name for name in SPARES if name != host.name]))
+    for _ in range(_TRIES):
+        asked = yield from _ask(fault, fault.random.choice(
+            _spares(fault, host.name)
+            or [name for name in SPARES if name != host.name]))
+        if asked.code == 0:
+            break
+        # The member was down. The operator asks again when one is able.
+        yield from fault.until(lambda: _spares(fault, host.name), _SPARE)
     yield from _until_replaced(fault, host)
     # The command itself is no fault.
     fault.befell.clear()
@@ -122,7 +130,7 @@ def _take_active(fault):
         name = yield from _wait_for_active(fault)
         yield from fault.take(name)
         yield from fault.take(*SERVERS)
-        yield from fault.until(lambda name=name: _has_spare(fault, name),
+        yield from fault.until(lambda name=name: _spares(fault, name),
                                _SPARE)
         host = fault.cluster.hosts[name]
         if fault.cluster.active() == name and host.program.children:
@@ -140,16 +148,14 @@ def _wait_for_active(fault):
         yield _SOON
 
 
-def _has_spare(fault, active):
-    """Return whether there is another worker that no fault has affected
-    lately.
-    """
+def _spares(fault, active):
+    """Return the other workers that no fault has affected lately."""
     since = time.time_ns() // 1000 - int(START * 1e6)
     lately = {name for window in fault.driver.windows
               if window.end > since and window.kind != 'rolling restart'
               for name in window.befell}
-    return any(fault.is_free(name) and name not in lately
-               for name in SPARES if name != active)
+    return [name for name in SPARES if name != active
+            and fault.is_free(name) and name not in lately]
 
 
 def _until_replaced(fault, host):
@@ -163,8 +169,11 @@ def _until_replaced(fault, host):
 
 
 def _ask(fault, member):
-    """Make an operator choose *member* by a command, and record the answer."""
+    """Make an operator choose *member* by a command. Record the answer, and
+    return it.
+    """
     fault.happened = True
+    found = []
 
     def command():
         begin = time.time_ns() // 1000
@@ -176,6 +185,8 @@ def _ask(fault, member):
                  fault.cluster.client_config], cwd=programs.ROOT, text=True,
                 capture_output=True, timeout=ANSWERS, check=False)
             code, text = done.returncode, (done.stdout + done.stderr).strip()
-        fault.driver.asked.append(Asked(
+        found.append(Asked(
             begin, time.time_ns() // 1000, member, code, text))
+        fault.driver.asked += found
     yield from fault.apart(command)
+    return found[0]
