@@ -34,18 +34,15 @@ class Pauses:
         """Seconds of all pauses."""
         return sum(until - since for since, until in self.found)
 
-    @property
-    def longest(self):
-        return max((until - since for since, until in self.found),
-                   default=0.0)
-
     def _watch(self):
-        last = time.time()
+        last, used = time.time(), time.process_time()
         while not self._over.wait(_INTERVAL):
-            now = time.time()
-            if now - last > _INTERVAL + _USUAL:
-                self.found.append((last + _INTERVAL, now))
-            last = now
+            now, used_now = time.time(), time.process_time()
+            # While this process was busy itself, the machine did not pause.
+            pause = now - last - _INTERVAL - (used_now - used)
+            if pause > _USUAL:
+                self.found.append((now - pause, now))
+            last, used = now, used_now
 
     def __enter__(self):
         self._thread.start()

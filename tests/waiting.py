@@ -34,8 +34,10 @@ def wait_until(condition: Callable[[], T], timeout: float = 10.0,
         if late:
             pytest.fail(f'{message} within {timeout:g} s; the last answer '
                         f'was {answer!r}')
-        asleep = time.monotonic()
+        asleep, used = time.monotonic(), time.process_time()
         time.sleep(interval)
-        overslept = time.monotonic() - asleep - interval
+        # While this process was busy itself, the machine did not pause.
+        overslept = (time.monotonic() - asleep - interval
+                     - (time.process_time() - used))
         if overslept > _PAUSE:
             deadline += overslept

@@ -223,9 +223,9 @@ def test_an_idle_bus_closes_at_once(ends):
     # After this time, a listener of oslo.messaging that is not woken checks
     # again only in four seconds.
     time.sleep(3)
-    with took_at_most(3):
+    with took_at_most(1):
         ends.work.close(10)
-    with took_at_most(3):
+    with took_at_most(1):
         ends.back.close(10)
 
 

@@ -77,14 +77,14 @@ def wait_idle(cluster):
 
 def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
         started, zookeeper_server, rabbitmq, postgresql):
-    """ZooKeeper is down for two session timeouts. During this time the store
+    """ZooKeeper is down for three session timeouts. During this time the store
     decides which scheduler may claim.
     """
     cluster, first = started(zookeeper_server, rabbitmq, postgresql.url)
     at = time.time()
 
     zookeeper_server.kill()
-    cluster.wait_complete(2, after=at + 2 * cluster.options[
+    cluster.wait_complete(3, after=at + 3 * cluster.options[
         'session_timeout'])
     zookeeper_server.start()
     wait_whole(cluster)

@@ -49,14 +49,14 @@ def host(tmp_path):
 
 
 def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
-    host.more(2, timeout=60)
+    host.more(2, timeout=30)
 
     host.set(HOUR)
-    forward = host.more(3, timeout=10 * SPACING)
+    forward = host.more(3, timeout=6 * SPACING)
     host.set(0)
     # The store's clock runs at half speed until the wall clock has caught up
     # with it.
-    back = host.more(4, timeout=15 * SPACING)
+    back = host.more(4, timeout=12 * SPACING)
 
     assert back == sorted(back)
     assert back[0] > forward[-1] > HOUR

@@ -484,7 +484,7 @@ def test_an_idle_bus_closes_at_once(ends):
     """
     ends.talk(1)
     time.sleep(7)
-    with took_at_most(3):
+    with took_at_most(1):
         ends.work.close(10)
         ends.back.close(10)
 

@@ -155,7 +155,7 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
         return sorted(r.key for r in local.runs(event) if r.pid == pid)
     # So many objects that each member owns some, whatever its name. The long
     # session does not expire while a member that is asked to stop leaves.
-    local.set(takes=0.7, spacing=3, objects=24, pool_size=12,
+    local.set(takes=0.7, spacing=3, objects=24, pool_size=24,
               session_timeout=20)
     with local.observe() as group:
         stays, goes = [local.start('scheduler') for _ in range(2)]
@@ -167,7 +167,7 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
                      and time.time() - r.at < 0.3],
             10, 'the member began nothing')
         goes.terminate()
-        group.wait_members(1, timeout=10)
+        group.wait_members(1, timeout=2)
         # If a member left the group during its runs, other members could run
         # the same objects again.
         assert pairs('start') == pairs('end')
@@ -304,7 +304,7 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
         scheduler.terminate()
         # It owns nothing any more, but stays in its group until its work ends.
         waiting.wait_until(
-            lambda: not any(one.points for one in group.now.members), 10)
+            lambda: not any(one.points for one in group.now.members), 2)
         assert scheduler.process.poll() is None
         worker.kill()
 

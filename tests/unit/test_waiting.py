@@ -18,7 +18,7 @@ def pauses(monkeypatch):
         nonlocal now
         now += seconds + (found.pop(0) if found else 0)
     monkeypatch.setattr(waiting, 'time', types.SimpleNamespace(
-        monotonic=lambda: now, sleep=sleep))
+        monotonic=lambda: now, process_time=lambda: 0.0, sleep=sleep))
     return found
 
 
