@@ -51,7 +51,8 @@ class DeadList(display.Table, lister.Lister):
                   dead.attempt, dead.worker,
                   '' if dead.at is None else configured.moment(dead.at),
                   configured.one_line(dead.error),
-                  *([dead.traceback] if parsed.traceback else []))
+                  *([display.Lines(dead.traceback)]
+                    if parsed.traceback else []))
                  for dead in found])
 
 

@@ -14,6 +14,7 @@ from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.core import printable
 
 # Minimum width of a line, in characters, even on a narrower terminal.
 _NARROWEST = 40
@@ -21,6 +22,10 @@ _NARROWEST = 40
 
 class Nothing(str):
     """Text that people see in place of an unknown value; programs get null."""
+
+
+class Lines(str):
+    """Text whose ends of lines are its author's, for example a traceback."""
 
 
 NEVER = Nothing('never')
@@ -81,9 +86,19 @@ class Display(configured.Configured):
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
         command: Any = super()
+        # The attribute belongs to the cliff command that uses this mixin.
+        app: Any = self.app  # type: ignore[attr-defined]
         if parsed.formatter in FOR_PROGRAMS:
-            return command.produce_output(
-                parsed, list(map(key, columns)), _known(data))
+            out = app.stdout
+            if not out.isatty():
+                # A program compares ids, so csv needs them as they are.
+                app.stdout = out.stream
+            try:
+                return command.produce_output(
+                    parsed, list(map(key, columns)), _known(data))
+            finally:
+                app.stdout = out
+        data = _printable(data)
         line = _line(parsed)
         if line is None:
             return command.produce_output(parsed, columns, data)
@@ -98,7 +113,6 @@ class Display(configured.Configured):
             columns, rows, () if parsed.columns else self.essential, line)
         if shown is not None:
             return command.produce_output(parsed, *shown)
-        app: Any = self.app
         print(_blocks(columns, rows, line), file=app.stdout)
         return 0
 
@@ -106,6 +120,7 @@ class Display(configured.Configured):
                    rows: Sequence[Sequence[Any]]) -> None:
         """Print a second table for people, below the main output."""
         command: Any = self
+        rows = _printable(rows)
         line = _line(parsed)
         shown = (columns, rows) if line is None else rows_that_fit(
             columns, rows, self.essential, line)
@@ -143,6 +158,14 @@ def _known(data: Any) -> Any:
     return [
         _known(one) if isinstance(one, (list, tuple)) else
         None if one == '' or isinstance(one, Nothing) else one
+        for one in data]
+
+
+def _printable(data: Any) -> Any:
+    """Return *data* with escapes where an id could forge a line."""
+    return [
+        _printable(one) if isinstance(one, (list, tuple)) else
+        printable.escaped(one) if type(one) is str else one
         for one in data]
 
 

@@ -18,6 +18,7 @@ from cliff import command
 from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic.cmd import configured
+from distperiodic.cmd import terminal
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -74,6 +75,9 @@ class _Serve(configured.Configured, command.Command):
         conf.set_default('default_log_levels',
                          [*log.get_default_log_levels(), *_QUIET])
         log.setup(conf, 'distperiodic')
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(terminal.LogFormatter(
+                handler.formatter or logging.Formatter()))
         from distperiodic.service import launcher
         service = self._service(conf, tasks, parsed)
         service.load_handlers(settings)

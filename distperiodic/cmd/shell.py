@@ -28,6 +28,7 @@ from cliff import commandmanager
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import terminal
 from distperiodic.core import task_values
 
 #: The exit code that a shell shows for a program that SIGPIPE ended.
@@ -131,6 +132,8 @@ class Shell(app.App):
             command_manager=commandmanager.CommandManager(
                 'distperiodic.cli'),
             deferred_help=True)
+        self.stdout: Any = terminal.Printable(self.stdout)
+        self.stderr: Any = terminal.Printable(self.stderr)
         self.command_manager.add_command('help', Help)
         self.command_manager.add_command('complete', Complete)
         configured.refuse_in_one_line(self.parser, self.NAME)

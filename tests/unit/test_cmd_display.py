@@ -17,6 +17,7 @@ from distperiodic.cmd import display
 from distperiodic.cmd import doctor
 from distperiodic.cmd import findings
 from distperiodic.cmd import shell
+from distperiodic.cmd import terminal
 from distperiodic.cmd.check import Check
 from tests.unit import test_documentation
 
@@ -68,16 +69,34 @@ def shown(columns, rows, *argv):
         def take_action(self, parsed):
             return columns, rows
     application = shell.Shell()
-    application.stdout = io.StringIO()
+    output = io.StringIO()
+    application.stdout = terminal.Printable(output)
     command = Command(application, None)
     command.run(command.get_parser('command').parse_args(argv))
-    return application.stdout.getvalue()
+    return output.getvalue()
 
 
 def test_nothing_known_is_null_for_programs():
     assert json.loads(shown(
         'abcde', [['', display.NEVER, 'never', 0, None]], '-f', 'json')) == [
         {'a': None, 'b': None, 'c': 'never', 'd': 0, 'e': None}]
+
+
+@pytest.mark.parametrize('format_', ['table', 'value'])
+def test_an_id_forges_no_row(format_):
+    told = shown(['Object', 'Error'], [['a\nb | c', 'x'], ['d', 'y']],
+                 '-f', format_)
+
+    assert len([line for line in told.splitlines() if '+-' not in line]) == (
+        2 + (format_ == 'table'))
+    assert r'a\nb | c' in told
+
+
+def test_the_lines_of_a_traceback_are_kept():
+    told = shown(['Traceback'], [[display.Lines('a\n  b\x07')]],
+                 '-f', 'value')
+
+    assert told == 'a\n  b\\x07\n'
 
 
 @pytest.mark.parametrize('argv', [

@@ -46,6 +46,7 @@ from typing import Protocol
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import message
+from distperiodic.core import printable
 from distperiodic.core import schedule
 from distperiodic.core import task_values
 from distperiodic.core.claim import Authority
@@ -818,7 +819,4 @@ def _traceback(exc: BaseException) -> str:
         lines = traceback_module.format_exception(exc)
     except BaseException:
         return ''
-    return ''.join(
-        letter if letter.isprintable() or letter == '\n'
-        else letter.encode('unicode_escape').decode()
-        for letter in ''.join(lines)[-_TRACEBACK_LENGTH:])
+    return printable.escaped_lines(''.join(lines)[-_TRACEBACK_LENGTH:])
