@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text of users that a terminal or a log shows."""
 
+import io
 import logging
 
 import pytest
@@ -24,6 +25,13 @@ def test_what_a_terminal_obeys_is_escaped(text, shown):
 
 def test_the_ends_of_lines_are_kept_in_lines():
     assert printable.escaped_lines('a\n\x1bb\n') == 'a\n\\x1bb\n'
+
+
+def test_the_output_of_commands_is_escaped():
+    output = io.StringIO()
+    print('paused \x1b[31mpoll\nfor ever', file=terminal.Printable(output))
+
+    assert output.getvalue() == 'paused \\x1b[31mpoll\nfor ever\n'
 
 
 def logged(message, *args, error=None):
