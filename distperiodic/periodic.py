@@ -16,9 +16,9 @@ service runs its tasks in a loop of its own, as with oslo.service. The loop
 then calls :meth:`PeriodicTasks.run_periodic_tasks`.
 
 Methods decorated by ``oslo_service.periodic_task`` are jobs, too. This module
-recognises such methods by the attributes that the decorator sets. It does not
-import oslo.service, because the import would select the default backend for
-the whole process.
+recognises such methods by the attributes that the decorator sets. It imports
+oslo.service only after it found such a method, because a program without
+oslo.service should not pay for the import.
 
 The file is long because it documents each argument of the decorator.
 """
@@ -32,9 +32,11 @@ import sys
 import types
 from collections.abc import Callable
 from collections.abc import Mapping
+from concurrent import futures
 from typing import Any
+from typing import NamedTuple
+from typing import TypeAlias
 from typing import TypeVar
-from typing import cast
 from typing import overload
 
 from distperiodic.adapters.local.clock import SystemClock
@@ -69,8 +71,20 @@ DEFAULT_SPACING = 60.0
 #: Type of a decorated method. The decorator returns a method of the same type.
 Method = TypeVar('Method', bound=Callable[..., Any])
 
+#: Value of an option that turns a job off, by the convention of OpenStack.
+_OFF = -1
+
 _MARK = '_distperiodic_job'
 _DOORS = ('jobs', 'commands', 'handler', 'catalogue')
+#: Arguments of the decorator that may be functions of the configuration.
+_SETTINGS = frozenset((
+    'spacing', 'cron', 'timezone', 'enabled', 'retries', 'retry_backoff',
+    'timeout', 'priority', 'max_in_flight', 'grace'))
+
+_Number = TypeVar('_Number', bound=float | str | None)
+#: An argument of the decorator: the value itself, or a function that returns
+#: the value for the configuration of the service.
+Setting: TypeAlias = _Number | Callable[[Any], _Number]
 
 
 @overload
@@ -80,25 +94,25 @@ def periodic_task(method: Method, /) -> Method: ...
 @overload
 def periodic_task(
     *,
-    spacing: float | None = None,
-    cron: str | None = None,
-    timezone: str | None = None,
+    spacing: Setting[float | None] = None,
+    cron: Setting[str | None] = None,
+    timezone: Setting[str | None] = None,
     objects: str | None = None,
     scope: Scope | str | None = None,
     misfire: Misfire | str = Misfire.LATEST,
     overlap: Overlap | str = Overlap.SKIP,
     spread: bool = False,
-    retries: int = 0,
-    retry_backoff: float = 1.0,
-    timeout: float | None = None,
-    priority: int = 0,
+    retries: Setting[int] = 0,
+    retry_backoff: Setting[float] = 1.0,
+    timeout: Setting[float | None] = None,
+    priority: Setting[int] = 0,
     topic: str = 'default',
-    max_in_flight: int | None = None,
+    max_in_flight: Setting[int | None] = None,
     delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
     name: str | None = None,
-    enabled: bool = True,
+    enabled: Setting[bool] = True,
     run_immediately: bool = False,
-    grace: float | None = None,
+    grace: Setting[float | None] = None,
 ) -> Callable[[Method], Method]: ...
 
 
@@ -106,25 +120,25 @@ def periodic_task(
     method: Any = None,
     /,
     *,
-    spacing: float | None = None,
-    cron: str | None = None,
-    timezone: str | None = None,
+    spacing: Setting[float | None] = None,
+    cron: Setting[str | None] = None,
+    timezone: Setting[str | None] = None,
     objects: str | None = None,
     scope: Scope | str | None = None,
     misfire: Misfire | str = Misfire.LATEST,
     overlap: Overlap | str = Overlap.SKIP,
     spread: bool = False,
-    retries: int = 0,
-    retry_backoff: float = 1.0,
-    timeout: float | None = None,
-    priority: int = 0,
+    retries: Setting[int] = 0,
+    retry_backoff: Setting[float] = 1.0,
+    timeout: Setting[float | None] = None,
+    priority: Setting[int] = 0,
     topic: str = 'default',
-    max_in_flight: int | None = None,
+    max_in_flight: Setting[int | None] = None,
     delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
     name: str | None = None,
-    enabled: bool = True,
+    enabled: Setting[bool] = True,
     run_immediately: bool = False,
-    grace: float | None = None,
+    grace: Setting[float | None] = None,
     **unknown: Any,
 ) -> Any:
     """Make a method a periodic job.
@@ -133,9 +147,17 @@ def periodic_task(
     checked when the module is imported, not at the first tick. The method that
     *objects* names is checked when the class is instantiated.
 
+    Instead of a value, *spacing*, *cron*, *timezone*, *enabled*, *retries*,
+    *retry_backoff*, *timeout*, *priority*, *max_in_flight* and *grace* accept
+    a function of the configuration, so that the value may come from an option:
+    ``spacing=lambda conf: conf.nodewatch.poll_interval``. Each instance of the
+    class calls the function once, in :meth:`PeriodicTasks.__init__`, with the
+    configuration that it received. The value is then checked in the same way.
+
     :param method: The method, if the decorator is used without parentheses.
     :param spacing: Seconds between ticks, at least 0.001. All members share
-        the same grid of ticks. The default is 60 if *cron* is not given.
+        the same grid of ticks. The default is 60 if *cron* is not given. The
+        value -1 disables the job, as in oslo.service.
     :param cron: Five-field cron line, instead of a spacing.
     :param timezone: Time zone of the cron line. The default is UTC.
     :param objects: Name of the method that lists the objects. The decorated
@@ -178,7 +200,8 @@ def periodic_task(
         yields no ticks, or these arguments contradict each other.
     :raises InvalidJob: Another argument has an illegal value or an unknown
         name. Or the method is a coroutine or generator function, or is
-        decorated twice.
+        decorated twice. The constructor of the class raises both errors for
+        values that a function of the configuration returned.
     :returns: The unchanged method if the decorator is used without
         parentheses; otherwise a decorator that returns the method unchanged.
     :rtype: Callable
@@ -192,42 +215,21 @@ def periodic_task(
             'options by name, e.g. periodic_task(spacing=60)'
         )
 
+    arguments = {
+        'spacing': spacing, 'cron': cron, 'timezone': timezone,
+        'objects': objects, 'scope': scope, 'misfire': misfire,
+        'overlap': overlap, 'spread': spread, 'retries': retries,
+        'retry_backoff': retry_backoff, 'timeout': timeout,
+        'priority': priority, 'topic': topic, 'max_in_flight': max_in_flight,
+        'delivery': delivery, 'enabled': enabled,
+        'run_immediately': run_immediately, 'grace': grace}
+
     def decorate(function: Any) -> Any:
         where = _defined_at(function)
         _check_runs_at_once(function, where)
-        job_name = _plain(function).__name__ if name is None else name
-        every = spacing
-        if spacing is None and cron is None:
-            every = DEFAULT_SPACING
-        try:
-            schedule = schedule_of(every, cron, timezone)
-        except InvalidSchedule as error:
-            raise InvalidSchedule(
-                f'{where}: job {job_name!r}: {error}'
-            ) from None
-        default_scope = Scope.MEMBER if objects is None else Scope.OBJECTS
-        job = Job(
-            name=job_name,
-            schedule=schedule,
-            # Job converts text to enum members, or rejects it.
-            scope=cast(Scope, default_scope if scope is None else scope),
-            objects=objects,
-            misfire=cast(Misfire, misfire),
-            overlap=cast(Overlap, overlap),
-            spread=spread,
-            retries=retries,
-            retry_backoff=retry_backoff,
-            timeout=timeout,
-            priority=priority,
-            topic=topic,
-            max_in_flight=max_in_flight,
-            delivery=cast(Delivery, delivery),
-            enabled=enabled,
-            run_immediately=run_immediately,
-            grace=grace,
-            defined_at=where,
-        )
-        _mark(function, job)
+        _mark(function, _Declared.of(
+            _plain(function).__name__ if name is None else name, where,
+            arguments))
         return function
 
     return decorate if method is None else decorate(method)
@@ -257,20 +259,97 @@ def command(module: str, name: str) -> Callable[[Method], Method]:
     def decorate(function: Any) -> Any:
         where = _defined_at(function)
         _check_runs_at_once(function, where)
-        _mark(function, command_job(module, name, where))
+        _mark(function, _Declared(command_job(module, name, where), {}, {}))
         return function
     return decorate
 
 
-def _mark(function: Any, job: Job) -> None:
-    """Attach *job* to the decorated *function*."""
+class _Declared(NamedTuple):
+    """Job of a decorated method, before the configuration is known."""
+
+    #: The job with the defaults of the arguments that are not known yet.
+    job: Job
+    #: Arguments of the decorator whose values are known.
+    arguments: Mapping[str, Any]
+    #: The other arguments: functions of the configuration.
+    settings: Mapping[str, Callable[[Any], Any]]
+
+    @classmethod
+    def of(cls, name: str, where: str,
+           arguments: Mapping[str, Any]) -> '_Declared':
+        """Check the *arguments* of the decorator.
+
+        :raises InvalidSchedule: The schedule is invalid.
+        :raises InvalidJob: Another argument is invalid.
+        """
+        settings = {argument: value for argument, value in arguments.items()
+                    if argument in _SETTINGS and callable(value)}
+        known = {argument: value for argument, value in arguments.items()
+                 if argument not in settings}
+        # The schedule is checked once all of its arguments are known.
+        checked = known if settings.keys().isdisjoint(
+            ('spacing', 'cron', 'timezone')) else {
+                **known, 'spacing': None, 'cron': None, 'timezone': None}
+        return cls(_job_from(name, where, checked), known, settings)
+
+    def job_for(self, conf: Any) -> Job:
+        """Return the job for a service with the configuration *conf*.
+
+        :raises InvalidSchedule: The schedule is invalid.
+        :raises InvalidJob: Another argument is invalid, or its function raised
+            an exception.
+        """
+        if not self.settings:
+            return self.job
+        name, where = self.job.name, self.job.defined_at
+        values = {}
+        for argument, function in self.settings.items():
+            try:
+                values[argument] = function(conf)
+            except Exception as error:
+                raise InvalidJob(
+                    f'{where}: job {name!r}: the function of {argument}= '
+                    f'raised {type(error).__name__}: {error}; ' + (
+                        'this instance was created without a configuration, '
+                        'so pass conf' if conf is None else
+                        'register its options on conf before '
+                        'super().__init__(conf)')) from error
+        return _job_from(name, where, {**self.arguments, **values})
+
+
+def _job_from(name: str, where: str, arguments: Mapping[str, Any]) -> Job:
+    """Return the job for the *arguments* of the decorator.
+
+    :raises InvalidSchedule: The schedule is invalid.
+    :raises InvalidJob: Another argument is invalid.
+    """
+    others = dict(arguments)
+    spacing, cron = others.pop('spacing'), others.pop('cron')
+    timezone = others.pop('timezone')
+    # The value True equals 1, not -1.
+    if spacing == _OFF and cron is None:
+        others['enabled'], spacing = False, None
+    if spacing is None and cron is None:
+        spacing = DEFAULT_SPACING
+    try:
+        schedule = schedule_of(spacing, cron, timezone)
+    except InvalidSchedule as error:
+        raise InvalidSchedule(f'{where}: job {name!r}: {error}') from None
+    if others['scope'] is None:
+        others['scope'] = (
+            Scope.MEMBER if others['objects'] is None else Scope.OBJECTS)
+    return Job(name=name, schedule=schedule, defined_at=where, **others)
+
+
+def _mark(function: Any, declared: _Declared) -> None:
+    """Attach the job to the decorated *function*."""
     plain = _plain(function)
     if hasattr(plain, _MARK):
         raise InvalidJob(
-            f'{job.defined_at}: {plain.__name__} is decorated twice; '
+            f'{declared.job.defined_at}: {plain.__name__} is decorated twice; '
             'write a second method that calls the first'
         )
-    setattr(plain, _MARK, job)
+    setattr(plain, _MARK, declared)
 
 
 class PeriodicTasks:
@@ -279,9 +358,17 @@ class PeriodicTasks:
     Derive a class from this one and decorate its methods. A subclass inherits
     the jobs of its bases. If a subclass overrides a decorated method, the
     inherited job is replaced by the job of the new method. If the new method
-    is not decorated, the inherited job is removed.
+    is not decorated, the inherited job is removed, and the constructor logs a
+    warning. The override ``NAME = None`` removes the job without a warning.
+
+    A mixin that is not derived from this class brings its jobs as well, unless
+    they are decorated by oslo.service, which does not run them either.
 
     The signature of a decorated method is checked when the class is defined.
+
+    The attributes of an instance are ``conf`` and ``periodic_clock``: the
+    clock of :meth:`run_periodic_tasks`. A test may replace the clock by a
+    :class:`distperiodic.testing.FrozenClock`.
 
     :param conf: Configuration of the service, or None. The instance keeps it
         as the attribute ``conf``.
@@ -302,11 +389,11 @@ class PeriodicTasks:
     def __init__(self, conf: Any = None) -> None:
         super().__init__()
         self.conf = conf
-        self.clock: Clock = SystemClock()
-        self._jobs: dict[str, Job] = {}
-        self._commands: dict[str, Job] = {}
-        self._handlers: dict[str, Callable[..., Any]] = {}
-        self._last_ticks: dict[str, Instant] = {}
+        self.periodic_clock: Clock = SystemClock()
+        self.__jobs: dict[str, Job] = {}
+        self.__commands: dict[str, Job] = {}
+        self.__handlers: dict[str, Callable[..., Any]] = {}
+        self.__last_ticks: dict[str, Instant] = {}
         for door in _DOORS:
             if getattr(type(self), door) is not getattr(PeriodicTasks, door):
                 raise InvalidJob(
@@ -314,9 +401,10 @@ class PeriodicTasks:
                     'PeriodicTasks that the services call; rename it'
                 )
         for attribute, member in _members_of(type(self)).items():
-            job = _job_of(member, conf)
-            if job is not None:
-                self._add(job, getattr(self, attribute))
+            if not _is_decorated(member):
+                _warn_removed(type(self), attribute, member)
+            elif not _is_of_mixin(type(self), attribute, member):
+                self.__add(_job_of(member, conf), getattr(self, attribute))
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -324,7 +412,7 @@ class PeriodicTasks:
 
         :raises InvalidJob: A subclass has not called ``super().__init__()``.
         """
-        return types.MappingProxyType(self._known_jobs())
+        return types.MappingProxyType(self.__known_jobs())
 
     @property
     def commands(self) -> Mapping[str, Job]:
@@ -332,8 +420,8 @@ class PeriodicTasks:
 
         :raises InvalidJob: A subclass has not called ``super().__init__()``.
         """
-        self._known_jobs()
-        return types.MappingProxyType(self._commands)
+        self.__known_jobs()
+        return types.MappingProxyType(self.__commands)
 
     def handler(self, name: str) -> Callable[..., Any]:
         """Return the decorated method of job *name*, bound to this instance.
@@ -342,8 +430,8 @@ class PeriodicTasks:
         :raises InvalidJob: No job has this name.
         """
         if name not in self.commands:
-            self._job(name)
-        return self._in_context(self._handlers[name])
+            self.__job(name)
+        return self.__in_context(self.__handlers[name])
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
         """Return the bound method that lists the objects of job *name*.
@@ -352,8 +440,8 @@ class PeriodicTasks:
         :returns: The method. None means that the job has no objects.
         :raises InvalidJob: No job has this name.
         """
-        method = self._job(name).objects
-        return None if method is None else self._in_context(
+        method = self.__job(name).objects
+        return None if method is None else self.__in_context(
             getattr(self, method))
 
     def make_context(self, context: Context) -> Any:
@@ -371,7 +459,7 @@ class PeriodicTasks:
         """
         return context
 
-    def _in_context(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def __in_context(self, method: Callable[..., Any]) -> Callable[..., Any]:
         if type(self).make_context is PeriodicTasks.make_context:
             return method
 
@@ -392,17 +480,17 @@ class PeriodicTasks:
             spacing that yields no ticks.
         :raises JobNameTaken: A job with this name exists.
         """
-        self._known_jobs()
-        job = _job_of(task, self.conf)
-        if job is None:
+        self.__known_jobs()
+        if not _is_decorated(task):
             raise InvalidJob(
                 f'{_defined_at(task)}: {task!r} is not a periodic task; '
                 'decorate it with periodic_task'
             )
+        job = _job_of(task, self.conf)
         _check_arguments(task)
         if not inspect.ismethod(task):
             task = types.MethodType(task, self)
-        self._add(job, task)
+        self.__add(job, task)
 
     def run_periodic_tasks(
         self, context: Any, raise_on_error: bool = False
@@ -423,26 +511,61 @@ class PeriodicTasks:
         :raises Exception: A task raised this exception, and *raise_on_error*
             is true.
         """
-        own = []
-        for job in self._known_jobs().values():
-            if not job.enabled:
-                continue
+        own = self.__own_jobs()
+        for job in own:
+            self.__run(job, self.__take_due(job), context, raise_on_error)
+        return self.__idle(own)
+
+    def run_periodic_tasks_in_parallel(
+        self, context: Any, raise_on_error: bool = False,
+        processes: int | None = None
+    ) -> float:
+        """Run all due tasks at the same time, each in a thread.
+
+        The method returns after the last task has ended. In other respects it
+        is like :meth:`run_periodic_tasks`. oslo.service runs the tasks in
+        processes instead. Threads do not need objects that can be pickled, but
+        share the memory of the service.
+
+        :param context: Passed unchanged to every task.
+        :param raise_on_error: True raises the exception of a task after all
+            tasks have ended.
+        :param processes: Maximum number of threads. None means one thread for
+            each due task.
+        :returns: Seconds until the next task is due, from 0 to 60.
+        :raises Exception: A task raised this exception, and *raise_on_error*
+            is true.
+        """
+        own = self.__own_jobs()
+        due = [(job, ticks) for job in own if (ticks := self.__take_due(job))]
+        with futures.ThreadPoolExecutor(processes or len(due) or 1) as pool:
+            runs = [pool.submit(self.__run, job, ticks, context,
+                                raise_on_error) for job, ticks in due]
+        for run in runs:
+            run.result()
+        return self.__idle(own)
+
+    def __own_jobs(self) -> list[Job]:
+        """Return the enabled jobs that need no scheduler service."""
+        enabled = [job for job in self.__known_jobs().values() if job.enabled]
+        for job in enabled:
             if job.scope is not Scope.MEMBER:
-                self._warn_left_out(job)
-                continue
-            own.append(job)
-            for tick in self._take_due(job):
-                self._run(job, tick, context, raise_on_error)
-        now = self.clock.now()
+                self.__warn_left_out(job)
+        return [job for job in enabled if job.scope is Scope.MEMBER]
+
+    def __idle(self, own: list[Job]) -> float:
+        """Return the seconds until the next tick of the jobs."""
+        now = self.periodic_clock.now()
         waits = [
-            job.schedule.after(self._last_ticks[job.name]) - now for job in own
+            job.schedule.after(self.__last_ticks[job.name]) - now
+            for job in own
         ]
         idle = min(waits, default=SECOND * DEFAULT_SPACING) / SECOND
         return min(max(idle, 0.0), DEFAULT_SPACING)
 
-    def _known_jobs(self) -> dict[str, Job]:
+    def __known_jobs(self) -> dict[str, Job]:
         try:
-            return self._jobs
+            return self.__jobs
         except AttributeError:
             cls = type(self).__name__
             raise InvalidJob(
@@ -450,8 +573,8 @@ class PeriodicTasks:
                 f'in {cls}.__init__'
             ) from None
 
-    def _job(self, name: str) -> Job:
-        jobs = self._known_jobs()
+    def __job(self, name: str) -> Job:
+        jobs = self.__known_jobs()
         if name not in jobs:
             raise InvalidJob(
                 f'{type(self).__name__} has no job {name!r}; its jobs are '
@@ -459,17 +582,17 @@ class PeriodicTasks:
             )
         return jobs[name]
 
-    def _add(self, job: Job, handler: Callable[..., Any]) -> None:
-        taken = self._jobs.get(job.name) or self._commands.get(job.name)
+    def __add(self, job: Job, handler: Callable[..., Any]) -> None:
+        taken = self.__jobs.get(job.name) or self.__commands.get(job.name)
         if taken is not None:
             raise JobNameTaken(job.name, taken.defined_at, job.defined_at)
         if job.objects is not None:
-            self._check_catalogue(job, job.objects)
-        jobs = self._commands if job.scope is Scope.TASK else self._jobs
+            self.__check_catalogue(job, job.objects)
+        jobs = self.__commands if job.scope is Scope.TASK else self.__jobs
         jobs[job.name] = job
-        self._handlers[job.name] = handler
+        self.__handlers[job.name] = handler
 
-    def _check_catalogue(self, job: Job, method: str) -> None:
+    def __check_catalogue(self, job: Job, method: str) -> None:
         cls = type(self)
         found = getattr(self, method, None)
         if not callable(found):
@@ -500,18 +623,18 @@ class PeriodicTasks:
                 f'differ: {_defined_at(found)}'
             )
 
-    def _take_due(self, job: Job) -> tuple[Instant, ...]:
+    def __take_due(self, job: Job) -> tuple[Instant, ...]:
         """Return the ticks of *job* to run now.
 
         Later calls do not return these ticks again, unless the clock was set
         back, or :meth:`_run` raised the exception of an earlier tick.
         """
-        now = self.clock.now()
+        now = self.periodic_clock.now()
         newest = job.schedule.at_or_before(now)
         newest = now if newest is None else newest
-        last = self._last_ticks.get(job.name)
+        last = self.__last_ticks.get(job.name)
         if last is None:
-            self._last_ticks[job.name] = newest
+            self.__last_ticks[job.name] = newest
             return (now,) if job.run_immediately else ()
         if job.schedule.after(now) < last:
             # The clock was set back by more than a period. The job continues
@@ -525,11 +648,11 @@ class PeriodicTasks:
                 job.name,
                 datetime_of(last).isoformat(),
             )
-            self._last_ticks[job.name] = newest
+            self.__last_ticks[job.name] = newest
             return ()
         if newest <= last:
             return ()
-        self._last_ticks[job.name] = newest
+        self.__last_ticks[job.name] = newest
         # Pass the schedule as if it were an object's own schedule, because the
         # plan then has no phase.
         due = job.plan(own=job.schedule).verdict(
@@ -543,28 +666,35 @@ class PeriodicTasks:
             )
         return due.run
 
-    def _run(
-        self, job: Job, tick: Instant, context: Any, raise_on_error: bool
+    def __run(
+        self, job: Job, ticks: tuple[Instant, ...], context: Any,
+        raise_on_error: bool
     ) -> None:
-        try:
-            check_ended(job.name, self._handlers[job.name](context))
-        except Exception:
-            if raise_on_error:
-                # The next call runs the due ticks that come after this one.
-                self._last_ticks[job.name] = min(
-                    tick, self._last_ticks[job.name])
+        for tick in ticks:
+            try:
+                check_ended(job.name, self.__handlers[job.name](context))
+            except KeyboardInterrupt:
                 raise
-            LOG.exception(
-                'task failed: job=%s tick=%s; the other tasks continue, and '
-                'this one runs again at its next tick',
-                job.name,
-                datetime_of(tick).isoformat(),
-            )
+            # A task that raises SystemExit, or a timeout of eventlet, must not
+            # end the loop of the service.
+            except BaseException:
+                if raise_on_error:
+                    # The next call runs the due ticks that come after this
+                    # one.
+                    self.__last_ticks[job.name] = min(
+                        tick, self.__last_ticks[job.name])
+                    raise
+                LOG.exception(
+                    'task failed: job=%s tick=%s; the other tasks continue, '
+                    'and this one runs again at its next tick',
+                    job.name,
+                    datetime_of(tick).isoformat(),
+                )
 
-    def _warn_left_out(self, job: Job) -> None:
-        if job.name in self._last_ticks:
+    def __warn_left_out(self, job: Job) -> None:
+        if job.name in self.__last_ticks:
             return
-        self._last_ticks[job.name] = self.clock.now()
+        self.__last_ticks[job.name] = self.periodic_clock.now()
         LOG.warning(
             'job not run here: job=%s scope=%s; only a scheduler service can '
             'run this job; start one with these tasks',
@@ -592,9 +722,10 @@ def _check_arguments(member: Any) -> None:
         message gives the file and line of the handler.
     """
     plain = _plain(member)
-    job = getattr(plain, _MARK, None)
-    if not isinstance(job, Job):
+    declared = getattr(plain, _MARK, None)
+    if not isinstance(declared, _Declared):
         return
+    job = declared.job
     wanted = ['context', *(
         ['object_id'] if job.objects is not None else
         ['parameters'] if job.scope is Scope.TASK else [])]
@@ -646,21 +777,65 @@ def _caller() -> str:
     return _place(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _job_of(member: Any, conf: Any) -> Job | None:
-    """Return the job of a decorated *member*.
+def _is_decorated(member: Any) -> bool:
+    """Return whether this module or oslo.service decorated *member*."""
+    return _is_ours(member) or _is_of_oslo(member)
 
-    The decorator may be that of this module or that of oslo.service. None
-    means that *member* is not decorated.
-    """
-    plain = _plain(member)
-    job = getattr(plain, _MARK, None)
-    if isinstance(job, Job):
-        return job
+
+def _is_ours(member: Any) -> bool:
+    return isinstance(getattr(_plain(member), _MARK, None), _Declared)
+
+
+def _is_of_oslo(member: Any) -> bool:
     # Compare with 'is True', because a mock returns a true value for every
     # attribute.
-    if getattr(plain, '_periodic_task', None) is True:
-        return _oslo_job(plain, conf)
-    return None
+    return getattr(_plain(member), '_periodic_task', None) is True
+
+
+def _job_of(member: Any, conf: Any) -> Job:
+    """Return the job of a decorated *member*."""
+    plain = _plain(member)
+    if _is_ours(member):
+        declared: _Declared = getattr(plain, _MARK)
+        return declared.job_for(conf)
+    return _oslo_job(plain, conf)
+
+
+def _warn_removed(cls: type, attribute: str, member: Any) -> None:
+    """Log a warning if *member* hides a job by mistake.
+
+    :param member: Attribute of *cls* that is not decorated.
+    """
+    if not _is_method(member):
+        return
+    for base in cls.__mro__:
+        if _is_decorated(hidden := vars(base).get(attribute)):
+            LOG.warning(
+                'job removed: method=%s.%s defined_at=%s; the method is not '
+                'decorated but overrides the job defined at %s, which does '
+                'not run; decorate the method, or set %s = None to remove '
+                'the job without this warning',
+                cls.__name__, attribute, _defined_at(member),
+                _defined_at(hidden), attribute)
+            return
+
+
+def _is_of_mixin(cls: type, attribute: str, member: Any) -> bool:
+    """Return whether oslo.service would ignore the decorated *member*.
+
+    The metaclass of oslo.service collects only the methods of classes derived
+    from its own PeriodicTasks.
+    """
+    if _is_ours(member):
+        return False
+    owner = next(base for base in cls.__mro__ if attribute in vars(base))
+    if issubclass(owner, PeriodicTasks) or '_periodic_tasks' in vars(owner):
+        return False
+    LOG.warning(
+        'task of a mixin ignored: method=%s.%s; oslo.service ignores it as '
+        'well, so it does not run; derive %s from PeriodicTasks to run it',
+        owner.__name__, attribute, owner.__name__)
+    return True
 
 
 def _oslo_job(task: Any, conf: Any) -> Job:
@@ -673,8 +848,7 @@ def _oslo_job(task: Any, conf: Any) -> Job:
     spacing = task._periodic_spacing
     enabled = bool(task._periodic_enabled)
     if task._periodic_external_ok:
-        # The option exists only if oslo.service has registered it.
-        enabled &= getattr(conf, 'run_external_periodic_tasks', True)
+        enabled &= _runs_external(conf)
     if spacing < 0:
         enabled = False
     try:
@@ -692,6 +866,18 @@ def _oslo_job(task: Any, conf: Any) -> Job:
         run_immediately=bool(task._periodic_immediate),
         defined_at=where,
     )
+
+
+def _runs_external(conf: Any) -> bool:
+    """Return the option of oslo.service ``run_external_periodic_tasks``.
+
+    The base class of oslo.service registers the option. A value in a file is
+    unreadable without a registration.
+    """
+    if hasattr(conf, 'register_opts'):
+        from oslo_service import periodic_task as oslo
+        conf.register_opts(oslo.list_opts()[0][1])
+    return bool(getattr(conf, 'run_external_periodic_tasks', True))
 
 
 def _plain(function: Any) -> Any:

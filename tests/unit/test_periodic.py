@@ -7,11 +7,14 @@ import datetime
 import functools
 import inspect
 import pickle
+import re
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
+from oslo_config import cfg
 
 from distperiodic.core.cron import Cron
 from distperiodic.core.job import Delivery
@@ -54,6 +57,15 @@ def oslo_task(
         return function
 
     return decorate
+
+
+def configured(tmp_path, text):
+    """Return the configuration of a host with this file."""
+    file = tmp_path / 'host.conf'
+    file.write_text(text)
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)], project='host')
+    return conf
 
 
 class Nodes(PeriodicTasks):
@@ -417,12 +429,44 @@ class TestPeriodicTasks:
         assert tasks.handler('beat')(None) == 'later'
         assert Nodes(None).jobs['beat'].schedule == Every(60)
 
-    def test_an_override_that_is_not_decorated_removes_the_job(self):
-        class Quiet(Nodes):
+    @pytest.mark.parametrize('decorator', [periodic_task, oslo_task()])
+    def test_an_override_that_is_not_decorated_removes_the_job_aloud(
+            self, caplog, decorator):
+        class Loud(PeriodicTasks):
+            @decorator
             def beat(self, context):
                 pass
 
+        class Quiet(Loud):
+            def beat(self, context):
+                pass
+
+        assert not Quiet(None).jobs
+        assert events(caplog) == ['job removed']
+        assert lines(caplog)[0]['method'] == 'Quiet.beat'
+
+    def test_a_job_may_be_removed_on_purpose(self, caplog):
+        class Quiet(Nodes):
+            beat = None
+
         assert list(Quiet(None).jobs) == ['poll']
+        assert not events(caplog)
+
+    def test_a_host_may_use_any_name_for_its_own_attributes(self):
+        class Host(Nodes):
+            def __init__(self, conf):
+                super().__init__(conf)
+                self.clock = self._jobs = self._handlers = 'of the host'
+
+            def _run(self):
+                raise AssertionError('the host calls it, nobody else')
+
+            _add = _job = _take_due = _run
+
+        tasks = Host(None)
+        assert list(tasks.jobs) == ['beat', 'poll']
+        assert tasks.handler('beat')('c') == ('beat', tasks, 'c')
+        assert tasks.run_periodic_tasks(None) > 0
 
     def test_mixins_bring_their_jobs(self):
         class Mixin:
@@ -588,6 +632,122 @@ class TestAddPeriodicTask:
             Nodes(None).add_periodic_task(Later.beat)
 
 
+class TestSettings:
+    """The values of jobs that come from the options of a service."""
+
+    class Polled(PeriodicTasks):
+        def __init__(self, conf=None):
+            if conf is not None:
+                conf.register_opts([
+                    cfg.FloatOpt('every', default=30.0),
+                    cfg.StrOpt('when', default='0 2 * * *'),
+                    cfg.StrOpt('zone', default='Europe/Berlin'),
+                    cfg.IntOpt('tries', default=2),
+                    cfg.FloatOpt('limit'),
+                    cfg.BoolOpt('nightly', default=True),
+                ], 'nodewatch')
+            super().__init__(conf)
+
+        def nodes(self, context):
+            return ['node-1']
+
+        @periodic_task(
+            spacing=lambda conf: conf.nodewatch.every, objects='nodes',
+            retries=lambda conf: conf.nodewatch.tries,
+            timeout=lambda conf: conf.nodewatch.limit,
+            misfire='all')
+        def poll(self, context, node):
+            pass
+
+        @periodic_task(
+            cron=lambda conf: conf.nodewatch.when,
+            timezone=lambda conf: conf.nodewatch.zone,
+            enabled=lambda conf: conf.nodewatch.nightly)
+        def sweep(self, context):
+            pass
+
+    def jobs(self, tmp_path, text=''):
+        return self.Polled(configured(tmp_path, '[nodewatch]\n' + text)).jobs
+
+    def test_a_schedule_comes_from_an_option(self, tmp_path):
+        jobs = self.jobs(tmp_path, 'every = 5\ntries = 7\nnightly = no\n'
+                         'when = 30 4 * * *\nzone = Asia/Kolkata')
+        poll, sweep = jobs['poll'], jobs['sweep']
+        assert (poll.schedule, poll.retries) == (Every(5), 7)
+        assert poll.misfire is Misfire.ALL
+        assert poll.scope is Scope.OBJECTS
+        assert sweep.schedule == Cron('30 4 * * *', 'Asia/Kolkata')
+        assert not sweep.enabled
+
+    def test_an_option_that_is_not_set_has_its_default(self, tmp_path):
+        jobs = self.jobs(tmp_path)
+        assert jobs['poll'].schedule == Every(30)
+        assert (jobs['poll'].retries, jobs['poll'].timeout) == (2, None)
+        assert jobs['sweep'].schedule == Cron('0 2 * * *', 'Europe/Berlin')
+        assert jobs['sweep'].enabled
+
+    def test_each_instance_has_the_values_of_its_own_configuration(
+            self, tmp_path):
+        quick = self.jobs(tmp_path, 'every = 1')
+        slow = self.jobs(tmp_path, 'every = 100')
+        assert quick['poll'].schedule == Every(1)
+        assert slow['poll'].schedule == Every(100)
+        assert self.jobs(tmp_path)['poll'].schedule == Every(30)
+
+    @pytest.mark.parametrize('spacing', [-1, -1.0, lambda conf: -1])
+    def test_minus_one_turns_a_job_off_as_in_oslo_service(self, spacing):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=spacing)
+            def poll(self, context):
+                pass
+
+        assert not Tasks(None).jobs['poll'].enabled
+        assert Tasks(None).jobs['poll'].schedule == Every(60)
+
+    @pytest.mark.parametrize(('text', 'error', 'says'), [
+        ('every = 0', InvalidSchedule, 'spacing is 0.0; give'),
+        ('every = -7', InvalidSchedule, 'spacing is -7.0; give'),
+        ('when = 61 * * * *', InvalidSchedule, "minute '61'"),
+        ('zone = Europe/Berln', InvalidSchedule, 'did you mean'),
+        ('tries = -2', InvalidJob, 'retries is -2; give'),
+        ('tries = two', InvalidJob, 'the function of retries= raised'),
+    ])
+    def test_a_bad_value_is_refused_with_the_place_of_the_job(
+            self, tmp_path, text, error, says):
+        with pytest.raises(error) as refused:
+            self.jobs(tmp_path, text)
+        assert re.match(r"test_periodic.py:\d+: job '(poll|sweep)': ",
+                        str(refused.value))
+        assert says in str(refused.value)
+        assert '\n' not in str(refused.value)
+
+    def test_a_value_that_is_no_option_is_checked_at_the_import(self):
+        with pytest.raises(InvalidJob, match='timeout is -1'):
+            @periodic_task(spacing=lambda conf: conf.every, timeout=-1)
+            def poll(self, context):
+                pass
+
+    def test_an_option_nobody_registered_is_named_with_the_remedy(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=lambda conf: conf.nodewatch.every)
+            def poll(self, context):
+                pass
+
+        with pytest.raises(InvalidJob, match='nodewatch.*register its opt'):
+            Tasks(cfg.ConfigOpts())
+        with pytest.raises(InvalidJob, match='without a configuration'):
+            Tasks()
+
+    def test_a_function_that_is_added_has_the_options_too(self, tmp_path):
+        @periodic_task(spacing=lambda conf: conf.nodewatch.every)
+        def extra(self, context):
+            pass
+
+        tasks = self.Polled(configured(tmp_path, '[nodewatch]\nevery = 3'))
+        tasks.add_periodic_task(extra)
+        assert tasks.jobs['extra'].schedule == Every(3)
+
+
 class TestOsloTasks:
     def test_their_methods_are_jobs_of_member_scope(self):
         class Tasks(PeriodicTasks):
@@ -634,6 +794,53 @@ class TestOsloTasks:
         assert not Tasks(off).jobs['external'].enabled
         assert Tasks(types.SimpleNamespace()).jobs['external'].enabled
         assert Tasks(None).jobs['external'].enabled
+
+    @pytest.mark.parametrize('run_here', [True, False])
+    def test_external_ones_obey_the_file_of_the_host(self, tmp_path, run_here):
+        """Nothing but the base class of oslo.service registers the option."""
+        class Tasks(PeriodicTasks):
+            @oslo_task(external_ok=True)
+            def external(self, context):
+                pass
+
+            @oslo_task()
+            def internal(self, context):
+                pass
+
+        jobs = Tasks(configured(
+            tmp_path, '[DEFAULT]\n'
+            f'run_external_periodic_tasks = {run_here}')).jobs
+        assert jobs['external'].enabled is run_here
+        assert jobs['internal'].enabled
+
+    def test_oslo_service_may_register_the_option_as_well(self, tmp_path):
+        from oslo_service import periodic_task as oslo
+
+        class Tasks(PeriodicTasks):
+            @oslo_task(external_ok=True)
+            def external(self, context):
+                pass
+
+        conf = configured(tmp_path, '')
+        assert Tasks(conf).jobs['external'].enabled
+        oslo.PeriodicTasks(conf)
+        assert Tasks(conf).jobs['external'].enabled
+
+    def test_a_mixin_brings_no_task_that_oslo_service_would_not_run(
+            self, caplog):
+        class Mixin:
+            @oslo_task()
+            def mixed(self, context):
+                pass
+
+        class Tasks(Mixin, Nodes):
+            @oslo_task()
+            def own(self, context):
+                pass
+
+        assert list(Tasks(None).jobs) == ['beat', 'poll', 'own']
+        assert events(caplog) == ['task of a mixin ignored']
+        assert lines(caplog)[0]['method'] == 'Mixin.mixed'
 
     def test_a_bad_spacing_names_its_place(self):
         class Tasks(PeriodicTasks):
@@ -701,7 +908,7 @@ def at(seconds):
 
 def driven(cls, seconds):
     tasks = cls(None)
-    tasks.clock = FrozenClock(at(seconds))
+    tasks.periodic_clock = FrozenClock(at(seconds))
     tasks.ran = []
     return tasks
 
@@ -709,19 +916,19 @@ def driven(cls, seconds):
 class Driven(PeriodicTasks):
     @periodic_task(spacing=10)
     def ten(self, context):
-        self.ran.append(('ten', self.clock.time.timestamp()))
+        self.ran.append(('ten', self.periodic_clock.time.timestamp()))
 
     @periodic_task(spacing=25)
     def other(self, context):
-        self.ran.append(('other', self.clock.time.timestamp()))
+        self.ran.append(('other', self.periodic_clock.time.timestamp()))
 
 
 class TestRunPeriodicTasks:
     def test_tasks_run_at_the_ticks_of_the_grid_and_never_drift(self):
         tasks = driven(Driven, 1003)
-        while tasks.clock.time < at(1060):
+        while tasks.periodic_clock.time < at(1060):
             # The caller always wakes up slightly late.
-            tasks.clock.advance(tasks.run_periodic_tasks(None) + 0.25)
+            tasks.periodic_clock.advance(tasks.run_periodic_tasks(None) + 0.25)
         assert [
             (name, int(seconds)) for name, seconds in tasks.ran
         ] == [
@@ -737,7 +944,7 @@ class TestRunPeriodicTasks:
     def test_it_returns_the_seconds_to_the_next_tick(self):
         tasks = driven(Driven, 1003)
         assert tasks.run_periodic_tasks(None) == 7
-        tasks.clock.set(at(1024.5))
+        tasks.periodic_clock.set(at(1024.5))
         assert tasks.run_periodic_tasks(None) == 0.5
 
     def test_it_never_lets_its_caller_sleep_for_more_than_a_minute(self):
@@ -764,11 +971,11 @@ class TestRunPeriodicTasks:
         class Tasks(PeriodicTasks):
             @periodic_task(spacing=10, run_immediately=True)
             def now(self, context):
-                self.ran.append(self.clock.time.timestamp())
+                self.ran.append(self.periodic_clock.time.timestamp())
 
         tasks = driven(Tasks, 1003)
         for seconds in (1003, 1004, 1009, 1010, 1011):
-            tasks.clock.set(at(seconds))
+            tasks.periodic_clock.set(at(seconds))
             tasks.run_periodic_tasks(None)
         assert tasks.ran == [1003, 1010]
 
@@ -780,7 +987,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Failing, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.set(at(1050))
+        tasks.periodic_clock.set(at(1050))
         idle = tasks.run_periodic_tasks(None)
         assert tasks.ran == [('other', 1050)]
         assert idle == 10
@@ -797,7 +1004,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Failing, 1003)
         tasks.run_periodic_tasks(None, raise_on_error=True)
-        tasks.clock.set(at(1050))
+        tasks.periodic_clock.set(at(1050))
         with pytest.raises(RuntimeError, match='no route'):
             tasks.run_periodic_tasks(None, raise_on_error=True)
         assert tasks.ran == []
@@ -814,7 +1021,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Failing, 1003)
         tasks.run_periodic_tasks(None, raise_on_error=True)
-        tasks.clock.set(at(1033))
+        tasks.periodic_clock.set(at(1033))
         for number in range(3):
             with pytest.raises(RuntimeError, match='no route'):
                 tasks.run_periodic_tasks(number, raise_on_error=True)
@@ -837,11 +1044,11 @@ class TestRunPeriodicTasks:
             @periodic_task(spacing=10)
             def ten(self, context):
                 super().ten(context)
-                self.clock.advance(6)
+                self.periodic_clock.advance(6)
 
         tasks = driven(Slow, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.set(at(1020))
+        tasks.periodic_clock.set(at(1020))
         idle = tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1020), ('other', 1026)]
         assert idle == 4
@@ -850,11 +1057,11 @@ class TestRunPeriodicTasks:
         class Slow(PeriodicTasks):
             @periodic_task(spacing=10)
             def slow(self, context):
-                self.clock.advance(12)
+                self.periodic_clock.advance(12)
 
         tasks = driven(Slow, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.set(at(1010))
+        tasks.periodic_clock.set(at(1010))
         assert tasks.run_periodic_tasks(None) == 0
 
     @pytest.mark.parametrize(
@@ -867,17 +1074,17 @@ class TestRunPeriodicTasks:
         class Tasks(PeriodicTasks):
             @periodic_task(spacing=10, misfire=misfire, grace=1)
             def ten(self, context):
-                self.ran.append(self.clock.time.timestamp())
+                self.ran.append(self.periodic_clock.time.timestamp())
 
         tasks = driven(Tasks, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.set(at(1035))
+        tasks.periodic_clock.set(at(1035))
         tasks.run_periodic_tasks(None)
         assert len(tasks.ran) == ran
         assert [line['dropped'] for line in lines(caplog)] == (
             [str(dropped)] if dropped else []
         )
-        tasks.clock.set(at(1040))
+        tasks.periodic_clock.set(at(1040))
         tasks.run_periodic_tasks(None)
         assert len(tasks.ran) == ran + 1
 
@@ -885,18 +1092,18 @@ class TestRunPeriodicTasks:
         tasks = driven(Driven, 1003)
         tasks.run_periodic_tasks(None)
         for seconds in (1010.001, 1009.9, 1010.002, 1011):
-            tasks.clock.set(at(seconds))
+            tasks.periodic_clock.set(at(seconds))
             tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1010.001)]
 
     def test_a_clock_set_back_by_hours_does_not_silence_a_task(self, caplog):
         tasks = driven(Driven, 90_003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.set(at(1003))
+        tasks.periodic_clock.set(at(1003))
         assert tasks.run_periodic_tasks(None) == 7
         assert [line['job'] for line in lines(caplog, 'clock set back')
                 ] == ['ten', 'other']
-        tasks.clock.set(at(1010))
+        tasks.periodic_clock.set(at(1010))
         tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1010)]
 
@@ -924,7 +1131,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Tasks, 1000)
         for seconds in range(1000, 1005):
-            tasks.clock.set(at(seconds))
+            tasks.periodic_clock.set(at(seconds))
             assert tasks.run_periodic_tasks(None) > 1
         assert tasks.ran == []
         assert events(caplog) == 2 * ['job not run here']
@@ -932,6 +1139,56 @@ class TestRunPeriodicTasks:
             {'job': 'poll', 'scope': 'objects'},
             {'job': 'once', 'scope': 'group'},
         ]
+
+    @pytest.mark.parametrize('ending', [SystemExit, GeneratorExit])
+    def test_a_task_that_exits_does_not_end_the_loop(self, caplog, ending):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=1, run_immediately=True)
+            def leaves(self, context):
+                raise ending(3)
+
+            @periodic_task(spacing=1, run_immediately=True)
+            def stays(self, context):
+                self.ran.append('stays')
+
+        tasks = driven(Tasks, 1000)
+        tasks.run_periodic_tasks(None)
+        assert tasks.ran == ['stays']
+        assert events(caplog) == ['task failed']
+
+    def test_ctrl_c_does(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=1, run_immediately=True)
+            def interrupted(self, context):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            driven(Tasks, 1000).run_periodic_tasks(None)
+
+    @pytest.mark.parametrize('raises', [True, False])
+    def test_due_tasks_may_run_at_the_same_time(self, raises):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=10, run_immediately=True)
+            def one(self, context):
+                context.wait(20)
+
+            @periodic_task(spacing=10, run_immediately=True)
+            def two(self, context):
+                context.wait(20)
+                raise ValueError('after the meeting')
+
+            @periodic_task(spacing=10)
+            def later(self, context):
+                raise AssertionError('not due')
+
+        tasks = driven(Tasks, 1001)
+        meeting = threading.Barrier(2)
+        if raises:
+            with pytest.raises(ValueError, match='after the meeting'):
+                tasks.run_periodic_tasks_in_parallel(meeting, True)
+        else:
+            assert tasks.run_periodic_tasks_in_parallel(meeting) == 9
+        assert not meeting.broken
 
     def test_a_task_added_later_runs_too(self):
         @periodic_task(spacing=5)
@@ -942,7 +1199,7 @@ class TestRunPeriodicTasks:
         tasks.run_periodic_tasks(None)
         tasks.add_periodic_task(extra)
         tasks.run_periodic_tasks(None)
-        tasks.clock.set(at(1005))
+        tasks.periodic_clock.set(at(1005))
         tasks.run_periodic_tasks(None)
         assert tasks.ran == ['extra']
 

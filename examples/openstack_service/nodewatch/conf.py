@@ -10,6 +10,10 @@ OPTS = [
     cfg.StrOpt('inventory', default='/etc/nodewatch/nodes.json',
                help='File that lists the nodes. It is read at each tick, so '
                     'a new node is polled at the next tick.'),
+    cfg.FloatOpt('poll_interval', default=4.0,
+                 help='Seconds between polls of a node that has no spacing of '
+                      'its own. -1 disables the polls. Must be the same in '
+                      'all processes.'),
     cfg.IntOpt('conductors', default=1, min=1,
                help='Number of conductor processes on this host.'),
     cfg.IntOpt('workers', default=1, min=1,

@@ -28,11 +28,11 @@ class Node:
 class NodeTasks(PeriodicTasks):
 
     def __init__(self, conf):
-        super().__init__(conf)
         # The distperiodic commands build this class with a configuration that
         # lacks the options of this service. It is harmless to register options
-        # twice.
+        # twice. The base class reads those that the decorators below name.
         conf.register_opts(OPTS, group=GROUP)
+        super().__init__(conf)
 
     def _inventory(self):
         with open(self.conf[GROUP].inventory) as inventory:
@@ -45,7 +45,8 @@ class NodeTasks(PeriodicTasks):
         """Return the ids of all nodes. An id has no schedule of its own."""
         return [node.id for node in self._inventory()]
 
-    @periodic_task(spacing=4, objects='nodes', timeout=30, retries=2)
+    @periodic_task(spacing=lambda conf: conf[GROUP].poll_interval,
+                   objects='nodes', timeout=30, retries=2)
     def poll(self, context, node):
         """Poll one node. Each node is polled once per tick, in any process."""
         LOG.info('polled: node=%s tick=%s', node, context.tick.isoformat())
