@@ -13,6 +13,8 @@ import pytest
 
 from tests import services
 
+pytest_plugins = ['tests.rerun']
+
 # Property tests check results, not speed, so a slow generation of examples on
 # a busy machine is not a failure. A run of all tests must not depend on
 # chance, so it always uses the same examples. --hypothesis-profile=search
@@ -20,6 +22,9 @@ from tests import services
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     'same', deadline=None, derandomize=True, suppress_health_check=_SLOW)
+hypothesis.settings.register_profile(
+    'full', deadline=None, derandomize=True, suppress_health_check=_SLOW,
+    max_examples=400)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
 # For runs that need only the result of each test: do not search for smaller

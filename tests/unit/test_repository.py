@@ -2,6 +2,7 @@
 """Rules that the files of the repository obey."""
 
 import ast
+import configparser
 import functools
 import importlib.metadata
 import inspect
@@ -58,6 +59,24 @@ def test_ci_runs_the_commands_that_the_readme_gives_a_newcomer():
 
     assert len(for_newcomers) == 2
     assert [line for line in for_newcomers if line not in ci] == []
+
+
+def test_the_default_run_omits_only_the_tests_that_are_marked():
+    """The environment ``full`` has the same commands, without a selection."""
+    tox = configparser.RawConfigParser()
+    tox.read(ROOT / 'tox.ini')
+    default, full = (tox['testenv:' + name]['commands'].strip().splitlines()
+                     for name in ('py3', 'full'))
+
+    assert default == [
+        '{[tests]chaos} -m "not full"', '{[tests]others} -m "not full"']
+    assert full == [
+        '{[tests]chaos} --hypothesis-profile=full',
+        '{[tests]others} --hypothesis-profile=full']
+    assert not re.search(
+        r' (-m|-k|--(deselect|ignore|last-failed|lf)\b)',
+        tox['tests']['chaos'] + tox['tests']['others'])
+    assert 'py3' in tox['tox']['env_list']
 
 
 def test_a_source_file_names_its_licence_first():

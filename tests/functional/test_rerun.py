@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failed functional and chaos tests run once more, alone; see
+:mod:`tests.rerun`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests import rerun
+
+PLANTED = '''
+import os
+import pathlib
+import pytest
+
+def first(name):
+    try:
+        pathlib.Path(f'{__file__}.{name}').touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+@pytest.fixture
+def setup_fails_once():
+    assert not first('setup')
+
+@pytest.fixture
+def teardown_fails_once():
+    yield
+    assert not first('teardown')
+
+def test_passes():
+    pass
+
+@pytest.mark.parametrize('x', ['a b', 'c::d[e]'])
+def test_fails_once(x):
+    assert not first(x)
+
+def test_setup(setup_fails_once):
+    pass
+
+def test_teardown(teardown_fails_once):
+    pass
+'''
+XDIST = '-p', 'xdist.plugin', '-n', '2'
+FAILS = 'def test_fails(): assert False\n'
+CRASHES = '''
+def test_crashes_once():
+    if first('crash'):
+        os._exit(0)
+'''
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A directory with the root and the suites of a project."""
+    (tmp_path / 'pytest.ini').touch()
+    # Without the package of the tests, which takes long to import.
+    shutil.copy(rerun.__file__, tmp_path / 'conftest.py')
+    for suite in 'chaos', 'functional', 'unit':
+        (tmp_path / 'tests' / suite).mkdir(parents=True)
+    return tmp_path
+
+
+def run(tree, *args):
+    """Return the exit code of pytest, the number of tests with each outcome,
+    and the flaky tests.
+    """
+    ran = subprocess.run(
+        [sys.executable, '-m', 'pytest', '--rerun-failed', *args], cwd=tree,
+        text=True, capture_output=True,
+        env={**os.environ, 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
+    lines = ran.stdout.splitlines()
+    numbers = {outcome: int(number) for number, outcome in re.findall(
+        r'(\d+) (passed|failed|flaky|error)', lines[-1])}
+    return ran.returncode, numbers, [
+        line.removeprefix('FLAKY tests/').removesuffix(
+            ': failed once, then passed alone')
+        for line in lines if line.startswith('FLAKY')]
+
+
+@pytest.mark.parametrize(
+    'options', [(), XDIST], ids=['one process', 'more processes'])
+def test_tests_that_fail_once_are_flaky_and_the_run_succeeds(tree, options):
+    for suite in 'chaos', 'functional':
+        (tree / f'tests/{suite}/test_{suite}.py').write_text(PLANTED)
+    names = ['test_fails_once[a b]', 'test_fails_once[c::d[e]]', 'test_setup',
+             'test_teardown']
+    chaos, functional = (
+        [f'{suite}/test_{suite}.py::{name}' for name in names]
+        for suite in ('chaos', 'functional'))
+
+    code, numbers, flaky = run(tree, 'tests/chaos', *options)
+    assert (code, flaky) == (0, chaos)
+    assert numbers == {'passed': 2, 'flaky': 4}
+
+    code, numbers, flaky = run(tree, 'tests/functional', *options)
+    assert (code, flaky) == (0, chaos + functional)
+    assert numbers == {'passed': 2, 'flaky': 4}
+
+    code, numbers, flaky = run(tree, 'tests/functional', *options)
+    assert (code, flaky) == (0, chaos + functional)
+    assert numbers == {'passed': 5}
+
+
+@pytest.mark.parametrize(('suite', 'text', 'failed'), [
+    ('functional', FAILS, {'failed': 1}),
+    ('functional', CRASHES, {'failed': 1}),
+    ('functional', 'import nowhere', {'error': 1}),
+    ('unit', '', {'failed': 2, 'error': 2})],
+    ids=['fails twice', 'crashes', 'cannot be collected', 'unit test'])
+def test_other_failures_are_not_excused(tree, suite, text, failed):
+    (tree / 'tests/functional/test_flaky.py').write_text(PLANTED)
+    (tree / f'tests/{suite}/test_other.py').write_text(PLANTED + text)
+
+    code, numbers, flaky = run(tree, *XDIST)
+    assert code != 0
+    assert failed.items() <= numbers.items()
+    assert all(one.startswith('functional/') for one in flaky)
