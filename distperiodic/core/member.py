@@ -249,3 +249,13 @@ def resolve_entries(
 def ring_members(members: Iterable[Member]) -> dict[str, int]:
     """Return the number of points by identity, for members on the ring."""
     return {m.identity: m.points for m in members if m.points}
+
+
+def ring_digest(members: Iterable[Member]) -> str:
+    """Return a short hash of all that determines the ring of *members*.
+
+    Members whose hashes are equal have the same ring.
+    """
+    points = ring_members(members)
+    return '%08x' % zlib.crc32('\0'.join(
+        f'{name}:{points[name]}' for name in sorted(points)).encode())

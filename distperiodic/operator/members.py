@@ -7,6 +7,7 @@ at their next sweep, or at once if they receive a hint.
 """
 
 import json
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.core.control import Verb
+from distperiodic.core.member_facts import Report
 from distperiodic.operator.activity import Run
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.auditing import Record
@@ -53,6 +55,35 @@ class MemberRow(NamedTuple):
     #: Number of threads that an operator has set. None means that the option
     #: ``pool_size`` applies.
     pool_size: int | None
+    #: Instant of the member's last report. None means that the member has not
+    #: replied.
+    seen: int | None = None
+
+    @property
+    def role(self) -> str:
+        return 'worker' if self.part else 'scheduler'
+
+    @property
+    def label(self) -> str:
+        """Role, partition and name, which identify a member in its group."""
+        return f'{self.role} {self.part}/{self.name}' if self.part else (
+            f'{self.role} {self.name}')
+
+    @property
+    def host(self) -> str:
+        """Empty means unknown."""
+        host = self.state.get('host')
+        return host if isinstance(host, str) else ''
+
+    @property
+    def pid(self) -> int | None:
+        pid = self.state.get('pid')
+        return pid if type(pid) is int else None
+
+    @property
+    def facts(self) -> Report:
+        """The facts in the member's last report."""
+        return Report(self.state, self.seen or 0)
 
     @property
     def stopped(self) -> bool:
@@ -93,6 +124,31 @@ class Answer(NamedTuple):
     action: str
 
 
+def by_process(rows: Iterable[MemberRow]) -> dict[str, MemberRow]:
+    """Return the members by the names of their processes.
+
+    Members of different roles and partitions may have the same name, but never
+    the same process. The holder of a lease or of a row of the history is the
+    name of a process and of its tenure.
+    """
+    return {row.process: row for row in rows if row.process}
+
+
+def topics(rows: Iterable[MemberRow]) -> dict[str, str]:
+    """Return the partition of each periodic job, by the name of the job.
+
+    The schedulers report these partitions. If several differ, the one that
+    reported last is right.
+    """
+    found: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row.seen or 0):
+        by_topic = row.state.get('topics')
+        if isinstance(by_topic, dict):
+            found.update((job, topic) for topic, jobs in by_topic.items()
+                         if isinstance(jobs, list) for job in jobs)
+    return found
+
+
 class MemberQueries:
     """Read-only queries on the members of one group."""
 
@@ -108,7 +164,7 @@ class MemberQueries:
             row.part, row.name, row.process, max(0, row.now - row.seen),
             json.loads(row.state), row.drained is not None, row.at,
             '' if row.who is None else f'{row.who}@{row.host}',
-            row.why or '', row.pool_size)
+            row.why or '', row.pool_size, row.seen)
             for row in self.group.rows(
                 sa.select(_member, now.label('now'), _action.c.at,
                           _action.c.who, _action.c.host, _action.c.why)

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Request
 from distperiodic.core.control import Verb
+from distperiodic.core.control_message import MAX_STATE
 from distperiodic.core.control_message import ControlReply
 from distperiodic.core.control_message import ControlRequest
 
@@ -71,6 +73,10 @@ class Controlled(Protocol):
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for the member's row in
         the store.
+        """
+
+    def alarms(self) -> Hashable:
+        """Return a value that changes when the report must be written at once.
         """
 
 
@@ -163,6 +169,10 @@ class BusControl:
             # The names of all jobs may be too long for one message.
             report.pop('topics', None)
             state = json.dumps(report)
+            for longest in 'slots', 'catalogues':
+                if len(state) > MAX_STATE:
+                    report.pop(longest, None)
+                    state = json.dumps(report)
         else:
             outcome = self._do(request)
             LOG.info('command over the bus: member=%s command=%s action=%s '
@@ -233,6 +243,8 @@ class StoreControl:
         self._report_interval = report_interval
         self._looked = self._reported = clock.monotonic() - report_interval
         self._looking = self._reporting = False
+        #: The alarms at the time of the last report.
+        self._alarms: Hashable = None
         self._stopped = False
         #: Actions on jobs that are not answered yet.
         self._confirming: set[str] = set()
@@ -245,7 +257,10 @@ class StoreControl:
         if (now - self._looked >= self._look_interval
                 and not self._looking):
             self._look()
-        if now - self._reported >= self._report_interval:
+        alarms = self._service.alarms()
+        if now - self._reported >= self._report_interval or (
+                alarms != self._alarms and now - self._reported >= 1.0):
+            self._alarms = alarms
             self._report()
 
     def hurry(self) -> None:

@@ -12,6 +12,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -142,6 +143,10 @@ class Lifecycle(ServiceBase):
         #: Monotonic time of the last pass of the main thread's loop, in
         #: seconds.
         self._last_turn = 0.0
+        #: Monotonic times in seconds: when the process started to serve, and
+        #: since when it has not been healthy. None means that it is healthy.
+        self._started_at = 0.0
+        self._unhealthy_since: float | None = None
         self._store: StoreThread | None = None
         #: Number of tasks that ended or became stuck in store calls of this
         #: process, by status.
@@ -179,7 +184,7 @@ class Lifecycle(ServiceBase):
         self.load_handlers(self._settings)
         warn_of_workflows(self._settings, self._tasks, self._kind)
         self._clock = SystemClock()
-        self._last_turn = self._clock.monotonic()
+        self._last_turn = self._started_at = self._clock.monotonic()
         self._prepare()
         bus = self._messages()
         self._control = MemberControl(
@@ -459,7 +464,8 @@ class Lifecycle(ServiceBase):
                 self._settings.connection, namespace=self._settings.group,
                 late_after=self._settings.late_claim_after,
                 task_outcomes=self._task_outcomes),
-            lambda call: self._inbox.put(events.Called(call)))
+            lambda call: self._inbox.put(events.Called(call)),
+            self._clock.monotonic)
 
     def _check_store(self) -> None:
         check_store(self._settings, self._conf)
@@ -526,9 +532,32 @@ class Lifecycle(ServiceBase):
 
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for operators."""
+        status, now = Lifecycle.status(self), self._clock.monotonic()
+        self._note_health(status['healthy'], now)
+        facts: dict[str, Any] = {'up_s': round(now - self._started_at, 3)}
+        if self._unhealthy_since is not None:
+            facts['unhealthy_s'] = round(now - self._unhealthy_since, 3)
+        if self._store is not None:
+            facts['store'] = self._store.facts()
         return self._reports.current(
-            Lifecycle.status(self), open_runs=self.open_runs(),
-            drained=self._control.drained)
+            status, open_runs=self.open_runs(),
+            drained=self._control.drained) | facts
+
+    def alarms(self) -> Hashable:
+        """Return a value that changes when the report must be written at once.
+
+        Call this several times per second.
+        """
+        status = Lifecycle.status(self)
+        self._note_health(status['healthy'], self._clock.monotonic())
+        return (status['healthy'],
+                len(self._handlers.executor.hanging_runs()))
+
+    def _note_health(self, healthy: bool, now: float) -> None:
+        if healthy:
+            self._unhealthy_since = None
+        elif self._unhealthy_since is None:
+            self._unhealthy_since = now
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Connect the bus and the store.

@@ -24,6 +24,8 @@ from distperiodic.flow.worker import runs
 # as JSON. A report is one row or one message, so its size must be limited.
 _REPORTED_RUNS, _REPORTED_TASKS = 20, 100
 _REPORTED_PROGRESS, _REPORTED_COMMANDS = 200, 10_000
+# Maximum number of hanging runs of one partition in a report.
+_REPORTED_HANGING = 5
 
 
 @functools.cache
@@ -62,7 +64,23 @@ class MemberReports:
             'host': host_name(), 'healthy': status['healthy'],
             'problem': status['problem'], 'pools': status['pools'],
             'in_flight': open_runs, 'drained': drained,
-            **self._commands, **self._runs()}
+            'slots': self._slots(), **self._commands, **self._runs()}
+
+    def _slots(self) -> dict[str, Any]:
+        """Return the oldest and the hanging runs, by partition.
+
+        Partitions in which no handler runs are left out.
+        """
+        found: dict[str, Any] = {}
+        for run in self._executor.in_progress():
+            found.setdefault(run.topic, {}).setdefault('oldest', _run(run))
+        for run in self._executor.hanging_runs():
+            slots = found.setdefault(run.topic, {})
+            slots['hanging'] = slots.get('hanging', 0) + 1
+            runs_ = slots.setdefault('hanging_runs', [])
+            if len(runs_) < _REPORTED_HANGING:
+                runs_.append(_run(run))
+        return found
 
     def _runs(self) -> dict[str, Any]:
         """Return the longest runs in progress that are not in the store, and
@@ -82,6 +100,14 @@ class MemberReports:
         return {'runs': reported, 'more_runs': len(found) - len(reported),
                 'tasks': tasks[:_REPORTED_TASKS],
                 'more_tasks': max(0, len(tasks) - _REPORTED_TASKS)}
+
+
+def _run(run: runs.InProgress) -> dict[str, Any]:
+    """Return the form in which a report contains a
+    :class:`~distperiodic.core.member_facts.RunFact`.
+    """
+    return {'job': run.job, 'object': run.object, 'tick': run.tick,
+            'age_s': round(run.age, 3), 'timeout_s': run.timeout}
 
 
 def reported_commands(names: Iterable[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
+from distperiodic.core.member import ring_digest
 from distperiodic.core.member import sign_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.task import ring_key
@@ -69,8 +71,9 @@ _AT_A_TIME = 200
 # wait in this process, too, and the pool determines the order of the runs.
 _LOCAL_WINDOW = 10000
 
-# Maximum number of paused jobs in a report, which is one message.
-_REPORTED_JOBS = 100
+# Maximum numbers of paused jobs and of failing catalogues in a report, which is
+# one message.
+_REPORTED_JOBS, _REPORTED_CATALOGUES = 100, 50
 
 # Partition of the jobs of scope "member" if workers run the other jobs, or if
 # there is a store.
@@ -324,12 +327,31 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def report(self) -> dict[str, Any]:
         """Return the current activity of this member, for operators."""
-        report = super().report()
+        failing = self._flow.failing_catalogues()
+        report = super().report() | {
+            'catalogues': failing[:_REPORTED_CATALOGUES],
+            'more_catalogues': max(0, len(failing) - _REPORTED_CATALOGUES)}
+        with contextlib.suppress(exceptions.ViewUnknown):
+            if self._group_member is not None:
+                view = self._group_member.view(self._settings.group)
+                now = self._clock.monotonic()
+                report['view'] = {
+                    'digest': ring_digest(view.members),
+                    'members': len(view.members),
+                    'age_s': round(now - view.since, 3),
+                    'trusted': view.trusted(now)}
         if self._store is not None:
             # Operators find the jobs of a partition in this report.
             return report | {'topics': self._topics_of_jobs}
         paused = self._flow.paused_jobs[:_REPORTED_JOBS]
         return report | {'paused_jobs': paused} if paused else report
+
+    def alarms(self) -> Hashable:
+        """Return a value that changes when the report must be written at once.
+        """
+        return super().alarms(), frozenset(
+            (one['job'], bool(one['error']), one['reading_s'] is None)
+            for one in self._flow.failing_catalogues())
 
     def open_runs(self) -> int:
         """Return the number of objects whose claims here have not ended."""

@@ -87,6 +87,38 @@ def test_a_scheduler_and_a_worker_of_one_name_are_two_members(world):
     assert members.look(world.database, worker).desired.drained
 
 
+def test_an_operator_reads_the_facts_of_each_process_apart(world):
+    """One member cannot read its catalogue, and the other one can."""
+    def write(name, part, process, **state):
+        me = Me(world.space, part, name)
+        members.report(world.database, me, process, state,
+                       new=members.look(world.database, me).desired is None)
+    failing = {'job': 'poll', 'error': 'no \U0001f4be', 'failing_s': 60.0,
+               'reading_s': None, 'read_s': 90.0}
+    write('vm:0', '', 'vm:0~1', up_s=3600.0, host='vm', pid=7,
+          catalogues=[failing])
+    write('vm:1', '', 'vm:1~2', up_s=1.0, catalogues=[])
+    write('vm:0', 'default', 'vm:0~3', up_s=5.0)
+
+    first, second, worker = world.admin.members()
+
+    assert [one.label for one in (first, second, worker)] == [
+        'scheduler vm:0', 'scheduler vm:1', 'worker default/vm:0']
+    assert (first.host, first.pid, first.process) == ('vm', 7, 'vm:0~1')
+    assert first.seen - first.facts.started == 3_600_000_000
+    [fact] = first.facts.catalogues
+    assert (fact.job, fact.error) == ('poll', 'no \U0001f4be')
+    assert (first.seen - fact.failing_since, first.seen - fact.read_at) == (
+        60_000_000, 90_000_000)
+    assert second.facts.catalogues == []
+
+    # The facts of a process that is silent stay, and become older.
+    again = world.admin.members()[0]
+    assert (again.seen, again.facts.started) == (
+        first.seen, first.facts.started)
+    assert again.age >= first.age
+
+
 def test_an_action_is_on_record_with_its_outcome(world):
     report(world, 'api-1')
     action = world.admin.order(Verb.DRAIN, world.admin.members(), 'all')

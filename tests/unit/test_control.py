@@ -28,6 +28,7 @@ class Service:
 
     def __init__(self):
         self.asked = []
+        self.alarm = None
 
     def set_drained(self, drained):
         self.asked.append(drained)
@@ -41,6 +42,9 @@ class Service:
 
     def hurry(self):
         self.asked.append('hurry')
+
+    def alarms(self):
+        return self.alarm
 
     def report(self):
         return {'topics': {'default': ['poll']}}
@@ -273,6 +277,29 @@ def test_a_command_to_the_member_does_not_wait_for_a_job(caplog):
 
     [line] = lines(caplog, 'command answered')
     assert line['command'] == 'member undrain'
+
+
+def test_a_report_is_written_at_once_when_an_alarm_changes():
+    stored = Stored()
+
+    def written():
+        answers = [*stored.queue.asked]
+        stored.queue.asked.clear()
+        for answer in answers:
+            answer(stored.found)
+        return len(answers)
+    stored.control.sweep()
+    written()
+    for seconds, alarm, reports in [
+            (1.0, None, 0), (0.5, 'a catalogue fails', 1),
+            (0.5, 'another fails', 0), (0.5, 'another fails', 1),
+            (1.0, 'another fails', 0), (1.0, None, 1)]:
+        stored.clock.advance(seconds)
+        stored.service.alarm = alarm
+
+        stored.control.sweep()
+
+        assert written() == reports, (seconds, alarm)
 
 
 # The ways to a member.

@@ -51,11 +51,13 @@ class Flow:
 
     def __init__(self, store, connect=None):
         self.store = store
+        #: Time of the monotonic clock, in seconds.
+        self.time = 0.0
         self.inbox = []
         self.told = []
         self._before = threading.enumerate()
         self.line = store_thread.StoreThread(
-            connect or (lambda: store), self.inbox.append)
+            connect or (lambda: store), self.inbox.append, lambda: self.time)
 
     def ask(self, *numbers):
         for number in numbers:
@@ -416,3 +418,53 @@ def test_stopping_ends_the_thread(flow):
     flow.stop()
 
     assert flow.join()
+
+
+def test_a_report_says_how_long_the_store_takes(flow, store):
+    def call(seconds):
+        def lasts(_):
+            flow.time += seconds
+        flow.line.submit(lasts, lambda _: None)
+    for seconds in (0.1, 0.2, 0.3):
+        call(seconds)
+    assert flow.line.flush(SOON)
+
+    facts = flow.line.facts()
+
+    assert (facts['calls'], facts['queued'], facts['waits_s']) == (3, 0, 0.0)
+    assert facts['p50_s'] == pytest.approx(0.2)
+    assert facts['max_s'] == pytest.approx(0.3)
+    assert facts['slow_s'] is None
+    flow.time += 61.0
+    assert flow.line.facts()['calls'] == 0
+
+
+def test_a_store_is_slow_while_most_of_its_newest_calls_are(flow, store):
+    def calls(*seconds):
+        for one in seconds:
+            def lasts(_, one=one):
+                flow.time += one
+            flow.line.submit(lasts, lambda _: None)
+        assert flow.line.flush(SOON)
+        return flow.line.facts()['slow_s']
+    assert calls(0.1, 0.1, 3.0, 0.1, 3.0) is None
+    # The third of the newest five began 3 s before the first that was fast.
+    assert calls(3.0) == pytest.approx(3.0)
+    assert calls(3.0, 3.0) == pytest.approx(9.0)
+    assert calls(0.1, 0.1) is not None
+    assert calls(0.1) is None
+
+
+def test_a_call_that_does_not_return_shows_in_the_report(flow, store):
+    store.answers.clear()
+    flow.ask(1)
+    wait_until(lambda: store.asked)
+
+    flow.time += 5.0
+
+    facts = flow.line.facts()
+    assert (facts['queued'], facts['waits_s'], facts['slow_s']) == (
+        1, 5.0, 5.0)
+    store.answers.set()
+    assert flow.line.flush(SOON)
+    assert flow.line.facts()['waits_s'] == 0.0

@@ -353,6 +353,7 @@ def test_a_big_tick_does_not_delay_the_others(world):
 
 def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
         world, caplog):
+    caplog.set_level(logging.INFO, FLOW)
     me = world.scheduler(
         job('poll', objects=True), job('other', objects=True),
         catalogues={'poll': ['a'], 'other': ['a']})
@@ -366,9 +367,69 @@ def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
     assert me.ticks('other') == [60, 120]
     # The retries come 1, 3, 7 and 15 s after the tick.
     assert me.count('catalogue failed') == 4
-    assert lines(caplog, 'catalogue failed') == 4 * [{
-        'job': 'poll', 'method': 'list_poll',
-        'error': 'RuntimeError: no database'}]
+    # Only the first of equal failures is logged, and with its traceback.
+    [line] = lines(caplog, 'catalogue failed')
+    assert line.has(job='poll', method='list_poll', failures=1)
+    assert 'RuntimeError: no database' in caplog.text
+    [again] = lines(caplog, 'catalogue read')
+    assert again.has(job='poll', failures=4, seconds=15)
+
+
+def test_a_catalogue_that_goes_on_failing_is_logged_once_a_minute(
+        world, caplog):
+    me = world.scheduler(
+        job('poll', every=1.0, objects=True),
+        catalogues={'poll': RuntimeError('no database')})
+
+    world.advance(295)
+
+    assert me.count('catalogue failed') >= 250
+    assert len(lines(caplog, 'catalogue failed')) == 5
+    assert len([one for one in caplog.records
+                if 'RuntimeError: no database\n' in one.getMessage()]) <= 1
+
+
+def test_a_report_names_the_catalogue_that_fails_and_since_when(world):
+    me = world.scheduler(
+        job('poll', every=10.0, objects=True),
+        job('other', every=10.0, objects=True),
+        catalogues={'poll': ['a'], 'other': ['a']})
+    world.advance(25)
+    assert me.flow.failing_catalogues() == []
+    me.reader.given['poll'] = RuntimeError('no \x1b[31m database\n')
+    world.advance(100)
+
+    [failing] = me.flow.failing_catalogues()
+    assert failing['job'] == 'poll'
+    assert failing['error'] == 'RuntimeError: no [31m database'
+    assert failing['reading_s'] is None
+    # The last good read was at 20 s, and the first failure at 30 s.
+    assert failing['failing_s'] == pytest.approx(95, abs=1)
+    assert failing['read_s'] == pytest.approx(105, abs=1)
+
+    me.reader.given['poll'] = RuntimeError('x' * 9999)
+    world.advance(100)
+    [failing] = me.flow.failing_catalogues()
+    assert failing['failing_s'] == pytest.approx(195, abs=1)
+    assert len(failing['error']) <= 300
+
+    me.reader.given['poll'] = ['a']
+    world.advance(20)
+    assert me.flow.failing_catalogues() == []
+
+
+def test_a_report_names_the_catalogue_that_does_not_return(world):
+    me = world.scheduler(
+        job('poll', every=10.0, objects=True), job('other', every=10.0),
+        catalogues={'poll': ...})
+
+    world.advance(40)
+
+    [hanging] = me.flow.failing_catalogues()
+    assert (hanging['job'], hanging['error'], hanging['failing_s'],
+            hanging['read_s']) == ('poll', '', None, None)
+    # The first read begins at the start.
+    assert hanging['reading_s'] == pytest.approx(40, abs=11)
 
 
 def ran_at(me, name):

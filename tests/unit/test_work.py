@@ -802,6 +802,60 @@ def test_a_run_in_progress_is_reported_with_its_age_and_progress():
     assert bench.shop.in_progress() == []
 
 
+def test_a_run_after_its_timeout_hangs_until_its_handler_returns():
+    began, go = threading.Event(), threading.Event()
+
+    def handler(context, key):
+        began.set()
+        assert go.wait(LIMIT)
+    bench = Bench((objects_job(timeout=2.0), handler), lease=60.0)
+    bench.accept(['a'])
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+    assert bench.shop.hanging_runs() == []
+
+    bench.pass_time(3600.0)
+
+    # It does not count as possibly running any more, but it still hangs.
+    assert bench.shop.hanging == 0
+    assert bench.shop.in_progress() == []
+    [run] = bench.shop.hanging_runs()
+    assert (run.job, run.object, run.timeout, run.topic) == (
+        'poll', 'a', 2.0, 'default')
+    assert run.age == pytest.approx(3600, abs=1)
+    go.set()
+    thread.join(LIMIT)
+    assert bench.shop.hanging_runs() == []
+
+
+@pytest.mark.parametrize(('every', 'usual', 'hangs_after'), [
+    (60.0, 0.0, 180), (1.0, 0.0, 10), (1.0, 8.0, 40)])
+def test_a_run_without_a_timeout_hangs_if_it_lasts_unusually_long(
+        every, usual, hangs_after):
+    began, go = threading.Event(), threading.Event()
+
+    def handler(context, key):
+        if key == 'a':
+            bench.clock.advance(usual)
+            return
+        began.set()
+        assert go.wait(LIMIT)
+    bench = Bench((objects_job(every=every), handler))
+    bench.accept(['a'])
+    bench.pool.run_all()
+    bench.accept(['b'])
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+
+    bench.pass_time(hangs_after)
+    assert bench.shop.hanging_runs() == []
+    bench.pass_time(0.5)
+    assert [one.object for one in bench.shop.hanging_runs()] == ['b']
+    go.set()
+    thread.join(LIMIT)
+    assert bench.shop.hanging_runs() == []
+
+
 def test_the_progress_of_a_run_is_not_that_of_the_one_before_it():
     began, go = threading.Semaphore(0), threading.Semaphore(0)
 

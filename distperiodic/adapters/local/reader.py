@@ -199,7 +199,7 @@ def _as_exception(exc: BaseException) -> Exception:
     """Return *exc*, or a RuntimeError that replaces it.
 
     The RuntimeError replaces any *exc* that is not an Exception, or whose text
-    cannot be read.
+    cannot be read. It has the traceback of *exc*.
     """
     try:
         text = str(exc)
@@ -207,4 +207,5 @@ def _as_exception(exc: BaseException) -> Exception:
             return exc
     except BaseException:
         text = 'an exception without a text'
-    return RuntimeError(f'{type(exc).__name__}: {text}')
+    return RuntimeError(
+        f'{type(exc).__name__}: {text}').with_traceback(exc.__traceback__)

@@ -15,6 +15,7 @@ wait in this queue. They have a thread and a connection of their own::
 
 import logging
 import queue
+import statistics
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,12 @@ _Answer = TypeVar('_Answer')
 # Seconds between two attempts while the store is unreachable: the first pause,
 # and the longest.
 _PAUSES = 0.1, 2.0
+# Number of the newest calls of each queue whose durations are kept, and the
+# seconds for which a duration is kept.
+_KEPT, _KEPT_FOR = 128, 60.0
+# Seconds, and number of calls. The store is slow while the median of the
+# newest calls of a queue is longer, or a call has lasted longer.
+_SLOW, _JUDGED = 1.0, 5
 
 
 class _Call(NamedTuple):
@@ -45,14 +52,18 @@ class StoreThread:
     :param connect: Creates a store. Each thread calls this function until it
         succeeds.
     :param deliver: Runs a function in the thread of the flow.
+    :param monotonic: Returns seconds since an arbitrary start.
     """
 
     def __init__(self, connect: Callable[[], ports.ClaimStore],
-                 deliver: Callable[[Callable[[], None]], None]):
+                 deliver: Callable[[Callable[[], None]], None],
+                 monotonic: Callable[[], float]):
+        self._monotonic = monotonic
         self._answered = threading.Condition()
         self._stopping = threading.Event()
         self._ordered, self._urgent = self._queues = [
-            _CallQueue(name, connect, deliver, self._answered, self._stopping)
+            _CallQueue(name, connect, deliver, self._answered, self._stopping,
+                       monotonic)
             for name in ('distperiodic-store', 'distperiodic-renewal')]
         self._ordered.other, self._urgent.other = self._urgent, self._ordered
 
@@ -65,6 +76,27 @@ class StoreThread:
     def problem(self) -> Exception | None:
         """The error of an unreachable store, or None if it is reachable."""
         return self._ordered.problem or self._urgent.problem
+
+    def facts(self) -> dict[str, Any]:
+        """Return how fast the store answers, for a report.
+
+        The result is in the form in which a report contains a
+        :class:`~distperiodic.core.member_facts.StoreFact`. A call lasts until
+        its answer, including its repetitions.
+        """
+        now = self._monotonic()
+        took = [seconds for calls in self._queues
+                for seconds in calls.recent(now)]
+        slow = [since for calls in self._queues
+                if (since := calls.slow_since(now)) is not None]
+        return {
+            'calls': len(took),
+            'p50_s': round(statistics.median(took), 6) if took else 0.0,
+            'max_s': round(max(took), 6) if took else 0.0,
+            'queued': sum(calls.open for calls in self._queues),
+            'waits_s': round(max(calls.waits(now)
+                                 for calls in self._queues), 3),
+            'slow_s': round(now - min(slow), 3) if slow else None}
 
     def start(self) -> None:
         for calls in self._queues:
@@ -102,7 +134,18 @@ class _CallQueue:
 
     def __init__(self, name: str, connect: Callable[[], ports.ClaimStore],
                  deliver: Callable[[Callable[[], None]], None],
-                 answered: threading.Condition, stopping: threading.Event):
+                 answered: threading.Condition, stopping: threading.Event,
+                 monotonic: Callable[[], float]):
+        self._monotonic = monotonic
+        #: When each of the newest calls ended, and its duration, in seconds of
+        #: the monotonic clock. The thread of the calls replaces this value as
+        #: a whole.
+        self._took: tuple[tuple[float, float], ...] = ()
+        #: Monotonic time at which the call in progress began, in seconds.
+        self._began: float | None = None
+        #: Monotonic time since which the median of the newest calls has been
+        #: long.
+        self._slow_since: float | None = None
         self._connect = connect
         self._deliver = deliver
         self._answered = answered
@@ -126,6 +169,34 @@ class _CallQueue:
             self.open += 1
         self._waiting.put(call)
 
+    def recent(self, now: float) -> list[float]:
+        """Return the durations of the newest calls, in seconds."""
+        return [took for ended, took in self._took
+                if now - ended <= _KEPT_FOR]
+
+    def waits(self, now: float) -> float:
+        """Return the seconds since the call in progress began."""
+        began = self._began
+        return 0.0 if began is None else max(0.0, now - began)
+
+    def slow_since(self, now: float) -> float | None:
+        """Return the monotonic time since which the store has been slow."""
+        since, began = self._slow_since, self._began
+        if since is None and began is not None and now - began > _SLOW:
+            return began
+        return since
+
+    def _measured(self, began: float) -> None:
+        now = self._monotonic()
+        self._began = None
+        self._took = (*self._took[1 - _KEPT:], (now, now - began))
+        median = statistics.median(
+            took for _, took in self._took[-_JUDGED:])
+        if median <= _SLOW:
+            self._slow_since = None
+        elif self._slow_since is None:
+            self._slow_since = began
+
     def wake(self) -> None:
         """Wake the thread so that it notices that it has to stop."""
         self._waiting.put(None)
@@ -133,6 +204,7 @@ class _CallQueue:
     def _run(self) -> None:
         store: ports.ClaimStore | None = None
         while (call := self._waiting.get()) is not None:
+            began = self._began = self._monotonic()
             if store is None:
                 store = self._until_it_works(
                     lambda _: self._connect(), None, (Exception,))
@@ -140,6 +212,7 @@ class _CallQueue:
                 break
             assert store is not None
             self._answer(store, call)
+            self._measured(began)
             with self._answered:
                 self.open -= 1
                 self._answered.notify_all()

@@ -253,6 +253,11 @@ class Pipeline:
         source = self._sources.get(authority)
         return None if source is None else source.grants
 
+    def failing_catalogues(self) -> list[dict[str, Any]]:
+        """Return the catalogues that fail or are slow, for a report."""
+        return [one for ticker in self.tickers
+                for one in ticker.failing_catalogues()]
+
     def run_due(self) -> float:
         """Handle all due timers.
 

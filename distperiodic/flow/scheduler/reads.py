@@ -8,10 +8,15 @@
 While a catalogue cannot be read, the listing in the store does not change. In
 a store that members share, the listed objects are still due at each tick, and
 late scans claim them.
+
+The report of the process shows the catalogues that cannot be read. It is
+written by the thread of the flow, so it also shows a method that never
+returns.
 """
 
 import itertools
 import logging
+from typing import Any
 from typing import NamedTuple
 
 from distperiodic import ports
@@ -30,6 +35,11 @@ LOG = logging.getLogger(__name__)
 _PAUSES = 1.0, 60.0
 # Seconds after which a method that has not returned is logged as slow.
 _SLOW = 1.0
+# Minimum seconds between two log lines about failures of one job with the same
+# type of error.
+_LOG_AGAIN = 60.0
+# Maximum number of characters of an error in a report.
+_REPORTED_ERROR = 300
 
 
 class Read(NamedTuple):
@@ -54,6 +64,10 @@ class _Failure(NamedTuple):
     #: Tick of the failed read. A read for a newer tick need not wait for the
     #: end of the pause.
     tick: Instant
+    #: Monotonic time of the first of these failures, in seconds.
+    since: float
+    #: Error of the last failure, as one line.
+    error: str
 
 
 class CatalogueReads:
@@ -68,7 +82,10 @@ class CatalogueReads:
         #: Pending reads by job, and failures by job.
         self._reads: dict[str, Read] = {}
         self._failures: dict[str, _Failure] = {}
+        #: Monotonic time of the last successful read of each job, in seconds.
+        self._read: dict[str, float] = {}
         self._throttle = log_throttle.LogThrottle(clock, 30.0)
+        self._failed_throttle = log_throttle.LogThrottle(clock, _LOG_AGAIN)
 
     def under_way(self, job: str) -> bool:
         """Return whether a read of *job* is pending."""
@@ -97,8 +114,13 @@ class CatalogueReads:
         return self._reads.pop(job)
 
     def succeeded(self, job: str) -> None:
-        """Forget the failures of *job*."""
-        self._failures.pop(job, None)
+        """Record a successful read, and forget the failures of *job*."""
+        now = self._read[job] = self._clock.monotonic()
+        known = self._failures.pop(job, None)
+        if known is not None:
+            LOG.info('catalogue read: job=%s failures=%d seconds=%.0f; it '
+                     'can be read again', job, known.number,
+                     now - known.since)
 
     def failed(self, job: Job, tick: Instant, error: Exception) -> None:
         """Record a failure; see :meth:`pause`."""
@@ -109,12 +131,49 @@ class CatalogueReads:
         # Limit the exponent, because a float cannot represent a larger power.
         pause = min(first * 2 ** min(number, 64), max(first, period / 4),
                     longest)
+        now, text = self._clock.monotonic(), runs.text_of(error)
         self._failures[job.name] = _Failure(
-            number + 1, self._clock.monotonic() + pause, tick)
-        LOG.error(
-            'catalogue failed: job=%s method=%s error=%s; it is read again '
-            'in %.0f s, or for the next tick if that is sooner', job.name,
-            job.objects, runs.text_of(error), pause)
+            number + 1, now + pause, tick, known.since if known else now,
+            text)
+        loud = self._failed_throttle.allow(
+            f'{job.name} {type(error).__name__}')
+        # Put the traceback into the message, because a formatter would write
+        # exc_info without escaping the control characters of the exception.
+        LOG.log(
+            logging.ERROR if loud else logging.DEBUG,
+            'catalogue failed: job=%s method=%s failures=%d error=%s; it is '
+            'read again in %.0f s, or for the next tick if that is sooner; '
+            'the same failure is logged at level debug for a while%s',
+            job.name, job.objects, number + 1, text, pause,
+            f'\n{runs.traceback_of(error)}'.rstrip()
+            if loud and known is None else '')
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the catalogues that fail, or whose read is slow.
+
+        Each is in the form in which a report contains a
+        :class:`~distperiodic.core.member_facts.CatalogueFact`. The longest
+        failures come first.
+        """
+        now = self._clock.monotonic()
+        slow = {job: now - read.began
+                for job, read in list(self._reads.items())
+                if now - read.began >= _SLOW}
+        failures = dict(self._failures)
+
+        def age(since: float | None) -> float | None:
+            return None if since is None else round(now - since, 3)
+        found = [{
+            'job': job,
+            'error': known.error[:_REPORTED_ERROR] if (
+                known := failures.get(job)) else '',
+            'failing_s': age(known.since if known else None),
+            'reading_s': round(slow[job], 3) if job in slow else None,
+            'read_s': age(self._read.get(job))}
+            for job in slow.keys() | failures.keys()]
+        return sorted(found, key=lambda one: (
+            -max(one['failing_s'] or 0.0, one['reading_s'] or 0.0),
+            one['job']))
 
     def pause(self, job: str, tick: Instant) -> float:
         """Return the seconds until *job* may be read for *tick*.

@@ -28,6 +28,7 @@ import logging
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from distperiodic import ports
 from distperiodic.core import schedule
@@ -113,6 +114,10 @@ class Ticker:
                 # lists are claimed even if the catalogue method never returns.
                 self._late.start(part.job)
         self._timers.restart(now)
+
+    def failing_catalogues(self) -> list[dict[str, Any]]:
+        """Return the catalogues that fail or are slow, for a report."""
+        return self._reads.facts()
 
     # -- the clock
 
@@ -403,7 +408,10 @@ class Ticker:
         if isinstance(reading, Exception):
             self.counts[job, 'catalogue failed'] += 1
             self._reads.failed(part.job, max(read.at, part.last_tick), reading)
-        elif view is None:
+            self._pump()
+            return
+        self._reads.succeeded(job)
+        if view is None:
             self._hold(part)
         elif reading.partial and read.ring is not view.ring:
             # The catalogue method has listed the objects that this member
@@ -411,7 +419,6 @@ class Ticker:
             # that new objects can be due from this instant on.
             self._reads.request(part.job, view.ring, read.at)
         else:
-            self._reads.succeeded(job)
             self._listed(part, reading, read, now, view)
         self._pump()
 

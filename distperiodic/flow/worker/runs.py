@@ -45,6 +45,7 @@ from typing import Protocol
 
 from distperiodic import exceptions
 from distperiodic import ports
+from distperiodic.core import member_facts
 from distperiodic.core import message
 from distperiodic.core import printable
 from distperiodic.core import schedule
@@ -143,6 +144,10 @@ class InProgress(NamedTuple):
     progress: str | None
     #: Authority that granted the run.
     authority: Authority
+    #: Topic of the job.
+    topic: str
+    #: Timeout of the run, in seconds. None means no timeout.
+    timeout: float | None
 
 
 class Refused(NamedTuple):
@@ -163,9 +168,14 @@ class TimedOut(NamedTuple):
     context: Context
     #: Timeout of the run, in seconds.
     timeout: float
+    #: Monotonic time at which the handler was called, in seconds.
+    began: float
     #: Monotonic time in seconds at which the failure is reported, unless the
     #: handler returns earlier.
     until: float
+    #: Monotonic time in seconds until which the handler counts as hanging, if
+    #: it does not return earlier.
+    hangs_until: float
 
 
 class BatchRun:
@@ -346,9 +356,8 @@ class Executor:
         self._lease = lease
         #: Runs that have timed out, and whose failure is not reported yet.
         self._timed_out: dict[Running, TimedOut] = {}
-        #: Runs that have timed out, and the monotonic time in seconds until
-        #: which they count as hanging.
-        self._hanging: dict[Running, float] = {}
+        #: Runs that have timed out, and whose handlers have not returned.
+        self._hanging: dict[Running, TimedOut] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
         self._seen: collections.OrderedDict[
@@ -491,7 +500,7 @@ class Executor:
                 error = text_of(exc)
                 self._log_failure(batch_run, index, error, exc)
                 if not job.tries_again(batch.attempts[index]):
-                    traceback = _traceback(exc)
+                    traceback = traceback_of(exc)
                 if run is not None:
                     progress = run[2].take_unsaved()
             if timeout is not None:
@@ -595,9 +604,6 @@ class Executor:
                 self._share(running)
             running.last_watched = run
             self._save(running, run, now)
-        for running, until in list(self._hanging.items()):
-            if now >= until:
-                self._hanging.pop(running, None)
         for running, timed_out in list(self._timed_out.items()):
             if now >= timed_out.until:
                 self._settle_timed_out(running)
@@ -633,9 +639,9 @@ class Executor:
             # failure of a periodic run is reported at once, so that the object
             # misses no tick if its handler hangs.
             waits = self._lease if batch_run.batch.steps is not None else 0.0
-            self._timed_out[running] = TimedOut(
-                batch_run, index, context, timeout, now + waits)
-            self._hanging[running] = now + self._lease
+            self._timed_out[running] = self._hanging[running] = TimedOut(
+                batch_run, index, context, timeout, running.ends - timeout,
+                now + waits, now + self._lease)
             running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
@@ -755,19 +761,37 @@ class Executor:
         now, found = self._clock.monotonic(), []
         for running in list(self._running.values()):
             run, saved = running.run, running.saved
-            if run is None:
-                continue
-            batch_run, index, context = run
-            batch = batch_run.batch
-            # The time since the last report of the thread is a good estimate
-            # of the age, because earlier runs of the chunk took only
-            # milliseconds.
-            found.append(InProgress(
-                batch.job, context.object, batch.tick,
-                batch.attempts[index], max(0.0, now - running.began),
-                saved.text if saved and saved.run is run else None,
-                batch.authority))
+            if run is not None:
+                # The time since the last report of the thread is a good
+                # estimate of the age, because earlier runs of the chunk took
+                # only milliseconds.
+                found.append(_shown(
+                    run, max(0.0, now - running.began),
+                    saved.text if saved and saved.run is run else None))
         return sorted(found, key=lambda one: -one.age)
+
+    def hanging_runs(self) -> list[InProgress]:
+        """Return the runs that hang, the longest first.
+
+        These are the runs that have timed out and whose handlers have not
+        returned, and the runs without a timeout that last unusually long; see
+        :func:`.member_facts.hangs`.
+        """
+        now = self._clock.monotonic()
+        return sorted([
+            *(_shown((one.batch_run, one.at, one.context), now - one.began)
+              for one in list(self._hanging.values())),
+            *(one for one in self.in_progress() if self._hangs(one))],
+            key=lambda one: -one.age)
+
+    def _hangs(self, run: InProgress) -> bool:
+        if run.timeout is not None:
+            return False
+        job = self._job_queues[run.job].job
+        return member_facts.hangs(
+            run.age, None if job.scope is Scope.TASK
+            else job.schedule.period_us(run.tick) / schedule.SECOND,
+            self._pace.of(run.job))
 
     @property
     def hanging(self) -> int:
@@ -776,7 +800,9 @@ class Executor:
         A handler counts from its timeout until it returns, but for at most the
         duration of a lease.
         """
-        return len(self._hanging)
+        now = self._clock.monotonic()
+        return sum(now < one.hangs_until
+                   for one in list(self._hanging.values()))
 
     def _log_failure(self, batch_run: BatchRun, index: int, error: str,
                      exc: BaseException) -> None:
@@ -791,7 +817,16 @@ class Executor:
             'failures are logged at level debug for a while%s',
             batch_run.job.name, batch_run.batch.objects[index],
             batch_run.batch.attempts[index], error,
-            f'\n{_traceback(exc)}'.rstrip() if first else '')
+            f'\n{traceback_of(exc)}'.rstrip() if first else '')
+
+
+def _shown(run: Run, age: float, progress: str | None = None) -> InProgress:
+    batch_run, index, context = run
+    batch = batch_run.batch
+    return InProgress(
+        batch.job, context.object, batch.tick, batch.attempts[index], age,
+        progress, batch.authority, batch_run.job.topic,
+        batch_run.timeout(index))
 
 
 def text_of(exc: BaseException) -> str:
@@ -809,7 +844,7 @@ def text_of(exc: BaseException) -> str:
     return f'{type(exc).__name__}: {" ".join(shown.split())}'[:_ERROR_LENGTH]
 
 
-def _traceback(exc: BaseException) -> str:
+def traceback_of(exc: BaseException) -> str:
     """Return the end of the traceback of *exc*, for an operator.
 
     Characters that are not printable are escaped, except for the ends of
