@@ -257,5 +257,5 @@ def ring_digest(members: Iterable[Member]) -> str:
     Members whose hashes are equal have the same ring.
     """
     points = ring_members(members)
-    return '%08x' % zlib.crc32('\0'.join(
-        f'{name}:{points[name]}' for name in sorted(points)).encode())
+    text = '\0'.join(f'{name}:{points[name]}' for name in sorted(points))
+    return f'{zlib.crc32(text.encode()):08x}'

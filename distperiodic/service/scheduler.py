@@ -71,8 +71,8 @@ _AT_A_TIME = 200
 # wait in this process, too, and the pool determines the order of the runs.
 _LOCAL_WINDOW = 10000
 
-# Maximum numbers of paused jobs and of failing catalogues in a report, which is
-# one message.
+# Maximum numbers of paused jobs and of failing catalogues in a report, because
+# a report is one message.
 _REPORTED_JOBS, _REPORTED_CATALOGUES = 100, 50
 
 # Partition of the jobs of scope "member" if workers run the other jobs, or if
