@@ -6,10 +6,14 @@ group. With a store the request is a hint: each member reads its row in the
 store at once, and obeys the row. Without a store each member that the request
 names obeys the request itself, and sends a :class:`ControlReply`.
 
-Limits: a process keeps the ids of received requests only in memory. So a
-request can be replayed to a process that starts within :data:`MAX_AGE` seconds
-after the request was sent. If requests are not signed, any program that can
-write to the broker can send a request.
+A command that a member obeys names the processes that must obey it. So a copy
+of a signed command has no effect: the process has received its id before, and
+a later process of the same member has another name.
+
+Limits: a copy of a hint, or of a request for the state, can be sent to a
+process that starts within :data:`MAX_AGE` seconds after it was sent. If
+requests are not signed, any program that can write to the broker can send a
+request.
 """
 
 import dataclasses
@@ -80,9 +84,10 @@ class ControlRequest:
     #: :data:`HINTS`, or a command that this release does not know.
     verb: str
     arguments: Mapping[str, Any]
-    #: Partition and name of each member that must obey. An empty partition
-    #: means a scheduler. An empty sequence means all members.
-    members: Sequence[tuple[str, str]]
+    #: Partition, name and process of each member that must obey. An empty
+    #: partition means a scheduler, and an empty process means any process. An
+    #: empty sequence means all members.
+    members: Sequence[tuple[str, str, str]]
     sender: str  # user@host
     why: str
     sent: Instant
@@ -92,7 +97,17 @@ class ControlRequest:
 
     def names(self, part: str, name: str) -> bool:
         """Return whether the request names this member or all members."""
-        return not self.members or (part, name) in self.members
+        return not self.members or any(
+            (part, name) == one[:2] for one in self.members)
+
+    def commands(self, part: str, name: str, process: str) -> bool:
+        """Return whether this process of a member may obey the request.
+
+        Any process may report its state. For all other commands, the request
+        must name the process.
+        """
+        return (self.verb == Verb.SHOW
+                or (part, name, process) in self.members)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,11 +192,13 @@ def check_request(message: Mapping[str, Any]) -> None:
                              f'limit is {MAX_MEMBERS}')
     for member in members:
         check_list('members', member, str)
-        if len(member) != 2:
+        if len(member) != 3:
             raise InvalidMessage(
-                'members holds something other than [partition, name]')
+                'members holds something other than [partition, name, '
+                'process]')
         _check_length('members', member[0], MAX_NAME)
         check_name('members', member[1])
+        _check_length('members', member[2], MAX_NAME)
 
 
 def check_reply(message: Mapping[str, Any]) -> None:
@@ -207,7 +224,8 @@ def request_of(message: Mapping[str, Any]) -> ControlRequest:
     return ControlRequest(
         message['id'], message['group'], message['verb'],
         message['arguments'],
-        [(part, name) for part, name in message['members']],
+        [(part, name, process)
+         for part, name, process in message['members']],
         message['sender'], message['why'], message['sent'], message['reply'])
 
 

@@ -68,8 +68,9 @@ class Hints:
         try:
             failures = self._failures | self._bus.send(ControlRequest(
                 action or uuid.uuid4().hex, self._settings.group, verb, {},
-                members, f'{self._actor.who}@{self._actor.host}',
-                self._actor.why, self._clock.now()), _PATIENCE)
+                [(part, name, '') for part, name in members],
+                f'{self._actor.who}@{self._actor.host}', self._actor.why,
+                self._clock.now()), _PATIENCE)
         except DistperiodicError as exc:
             return str(exc)
         finally:

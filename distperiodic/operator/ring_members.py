@@ -111,7 +111,8 @@ class RingMembers:
         :param target: Ignored, because nothing is recorded.
         """
         action = self._send(
-            verb, [(one.part, one.name) for one in members], arguments)
+            verb, [(one.part, one.name, one.process) for one in members],
+            arguments)
         self._expected[action] = list(members)
         return action
 
@@ -132,7 +133,7 @@ class RingMembers:
     def conclude(self, action: str, outcome: str) -> None:
         """Do nothing, because there is no record of the action."""
 
-    def _send(self, verb: Verb, members: Sequence[tuple[str, str]],
+    def _send(self, verb: Verb, members: Sequence[tuple[str, str, str]],
               arguments: Mapping[str, Any]) -> str:
         actor, action = self._actor, uuid.uuid4().hex
         self._replies[action] = {}

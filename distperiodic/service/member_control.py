@@ -68,6 +68,10 @@ class MemberControl:
         if not request.names(self._me.part, self._me.name):
             return None
         if request.reply:
+            if not request.commands(
+                    self._me.part, self._me.name, self._process):
+                return ('a command that does not name this process; if it is '
+                        'not an old copy, repeat it')
             bus = self._bus
             assert bus is not None
             self._put(events.Called(lambda: bus.obey(request)))

@@ -114,7 +114,7 @@ def test_a_process_gets_what_is_sent_to_each_name_that_it_hears(url):
 
 @of_brokers
 def test_a_command_reaches_schedulers_and_workers(steered):
-    request = steered.send(members=[('', 'api-1')])
+    request = steered.send(members=[('', 'api-1', '')])
 
     wait_until(lambda: len(steered.heard) == 2)
     assert sorted(steered.heard, key=str) == [

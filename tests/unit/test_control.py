@@ -317,10 +317,10 @@ class Member:
             reply=lambda reply, word: self.replies.append(reply),
             put=self.waiting.append)
 
-    def put(self, members=(), reply=''):
-        """Send a drain, and return the reason to drop it."""
+    def put(self, members=(), reply='', verb=Verb.DRAIN):
+        """Send a command, and return the reason to drop it."""
         return self.control.put(ControlRequest(
-            'f' * 32, 'cloud', Verb.DRAIN, {}, members, 'ops@host', '',
+            'f' * 32, 'cloud', verb, {}, members, 'ops@host', '',
             1_700_000_000_000_000, reply))
 
     def turn(self):
@@ -333,7 +333,7 @@ class Member:
 def test_a_command_is_obeyed_in_the_main_thread():
     member = Member()
 
-    assert member.put(reply='w0rd') is None
+    assert member.put([('default', 'api-1', 'api-1~00c0ffee')], 'w0rd') is None
     assert not member.control.drained
     member.turn()
 
@@ -342,8 +342,9 @@ def test_a_command_is_obeyed_in_the_main_thread():
 
 
 @pytest.mark.parametrize('members, obeyed', [
-    ([], True), ([('default', 'api-1')], True),
-    ([('default', 'api-2')], False), ([('', 'api-1')], False)])
+    ([('default', 'api-1', 'api-1~00c0ffee')], True),
+    ([('default', 'api-2', 'api-2~00c0ffee')], False),
+    ([('', 'api-1', 'api-1~00c0ffee')], False)])
 def test_a_member_obeys_the_commands_that_name_it(members, obeyed):
     member = Member()
 
@@ -351,6 +352,29 @@ def test_a_member_obeys_the_commands_that_name_it(members, obeyed):
     member.turn()
 
     assert member.control.drained is obeyed
+
+
+@pytest.mark.parametrize('members', [
+    [('default', 'api-1', 'api-1~0ddba11')], [('default', 'api-1', '')], []],
+    ids=['an earlier process', 'no process', 'no member'])
+def test_a_command_to_another_process_of_the_member_is_dropped(members):
+    member = Member()
+
+    assert 'process' in member.put(members, 'w0rd')
+    member.turn()
+
+    assert not member.control.drained
+
+
+@pytest.mark.parametrize('members', [
+    [], [('default', 'api-1', 'api-1~0ddba11')]])
+def test_any_process_of_a_member_reports_its_state(members):
+    member = Member()
+
+    assert member.put(members, 'w0rd', Verb.SHOW) is None
+    member.turn()
+
+    assert [reply.done for reply in member.replies] == [True]
 
 
 def test_hints_make_a_member_read_its_store_once_per_sweep():

@@ -34,8 +34,8 @@ RUN = {'job': 'beat', 'object': 'group', 'tick': NOW, 'attempt': 1,
 def a_request(**changes):
     request = ControlRequest(
         ID, 'cloud', Verb.SET, {'pool_size': 4},
-        [('', 'api-1'), ('default', 'api-1')], 'ops@host', 'new kernel', NOW,
-        'w0rd')
+        [('', 'api-1', 'api-1~1'), ('default', 'api-1', '')],
+        'ops@host', 'new kernel', NOW, 'w0rd')
     return dataclasses.replace(request, **changes)
 
 
@@ -65,7 +65,8 @@ requests = st.builds(
     ControlRequest, ids, names, names, st.dictionaries(
         names, st.none() | st.integers(-2 ** 63 + 1, 2 ** 63 - 1) | names,
         max_size=5),
-    st.lists(st.tuples(st.just('') | names, names), max_size=5), names,
+    st.lists(st.tuples(st.just('') | names, names, st.just('') | names),
+             max_size=5), names,
     st.just('') | names, st.integers(0, 10 ** 17),
     st.from_regex(r'[0-9a-z]{0,32}', fullmatch=True))
 replies = st.builds(
@@ -155,10 +156,10 @@ def test_a_message_without_a_signature_is_refused_where_keys_are_set(kind):
     {'arguments': {'a': []}}, {'arguments': {'a': 2 ** 63}},
     {'arguments': {'a': 'x' * 513}}, {'arguments': {'': 1}},
     {'arguments': {str(n): n for n in range(11)}},
-    {'members': ['ab']}, {'members': [['a']]}, {'members': [['', '']]},
-    {'members': [['a', 'b', 'c']]}, {'members': [[1, 'b']]},
+    {'members': ['ab']}, {'members': [['a']]}, {'members': [['', '', 'c']]},
+    {'members': [['a', 'b']]}, {'members': [[1, 'b', 'c']]},
     {'members': {}}, {'why': 'x' * (MAX_REASON + 1)}, {'why': '\ud800'},
-    {'members': [['', 'a']] * (MAX_MEMBERS + 1)},
+    {'members': [['', 'a', '']] * (MAX_MEMBERS + 1)},
 ])
 def test_a_command_that_cannot_be_is_refused(changes):
     with pytest.raises(exceptions.InvalidMessage):
