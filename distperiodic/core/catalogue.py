@@ -43,19 +43,47 @@ def id_of(obj: Any) -> str:
 
     :raises InvalidObject: The object has no id, or an unusable one.
     """
-    key = obj if isinstance(obj, (str, int)) else getattr(obj, 'id', None)
+    try:
+        key = read_id(obj)
+    except AttributeError as exc:
+        raise _without_id(obj) from exc
+    return usable_id(key, obj)
+
+
+def read_id(obj: Any) -> Any:
+    """Return the value of an object's id, which may be unusable.
+
+    None means that *obj* is a value such as None or a dict, and no object that
+    may have had an id before.
+
+    :raises Exception: The attribute ``id`` raised this error.
+    :raises AttributeError: The object has no attribute ``id`` now.
+    """
+    if isinstance(obj, (str, int)):
+        return obj
+    try:
+        return obj.id
+    except AttributeError:
+        if type(obj).__module__ == 'builtins':
+            return None
+        raise
+
+
+def usable_id(key: Any, obj: Any) -> str:
+    """Return the id *key* of *obj* as text.
+
+    :raises InvalidObject: The id cannot be used.
+    """
     if isinstance(key, bool) or key is None:
-        raise exceptions.InvalidObject(
-            f'{obj!r:.200} has no id; give the object an attribute .id, or '
-            'yield str or int')
+        raise _without_id(obj)
     if isinstance(key, (bytes, bytearray)):
         raise exceptions.InvalidObject(
-            f'the id of {obj!r:.200} is bytes, but an id must be text; '
+            f'the id of {_shown(obj)} is bytes, but an id must be text; '
             'decode it')
     text = str(key)
     if not text or len(text) > MAX_ID_LENGTH:
         raise exceptions.InvalidObject(
-            f'the id of {obj!r:.200} has {len(text)} characters; an id has '
+            f'the id of {_shown(obj)} has {len(text)} characters; an id has '
             f'1 to {MAX_ID_LENGTH}')
     if '\0' in text:
         raise exceptions.InvalidObject(
@@ -68,6 +96,21 @@ def id_of(obj: Any) -> str:
             f'the id {text!r:.200} is not valid Unicode text ({exc.reason}); '
             'it could not be sent or stored') from None
     return text
+
+
+def _without_id(obj: Any) -> exceptions.InvalidObject:
+    return exceptions.InvalidObject(
+        f'{_shown(obj)} has no id; give the object an attribute .id, or '
+        'yield str or int')
+
+
+def _shown(obj: Any) -> str:
+    """Return at most 200 characters that show *obj* in an error message."""
+    try:
+        return f'{obj!r:.200}'
+    except Exception:
+        # For example an object whose attributes need a closed session.
+        return object.__repr__(obj)[:200]
 
 
 def ids_of(objects: Sequence[Any]) -> list[str]:

@@ -62,6 +62,68 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
     assert max(late, default=5) <= 5.5
 
 
+@pytest.mark.parametrize(('rank', 'left'), [
+    (0, 1), (2, 1), (4, 1), (7, 1), (6, 3), (1, 7)])
+@pytest.mark.parametrize('options', [
+    {'every': 8.0}, {'every': 8.0, 'misfire': 'all', 'overlap': 'wait'},
+    {'every': 30.0, 'spread': True}], ids=['latest', 'all', 'spread'])
+def test_who_alone_reaches_the_store_serves_all_whatever_its_rank(
+        world, options, rank, left):
+    """Other members are in the group, but cut off from the store alone. The
+    late scans of the members that the ring selects first never happen.
+    """
+    every, names = int(options['every']), 'abcdefgh'
+    objects = [f'o-{n}' for n in range(24)]
+    everyone = world.group(
+        names, worlds.job(objects=True, **options),
+        catalogues={'poll': objects})
+    world.advance(2 * every + 1)
+    first = names.index(everyone[0].views['group'].ring.owner_of('poll'))
+    able = [everyone[(first + rank + n) % 8] for n in range(left)]
+    for one in everyone:
+        # For a while, no member reaches the store.
+        one.queue.away = one not in able or left > 1
+    world.advance(every)
+    for one in able:
+        one.queue.come_back()
+    world.advance(7 * every)
+
+    begin = 5 * every
+    grace = min(5, every // 2)
+    late = [s.at - s.tick - (schedule.phase_us(
+        ring.position_of(s.object), every * schedule.SECOND)
+        / schedule.SECOND if 'spread' in options else 0)
+        for one in able for s in one.starts if s.tick > begin]
+    # From the first turn on, the healthy member is one of the first to scan.
+    assert max(late) < 2 * grace + 1
+    assert {(s.object, s.tick) for one in able for s in one.starts} >= {
+        (key, tick) for key in objects
+        for tick in range(begin + every, 9 * every, every)}
+
+
+def test_when_the_store_is_back_only_the_first_two_look(world):
+    """Otherwise all members would read all rows at the same time."""
+    store, looks = world.shared_store(), []
+    rows = store.rows
+    store.rows = lambda job, low, high, *, before, limit: (
+        looks.append(before) or rows(
+            job, low, high, before=before, limit=limit))
+    everyone = world.group(
+        'abcdefgh', worlds.job(every=60.0, objects=True), store=store,
+        catalogues={'poll': [f'o-{n}' for n in range(24)]})
+    world.advance(61)
+    for one in everyone:
+        one.queue.away = True
+    world.advance(300)
+    looks.clear()
+
+    for one in everyone:
+        one.queue.come_back()
+    world.advance(20)
+
+    assert 1 <= len([before for before in looks if before is not None]) <= 4
+
+
 def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
     both = world.group(
         'ab', worlds.job(every=20.0, objects=True), partial={'poll'},

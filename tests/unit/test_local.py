@@ -315,15 +315,31 @@ def test_two_objects_with_one_id_are_told_of_once(caplog):
 
 
 class _Broken:
-    @property
-    def id(self):
+    """An object whose attributes cannot be read at the moment."""
+
+    def __init__(self, broken='id', error=OSError):
+        self._broken, self._error = broken, error
+
+    def __getattr__(self, name):
+        if name == self._broken:
+            raise self._error('lazy loading failed')
+        if name == 'id':
+            return 'lazy'
+        raise AttributeError(name)
+
+    def __repr__(self):
         raise OSError('lazy loading failed')
+
+
+def _ends_early(context):
+    yield 'one'
+    raise OSError('the second page cannot be read')
 
 
 @pytest.mark.parametrize('bad', [
     object(), thing(''), thing('x' * 2000), thing(b'bytes'), thing(True),
     thing('\ud800'), thing('a', spacing=0), thing('a', cron='never'),
-    thing('a', spacing=1, cron='* * * * *'), _Broken()],
+    thing('a', spacing=1, cron='* * * * *'), None, {'id': 'a'}, 1.5],
     ids=lambda bad: type(bad).__name__)
 def test_an_object_that_cannot_be_used_is_left_out_and_told_of_once(
         caplog, bad):
@@ -337,6 +353,43 @@ def test_an_object_that_cannot_be_used_is_left_out_and_told_of_once(
     [line] = lines(caplog, 'objects left out')
     assert line.has(job='poll', method='list_poll', objects=1)
     assert 'first' in line
+
+
+@pytest.mark.parametrize('good', [[], [thing('one')], ['one', 'two']],
+                         ids=['alone', 'objects', 'texts'])
+@pytest.mark.parametrize(('bad', 'error'), [
+    (_Broken(), 'OSError'), (_Broken(error=AttributeError), 'AttributeError'),
+    (_Broken('spacing'), 'OSError'), (_Broken('cron'), 'OSError'),
+    (types.SimpleNamespace(name='its id was not loaded'), 'AttributeError')],
+    ids=['id', 'id not loaded', 'spacing', 'cron', 'no id'])
+def test_an_object_that_cannot_be_read_fails_the_whole_catalogue(
+        caplog, good, bad, error):
+    """A catalogue without such objects would seem to have lost them. An
+    object with an invalid id changes nothing in this.
+    """
+    for objects in ([*good, bad], [bad, *good], [*good, thing(''), bad]):
+        assert type(gives(*objects).read()).__name__ == error
+
+    assert lines(caplog, 'objects left out') == []
+
+
+def test_an_object_that_cannot_be_shown_is_left_out_all_the_same(caplog):
+    bad = _Broken('nothing')
+    bad.id = b'bytes'
+
+    found, _, _ = gives('one', bad).read()
+
+    assert found.ids == ['one']
+    assert 'bytes' in caplog.text
+
+
+@pytest.mark.parametrize('given', [
+    [None], [{'id': 'a'}, {'id': 'b'}], [thing('')], _ends_early, None, 7],
+    ids=repr)
+def test_a_catalogue_of_which_nothing_can_be_used_is_not_an_empty_one(given):
+    read = Reading(poll=given if callable(given) else lambda context: given)
+
+    assert isinstance(read.read(), Exception)
 
 
 def test_an_object_that_is_left_out_again_is_told_of_again(caplog):

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
-from distperiodic import exceptions
 from distperiodic.core import catalogue
 from distperiodic.core import context
 from distperiodic.core import schedule
 from distperiodic.core.job import Job
 from distperiodic.core.job import own_schedule
 from distperiodic.core.ring import Arc
+from distperiodic.exceptions import InvalidObject
+from distperiodic.exceptions import InvalidSchedule
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,9 @@ class CatalogueMethods:
     """Component that calls catalogue methods in the thread of its caller.
 
     Objects with an invalid id, or with an invalid schedule of their own, are
-    left out and logged. The other objects run.
+    left out and logged. The other objects run. If an id or a schedule cannot
+    be read, or if no object is left, the whole read fails: a catalogue that
+    was read only in part does not show which objects are gone.
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param sort: True sorts the catalogue for the scheduler, which takes
@@ -51,7 +54,10 @@ class CatalogueMethods:
 
         :returns: the catalogue; the schedules of the objects that have their
             own; and True if the catalogue contains only the objects on *arcs*.
-        :raises InvalidObject: The method does not return objects.
+        :raises InvalidObject: The method does not return objects, or no
+            object that can be used.
+        :raises Exception: The method, its iterator, or the id or the schedule
+            of an object raised this error.
         """
         method = self._method(job.name)
         assert method is not None
@@ -63,7 +69,7 @@ class CatalogueMethods:
         given = (method(read_context, arcs) if takes_arcs
                  else method(read_context))
         if given is None or isinstance(given, (str, bytes)):
-            raise exceptions.InvalidObject(
+            raise InvalidObject(
                 f'{job.objects} returned {given!r:.100}; return a list of '
                 'objects, an empty one if there are none')
         objects = given if isinstance(given, (list, tuple)) else list(given)
@@ -72,7 +78,7 @@ class CatalogueMethods:
         try:
             found, own = known.of(objects), _schedules(objects)
             self._left_out.pop(job.name, None)
-        except Exception:
+        except (InvalidObject, InvalidSchedule):
             objects = self._usable(job, objects)
             found, own = known.of(objects), _schedules(objects)
         if found is not self._seen.get(job.name):
@@ -92,17 +98,26 @@ class CatalogueMethods:
         return found, own, takes_arcs
 
     def _usable(self, job: Job, objects: Sequence[Any]) -> list[Any]:
-        """Return the objects that have a valid id and no invalid schedule."""
+        """Return the objects that have a valid id and no invalid schedule.
+
+        :raises Exception: As in :meth:`read`.
+        """
         usable, problem, number = [], '', 0
         for obj in objects:
+            # Errors of these reads end the read of the catalogue.
+            key = catalogue.read_id(obj)
             try:
-                catalogue.id_of(obj)
+                catalogue.usable_id(key, obj)
                 own_schedule(obj)
-            except Exception as exc:
-                problem = problem or str(_as_exception(exc))
+            except (InvalidObject, InvalidSchedule) as exc:
+                problem = problem or str(exc)
                 number += 1
             else:
                 usable.append(obj)
+        if not usable:
+            raise InvalidObject(
+                f'{job.objects} returned {number} objects, and none of them '
+                f'can be used; the first one: {problem}')
         problems = f'objects={number} first={problem}'
         if self._left_out.get(job.name) != problems:
             self._left_out[job.name] = problems

@@ -11,6 +11,12 @@ next two members scan, and so on::
      |-- owners claim --|-- two scan --|-- two others scan, if the first two
                               have not recorded that all objects are claimed
 
+The time of a turn counts from the oldest tick that no scan has found claimed.
+If it counted from the newest tick, the next tick would come before the turn of
+the members that scan last. A member that found unclaimed objects then scans
+together with the first two, because the owners and these two may stay cut off
+from the store.
+
 A member need not read the rows if the store has settled the tick for as many
 objects as the catalogue lists. After a scan of many rows that found no late
 tick, the pause until the next scan is longer: fifty times the time spent on
@@ -33,6 +39,7 @@ from distperiodic.core.member import View
 from distperiodic.core.ring import minus
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import Schedule
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.part import CIRCLE
 from distperiodic.flow.scheduler.part import Part
@@ -48,6 +55,9 @@ _SCANNERS = 2
 # on reading rows, and the maximum in seconds.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE = 60.0
+# Number of periods for which a member scans first after it has found unclaimed
+# objects.
+_FIRST_FOR = 2
 
 
 class LateClaimer:
@@ -73,6 +83,10 @@ class LateClaimer:
         self._page = page
         #: Jobs with a scan in progress.
         self._scanning: set[str] = set()
+        #: Instant since which the store has answered this member.
+        self._answered_since = clock.now()
+        #: Instant of the last scan that found an unclaimed object, by job.
+        self._found: dict[str, Instant] = {}
 
     def grace(self, job: Job, now: Instant) -> Instant:
         """Return the delay between a tick and its first late scan.
@@ -85,6 +99,10 @@ class LateClaimer:
         """Start the late scans of *job*."""
         self._timers.push(self._clock.now() + self._after, job.name,
                           TimerKind.LATE)
+
+    def store_back(self, now: Instant) -> None:
+        """Record that the store answers again after an outage."""
+        self._answered_since = now
 
     def scan(self, name: str, now: Instant, view: View) -> None:
         """Start a late scan of the job *name* if it is this member's turn."""
@@ -103,9 +121,9 @@ class LateClaimer:
                          else checked + 2 * grace)
             self._set_timer(name, following, now)
             return
-        since = max(last if same_ticks else checked + grace,
-                    self._claimer.attendance.reopened_at(name))
-        turn = since + grace * (1 + self._rank(name, view) // _SCANNERS)
+        turn = (self._unchecked_since(name, plan.schedule if same_ticks
+                                      else None, checked, grace, now)
+                + grace * (1 + self._rank(name, view, now) // _SCANNERS))
         if now < turn:
             self._timers.push(turn, name, TimerKind.LATE)
             return
@@ -136,8 +154,37 @@ class LateClaimer:
         self._timers.push(max(at, now + RETRY_AFTER), name,
                           TimerKind.LATE)
 
-    def _rank(self, name: str, view: View) -> int:
+    def _unchecked_since(self, name: str, ticks: Schedule | None,
+                         checked: Instant, grace: int,
+                         now: Instant) -> Instant:
+        """Return the instant from which the turns of the members count.
+
+        This is the oldest instant that no scan has checked. It is not before
+        the instant since which the store has answered this member: if the
+        store answers all members again, they must not all scan at once.
+
+        :param ticks: Ticks of all objects of the job. None means that the
+            objects have different ticks.
+        :param checked: Instant up to which scans have checked the job.
+        """
+        # The clock may have been set back.
+        answered = min(self._answered_since, now)
+        if ticks is None:
+            since = max(checked + grace, answered)
+        else:
+            before = ticks.at_or_before(answered)
+            if before is None:
+                since = ticks.after(max(checked, answered))
+            else:
+                since = (answered if before > checked
+                         else ticks.after(checked))
+        return max(since, self._claimer.attendance.reopened_at(name))
+
+    def _rank(self, name: str, view: View, now: Instant) -> int:
         """Return this member's index in the order of the scanning members."""
+        period = self._parts[name].job.schedule.period_us(now)
+        if now - self._found.get(name, due.ALWAYS) <= _FIRST_FOR * period:
+            return 0
         members = sorted(view.ring.members)
         # If no member has points, all of them are drained or stopping.
         first = members.index(view.ring.owner_of(name)) if view.ring else 0
@@ -195,6 +242,8 @@ class LateClaimer:
             self._scanning.discard(name)
             now = self._clock.now()
             pause = self.grace(job, now)
+            if found:
+                self._found[name] = now
             if complete and not found and not others_only:
                 self._claimer.attendance.record_checked(name, scan)
                 seconds = _PAUSE_FACTOR * (

@@ -142,6 +142,8 @@ class Ticker:
         if self._delayed and not self._claimer.away:
             delayed, self._delayed = self._delayed, {}
             self._push_all(delayed, now)
+            if self._late is not None:
+                self._late.store_back(now)
         handled = 0
         following = self._timers.next
         if self._held or following is not None and following <= now:
