@@ -158,7 +158,8 @@ def periodic_task(
     :param spacing: Seconds between ticks, at least 0.001. All members share
         the same grid of ticks. The default is 60 if *cron* is not given. The
         value -1 disables the job, as in oslo.service.
-    :param cron: Five-field cron line, instead of a spacing.
+    :param cron: Five-field cron line, instead of a spacing; see
+        :doc:`cron`.
     :param timezone: Time zone of the cron line. The default is UTC.
     :param objects: Name of the method that lists the objects. The decorated
         method then runs once per object and tick. Without *objects*, *scope*

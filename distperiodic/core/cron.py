@@ -13,9 +13,11 @@ wall time here::
               ^                   ^ a line with 02:30
               runs here             does not run again
 
-There is one exception. A line that matches all 24 hours of a day, such as
+There are two exceptions. A line that matches all 24 hours of a day, such as
 ``*/5 * * * *``, also runs in the repeated hour, because its author does not
-expect an hour without runs.
+expect an hour without runs. Such a line, and a line whose hours begin with a
+star, such as ``30 */2 * * *``, has no run in place of a skipped time: the line
+runs again soon, whereas a line with 02:30 alone would lose the day.
 
 Limit: a cron line has no field for seconds.
 
@@ -26,6 +28,7 @@ import bisect
 import calendar
 import difflib
 import functools
+import re
 import zoneinfo
 from datetime import UTC
 from datetime import date
@@ -65,8 +68,20 @@ _FIELDS = {
     'hour': (1, '0-23'),
     'day-of-month': (2, '1-31, L or LW'),
     'month': (3, '1-12 or JAN-DEC'),
-    'day-of-week': (4, '0-7 (0 and 7 are Sunday) or SUN-SAT'),
+    'day-of-week': (4, '0-7 (0 and 7 are Sunday), SUN-SAT, 5L or 5#2'),
 }
+#: First and last value of each field, and the names of its values.
+_VALUES: tuple[tuple[int, int, tuple[str, ...]], ...] = (
+    (0, 59, ()),
+    (0, 23, ()),
+    (1, 31, ()),
+    (1, 12, ('JAN', 'FEB', 'MAR', 'APR', 'MAY', 'JUN', 'JUL', 'AUG', 'SEP',
+             'OCT', 'NOV', 'DEC')),
+    (0, 6, ('SUN', 'MON', 'TUE', 'WED', 'THU', 'FRI', 'SAT')),
+)
+#: Range of weekdays that ends on Sunday. For cronsim, SUN is always the first
+#: day of the week, and 7 is the last.
+_UNTIL_SUNDAY = re.compile(r'\b(MON|TUE|WED|THU|FRI|SAT|[1-6])-SUN\b')
 _EXAMPLE = (
     "give minute, hour, day of month, month and weekday, e.g. '0 2 * * *' "
     'for every day at 02:00'
@@ -92,6 +107,7 @@ class Cron:
         '_all_day',
         '_all_hours',
         '_days',
+        '_makes_up',
         '_origin',
         '_times',
         '_zone',
@@ -110,7 +126,11 @@ class Cron:
         self._days = '0 0 ' + ' '.join(fields[2:])
         self._times = _times_of_day(fields[0], fields[1])
         self._all_day = fields[2:] == ['*', '*', '*']
-        self._all_hours = len({time // 3600 for time in self._times}) == 24
+        hours = len({time // 3600 for time in self._times})
+        self._all_hours = hours == 24
+        #: True if the line runs at the change instead of at a skipped time.
+        self._makes_up = hours == 1 or not (
+            self._all_hours or fields[1].startswith('*'))
         self._origin = _EPOCH.replace(tzinfo=self._zone)
 
     def after(self, t: Instant) -> Instant:
@@ -119,10 +139,10 @@ class Cron:
         :raises InvalidSchedule: There is no tick in the 50 years after *t*.
         """
         wall, _ = self._wall_at(t)
-        following = self._next_wall(wall)
+        following = self._next_run(wall)
         tick = self._instant(following)
         while tick <= t:  # the clock went back, and repeats these wall times
-            following = self._next_wall(following)
+            following = self._next_run(following)
             tick = self._instant(following)
         repeat = self._repeat_after(t, wall)
         return tick if repeat is None else min(tick, repeat)
@@ -139,9 +159,9 @@ class Cron:
             # All wall times of the repeated hour have already occurred once.
             first, second = self._offsets(wall)
             latest += first - second
-        previous = self._previous_wall(latest)
+        previous = self._previous_run(latest)
         while previous is not None and self._instant(previous) > t:
-            previous = self._previous_wall(previous - 1)
+            previous = self._previous_run(previous - 1)
         if previous is None:
             return None
         tick = self._instant(previous)
@@ -181,7 +201,7 @@ class Cron:
             shown = max(shown, change.at + change.before)
             wall = change.at + change.after
             # Ticks at skipped wall times count as one tick, at the change.
-            total += (self._named(shown, wall) > 0
+            total += (self._makes_up and self._named(shown, wall) > 0
                       and not self._named(wall, wall + 1))
         offset = found[-1].after if found else self._offset_at(begin)
         return total + self._named(self._first_of(wall, shown), end + offset)
@@ -289,6 +309,44 @@ class Cron:
         following = self._next_wall(max(begin - 1, t // SECOND + second))
         first, second = self._offsets(following)
         return (following - second) * SECOND if first > second else None
+
+    def _next_run(self, wall: int) -> int:
+        """Return the first wall time later than *wall* at which the line runs.
+
+        The wall time may be one that is skipped, if the line runs instead at
+        the change of the clock.
+
+        :raises InvalidSchedule: No wall time matches in the next 50 years.
+        """
+        following = self._next_wall(wall)
+        while skipped := self._skipped_around(following):
+            following = self._next_wall(skipped[1] - 1)
+        return following
+
+    def _previous_run(self, wall: int) -> int | None:
+        """Return the last wall time up to *wall* at which the line runs.
+
+        :returns: The wall time, as in :meth:`_next_run`, or None.
+        """
+        previous = self._previous_wall(wall)
+        while previous is not None and (
+                skipped := self._skipped_around(previous)):
+            previous = self._previous_wall(skipped[0] - 1)
+        return previous
+
+    def _skipped_around(self, wall: int) -> tuple[int, int] | None:
+        """Return the skipped wall times around *wall* that have no run.
+
+        :returns: The first of these wall times, and the first one after them.
+            None means that *wall* has a run.
+        """
+        if self._makes_up:
+            return None
+        first, second = self._offsets(wall)
+        if first >= second:
+            return None
+        change = self._change(wall - second, wall - first) // SECOND
+        return change + first, change + second
 
     def _next_wall(self, wall: int) -> int:
         """Return the first matching wall time later than *wall*.
@@ -425,6 +483,12 @@ def _fields_of(line: str) -> list[str]:
             f'cron line {line!r} has {len(fields)} fields, not 5; '
             f'{_EXAMPLE}; for intervals below a minute, use spacing='
         )
+    fields[4] = _UNTIL_SUNDAY.sub(r'\1-7', fields[4])
+    for (name, (index, _)), field in zip(
+            _FIELDS.items(), fields, strict=True):
+        if problem := _problem(index, field):
+            raise InvalidSchedule(
+                f'cron line {line!r}: {name} {field!r} {problem}')
     try:
         first = next(cronsim.CronSim(' '.join(fields), _EPOCH), None)
     except (cronsim.CronSimError, ValueError, AssertionError) as error:
@@ -438,6 +502,53 @@ def _fields_of(line: str) -> list[str]:
             f'{_EXAMPLE}'
         )
     return fields
+
+
+def _problem(index: int, field: str) -> str | None:
+    """Return the problem of a field that cronsim accepts, or cannot describe.
+
+    :param index: Number of the field, from 0.
+    :returns: The problem and its remedy. None means that there is none.
+    """
+    first, last, names = _VALUES[index]
+    size = last - first + 1
+    for term in field.split(','):
+        if '?' in term:
+            return "contains '?'; write * for any value"
+        span, _, step = term.partition('/')
+        if step.isdecimal() and (
+                len(step) > 3 or not 1 <= int(step) <= size):
+            return (f'has a step that is not within 1-{size}; a step counts '
+                    'within its own field only, so for an interval that is '
+                    'longer, use a list of values, or spacing=')
+        ends = span.split('-')
+        begin, end = (_value(text, first, names) for text in (
+            ends if len(ends) == 2 else ('', '')))
+        if begin is not None and end is not None and (
+                end < begin <= last + 1 and first <= end):
+            return (f'contains {span}, which runs backwards; write '
+                    + _forwards(begin, end, index, ends[0] in names))
+    return None
+
+
+def _value(text: str, first: int, names: tuple[str, ...]) -> int | None:
+    """Return the number of a value of a field, or None."""
+    if text in names:
+        return first + names.index(text)
+    return int(text) if text.isdecimal() and len(text) < 4 else None
+
+
+def _forwards(begin: int, end: int, index: int, named: bool) -> str:
+    """Return two ranges for the range from *begin* to a smaller *end*."""
+    first, last, names = _VALUES[index]
+
+    def span(low: int, high: int) -> str:
+        ends = [names[one - first] if named else str(one)
+                for one in (low, high)]
+        return ends[0] if low == high else '-'.join(ends)
+    if begin > last:  # 7 is a Sunday, too
+        return span(first, end)
+    return f'{span(begin, last)},{span(first, end)}'
 
 
 def _reason(error: str, fields: list[str]) -> str:

@@ -198,11 +198,13 @@ def readings(zone, day):
 def expected_ticks(line, zone, day):
     """The expected ticks of *line* in four days.
 
-    If a matching time does not exist, the next time that exists replaces it.
-    A time that exists twice counts twice only if *line* names all hours.
+    If a matching time does not exist, the next time that exists replaces it,
+    unless *line* names all hours or begins them with a star. A time that
+    exists twice counts twice only if *line* names all hours.
     """
     seen = readings(zone, day)
-    all_hours = line.split()[1] in ('*', '0-23')
+    hours = line.split()[1]
+    all_hours = hours in ('*', '0-23')
     expected = set()
     instants = {}
     for wall, instant in seen:
@@ -212,6 +214,8 @@ def expected_ticks(line, zone, day):
         if wall > end:
             return sorted(expected)
         exact = instants.get(wall)
+        if exact is None and (all_hours or hours == '*/2'):
+            continue
         if exact is None:
             exact = [next(instant for shown, instant in seen if shown > wall)]
         expected.update(exact if all_hours else exact[:1])
@@ -351,14 +355,34 @@ class TestCronOnDaysOfChange:
             for earlier, later in zip(found, found[1:], strict=False)
         } == {20 * MINUTE}
 
-    def test_a_line_of_all_hours_runs_the_lost_time_at_once(self):
-        cron = Cron('30 * * * *', 'Europe/Berlin')
-        start = at('2026-03-29T01:00:00', 'Europe/Berlin')
-        assert shown(ticks(cron, start, 3), 'Europe/Berlin') == [
-            '29 01:30 +0100',
-            '29 03:00 +0200',
-            '29 03:30 +0200',
-        ]
+    @pytest.mark.parametrize(('line', 'expected'), [
+        ('7 * * * *', ['01:07', '03:07', '04:07', '05:07']),
+        ('7 0-23 * * *', ['01:07', '03:07', '04:07', '05:07']),
+        ('15,45 * * * *', ['01:15', '01:45', '03:15', '03:45']),
+        ('30 */2 * * *', ['00:30', '04:30', '06:30', '08:30']),
+        ('0 * * * *', ['01:00', '03:00', '04:00', '05:00']),
+        # These lines would lose a run, or the day.
+        ('30 2,14 * * *', ['03:00', '14:30', '02:30', '14:30']),
+        ('0,30 2 * * *', ['03:00', '02:00', '02:30', '02:00']),
+        ('0 */12 * * *', ['00:00', '12:00', '00:00', '12:00']),
+    ])
+    def test_only_a_line_that_would_lose_a_day_runs_at_the_change(
+            self, line, expected):
+        """A job that runs every hour needs no run beside the next one."""
+        cron = Cron(line, 'Europe/Berlin')
+        start = at('2026-03-29T00:59:00', 'Europe/Berlin')
+        if line.split()[1] in ('*/2', '*/12'):
+            start = at('2026-03-28T23:59:00', 'Europe/Berlin')
+        found = ticks(cron, start, 4)
+        assert [one[3:8] for one in shown(found, 'Europe/Berlin')] == expected
+        assert cron.count(start, found[-1]) == 4
+        assert cron.at_or_before(found[-1] - 1) == found[-2]
+
+    def test_a_star_that_names_one_hour_does_not_lose_its_day(self):
+        zone = 'America/Santiago'  # midnight does not exist
+        cron = Cron('0 */24 * * *', zone)
+        assert shown(ticks(cron, at('2026-09-05', zone), 3), zone) == [
+            '06 01:00 -0300', '07 00:00 -0300', '08 00:00 -0300']
 
     def test_a_frozen_member_that_wakes_in_the_repeated_hour_owes_nothing(
         self,
@@ -630,6 +654,23 @@ class TestBadCronLines:
             ('* * * *', 'has 4 fields, not 5'),
             ('', 'has 0 fields, not 5'),
             ('@fortnightly', 'use one of @hourly'),
+            ('0 0 * * FRI-MON', 'contains FRI-MON, which runs backwards; '
+             'write FRI-SAT,SUN-MON'),
+            ('0 0 * * sat-tue', 'write SAT,SUN-TUE'),
+            ('0 0 * * 5-1', 'write 5-6,0-1'),
+            ('0 0 * * 7-2', 'write 0-2'),
+            ('0 22-2 * * *', "hour '22-2' contains 22-2, which runs "
+             'backwards; write 22-23,0-2'),
+            ('0 8,22-0 * * *', 'write 22-23,0'),
+            ('0 0 1 nov-feb *', 'write NOV-DEC,JAN-FEB'),
+            ('0 0 28-3 * *', 'write 28-31,1-3'),
+            ('0 70-2 * * *', "hour '70-2' is not within 0-23"),
+            ('*/0 * * * *', 'has a step that is not within 1-60'),
+            ('*/90 * * * *', 'has a step that is not within 1-60'),
+            ('5,*/90 * * * *', 'has a step that is not within 1-60'),
+            ('0 */25 * * *', 'has a step that is not within 1-24'),
+            ('0 0 ? * MON', "day-of-month '?' contains '?'; write *"),
+            ('0 0 * * FRIL', '5L'),
             (None, 'is None, not text'),
             (5, 'is 5, not text'),
             pytest.param(
@@ -660,6 +701,22 @@ class TestBadCronLines:
             assert '\n' not in str(refused)
         else:
             assert cron.after(0) > 0
+
+    @pytest.mark.parametrize(('line', 'same'), [
+        ('0 0 * * MON-SUN', '0 0 * * *'),
+        ('0 0 * * fri-sun', '0 0 * * 0,5,6'),
+        ('0 0 * * 6-SUN', '0 0 * * SAT,SUN'),
+        ('0 0 * * TUE-SUN/2', '0 0 * * TUE,THU,SAT'),
+        ('0 0 * * SUN-SUN', '0 0 * * SUN'),
+        ('0 0 * * SUN-TUE', '0 0 * * 0-2'),
+        ('0 0 * * MON,WED-SUN', '0 0 * * 0,1,3-6'),
+        ('*/60 * * * *', '0 * * * *'),
+        ('0 */24 * * *', '0 0 * * *'),
+        ('5/20 * * * *', '5,25,45 * * * *'),
+    ])
+    def test_a_week_may_end_on_sunday(self, line, same):
+        assert ticks(Cron(line), 0, 30) == ticks(Cron(same), 0, 30)
+        assert Cron(line).line == line
 
     @pytest.mark.parametrize(
         ('zone', 'says'),
