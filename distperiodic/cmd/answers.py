@@ -18,10 +18,10 @@ from distperiodic.core.reason import reasons_of
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.cmd.status import Group
     from distperiodic.core import schedule
     from distperiodic.core.due import Plan
     from distperiodic.core.job import Job
+    from distperiodic.operator.live_group import Group
     from distperiodic.operator.queries import Object
     from distperiodic.operator.queries import Tick
 

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic import exceptions
-from distperiodic.cmd import configured
 from distperiodic.cmd import findings
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.cmd.status import Group
     from distperiodic.core.live import Live
     from distperiodic.operator.coordination_probe import CoordinationProbe
+    from distperiodic.operator.health import Facts
+    from distperiodic.operator.health import Finding
+    from distperiodic.operator.live_group import Group
     from distperiodic.operator.store_probe import StoreProbe
     from distperiodic.ports import BrokerHost
     from distperiodic.ports import BrokerProbe
@@ -125,8 +126,8 @@ class Case:
         :raises NotNow: the coordination service does not answer.
         :raises CoordinationUnavailable: the service has stopped answering.
         """
-        from distperiodic.cmd import status
-        return status.look(self.survey, self.settings.group)
+        from distperiodic.operator import live_group
+        return live_group.look(self.survey, self.settings.group)
 
     @functools.cached_property
     def live(self) -> 'Live':
@@ -134,13 +135,43 @@ class Case:
 
         :raises NotNow: no store is configured, or it cannot be used.
         """
-        from distperiodic.cmd import live
+        from distperiodic.operator import live_processes
         assert self.store
         group = None
         with contextlib.suppress(
                 findings.NotNow, exceptions.CoordinationUnavailable):
             group = self.group
-        return live.of_rows(live.rows(self.settings), self.settings, group)
+        return live_processes.of_rows(
+            live_processes.rows(self.settings), self.settings, group)
+
+    @functools.cached_property
+    def _facts(self) -> 'Facts':
+        from distperiodic.adapters.local.clock import SystemClock
+        from distperiodic.operator import health_facts
+        # A server that does not answer has its own check.
+        if self.settings.backend_url:
+            assert self.survey
+        if self.settings.connection:
+            assert self.store
+        return health_facts.read(self.settings, SystemClock())
+
+    @property
+    def started(self) -> bool:
+        """True if a process of the group has ever started.
+
+        :raises NotNow: the store or the coordination service cannot be read.
+        """
+        facts = self._facts
+        return bool(facts.members or (facts.live and facts.live.joined))
+
+    @functools.cached_property
+    def findings(self) -> 'list[Finding]':
+        """The findings about the health of the group.
+
+        :raises NotNow: the store or the coordination service cannot be read.
+        """
+        from distperiodic.operator import health
+        return health.findings(self._facts)
 
     @property
     def populated(self) -> 'Group':
@@ -206,6 +237,7 @@ class Case:
         return self._connected
 
     def _connect(self) -> 'StoreProbe':
+        from distperiodic.operator import group_reader
         from distperiodic.operator.store_probe import StoreProbe
         if not self.settings.connection:
             raise findings.NotNow(
@@ -215,7 +247,7 @@ class Case:
                 self.settings.store_file):
             raise findings.NotNow(
                 f'no service has created {self.settings.store_file} yet')
-        configured.check_file(self.settings.connection)
+        group_reader.check_file(self.settings.connection)
         found = self._stack.enter_context(contextlib.closing(
             StoreProbe(
                 self.settings.connection, namespace=self.settings.group)))

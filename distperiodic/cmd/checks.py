@@ -11,6 +11,7 @@ The file is long because the order of its functions is the order of the report.
 """
 
 import contextlib
+import dataclasses
 import ipaddress
 import os
 import stat
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 #: Difference between two clocks, in seconds, that causes a warning. Ticks that
 #: follow the clock of a host are early or late by this difference.
 SKEW = 0.5
+#: A share above this multiple of the fair share causes a warning.
+UNEVEN = 1.5
 
 
 # -- options
@@ -286,47 +289,6 @@ def coordination_private(case: Case) -> Finding:
 # -- the group
 
 
-@check('group')
-def group_members(case: Case) -> Finding:
-    """There is a scheduler and, if work is sent to workers, a worker."""
-    from distperiodic.cmd import status
-    code, text = status.judge(case.group, case.settings)
-    if any(m.points for m in case.group.members):
-        if case.settings.dispatcher == 'messaging' and not any(
-                case.group.workers.values()):
-            return warn('there are schedulers but no worker',
-                        'start distperiodic worker')
-        return ok(text.partition('. But')[0].partition(';')[0])
-    return warn(text.partition(';')[0],
-                'start distperiodic scheduler, unless this is a check before '
-                'the first start')
-
-
-@check('group')
-def group_entries(case: Case) -> Finding:
-    """All entries of the group belong to processes of distperiodic."""
-    if case.populated.unknown_entries:
-        return warn(
-            f'entries of other programs, which are ignored: '
-            f'{configured.listed(case.group.unknown_entries)}',
-            'find the program that created them; give each service its own '
-            'group')
-    return ok(f'{configured.plural(len(case.group.joined), "entry")} of '
-              'schedulers and workers')
-
-
-@check('ring')
-def ring_formats(case: Case) -> Finding:
-    """All members offer the same ring format."""
-    formats = sorted({m.ring_format for m in case.populated.members
-                      if m.points})
-    if len(formats) > 1:
-        return warn(f'members offer formats {", ".join(map(str, formats))}; '
-                    f'all of them use {formats[0]}',
-                    'finish the upgrade of the members')
-    return ok(f'format {formats[0]}')
-
-
 @check('ring')
 def ring_points(case: Case) -> Finding:
     """All members have the same number of points. A member with more points
@@ -343,12 +305,11 @@ def ring_points(case: Case) -> Finding:
 @check('ring')
 def ring_shares(case: Case) -> Finding:
     """No member has more than 1.5 times its fair share of the objects."""
-    from distperiodic.cmd import status
     group = case.populated
     names = [m.identity for m in group.members if m.points]
     worst = max(names, key=group.of_fair)
     ratio = group.of_fair(worst)
-    if ratio > status.UNEVEN:
+    if ratio > UNEVEN:
         return warn(f'{worst} has {ratio:.2f} times its fair share',
                     'raise hash_ring_replicas_count; to find a value: '
                     f'distperiodic ring simulate --members {len(names)}')
@@ -489,6 +450,34 @@ def _ahead(skew: float) -> str:
     return f'{abs(skew):.2f} s {"ahead of" if skew > 0 else "behind"}'
 
 
+# -- health
+
+
+def group_health(case: Case) -> Finding:
+    """The group is well. distperiodic status shows the same findings."""
+    if not case.started:
+        return skip('no process of the group has started yet')
+    assert not case.findings
+    return ok('all is well')
+
+
+def _health(case: Case) -> Iterator[tuple[Check, Finding]]:
+    """Yield the findings about the group, each as a check of its own."""
+    one = Check(group_health.__name__, 'health', False, group_health)
+    try:
+        found = [finding for finding in case.findings
+                 if case.started or finding.code != 'no-scheduler']
+    except (NotNow, exceptions.DistperiodicError):
+        # Its check reports the reason, or is skipped like this one.
+        found = []
+    if not found:
+        yield one, one.run(case)
+    for finding in found:
+        yield dataclasses.replace(one, name=finding.code), (
+            fail if finding.severity == 'failure' else warn)(
+                f'{finding.about}: {finding.text}', finding.remedy)
+
+
 def run_all(case: Case, offline: bool) -> Iterator[tuple[Check, Finding]]:
     """Run every check; yield each with its finding as soon as it ends."""
     for one in CHECKS:
@@ -496,3 +485,5 @@ def run_all(case: Case, offline: bool) -> Iterator[tuple[Check, Finding]]:
             yield one, skip('--offline')
         else:
             yield one, one.run(case)
+    if not offline:
+        yield from _health(case)

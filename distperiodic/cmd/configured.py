@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import datetime
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from typing import TypeVar
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
+from distperiodic.core import wording
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 #: unexpected error occurred.
 FINE, FINDING, UNUSABLE, CRASHED = 0, 1, 2, 255
 
+# The words that all commands share.
+age = wording.age
+listed = wording.listed
+moment = wording.moment
+one_line = wording.one_line
+plural = wording.plural
+second = wording.second
+
 #: Maximum number of rows or of seconds in an option. Every database and clock
 #: can hold this number.
 _MOST = 1_000_000_000
-
-
-def one_line(text: object) -> str:
-    """Return *text* without line breaks, for an error message."""
-    return ' '.join(str(text).split())
 
 
 def positive(text: str) -> int:
@@ -192,21 +195,6 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
-def check_file(connection_url: str) -> None:
-    """Check that an SQLite file exists: a connection would create the file.
-
-    :raises ConfigError: the file does not exist, or the URL cannot be used.
-    """
-    from distperiodic.adapters.sql import engine
-    url = engine.check(connection_url)
-    if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
-            not os.path.exists(url.database or '')):
-        raise exceptions.ConfigError(
-            f'connection names the file {url.database}, which does not '
-            'exist; correct connection, or create the file and its tables: '
-            'distperiodic db sync')
-
-
 class Configured:
     """Mixin for cliff commands: the options that name configuration files."""
 
@@ -304,7 +292,9 @@ class Configured:
                 'use --config-file to name the file that sets connection, or '
                 'the state_path of the service')
         if must_exist:
-            check_file(settings.connection)
+            # Load SQLAlchemy only if there is a database.
+            from distperiodic.operator import group_reader
+            group_reader.check_file(settings.connection)
         return settings
 
     def store(self, parsed: argparse.Namespace,
@@ -323,43 +313,6 @@ def percent(part: float, whole: float = 1.0) -> str:
     return f'{100.0 * part / whole:.1f} %' if whole else '-'
 
 
-def plural(number: int, word: str) -> str:
-    """Return a number and its noun, such as '1 member' or '3 members'."""
-    if number != 1:
-        word = f'{word[:-1]}ies' if word.endswith('y') else f'{word}s'
-    return f'{number:,} {word}'
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first *most* names, and the number of the other names."""
-    more = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join(names[:most]) + more
-
-
 def identity(holder: str) -> str:
     """Return the identity of a process from its name as a holder of leases."""
     return holder.partition('~')[0]
-
-
-def second(micros: int) -> str:
-    """Format an instant like :func:`moment`, in whole seconds."""
-    return moment(micros // 1_000_000 * 1_000_000)
-
-
-def age(seconds: float) -> str:
-    """Format a length of time in its two largest units, such as '3h12m'."""
-    left = int(seconds)
-    if left < 1:
-        return f'{seconds:.1f}s'
-    parts = []
-    for unit, length in reversed(_UNITS.items()):
-        number, left = divmod(left, length)
-        parts.append(f'{number}{unit}' if number else '')
-    first = next(at for at, part in enumerate(parts) if part)
-    return ''.join(parts[first:first + 2])
-
-
-def moment(micros: int) -> str:
-    """Format an instant in ISO 8601 and UTC; omit a fraction of zero."""
-    return schedule.nearest_datetime(micros).isoformat().replace(
-        '+00:00', 'Z')

@@ -15,9 +15,12 @@ from distperiodic.cmd import display
 
 
 class DeadList(display.Table, lister.Lister):
-    """Show the objects whose last run failed for good.
+    """Show the objects that failed for good and have not succeeded since.
 
-    A dead object runs again at its next tick, and is then no longer shown.
+    An object stays in the list until it succeeds. In a row is the number of
+    ticks that have failed since the last success. In the state dead, the
+    object waits for its next tick or for "dead requeue"; in any other state, a
+    later tick is claimed already.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -36,20 +39,23 @@ class DeadList(display.Table, lister.Lister):
         from distperiodic.operator.activity import Activity
         job = configured.job_of(parsed)
         with self.store(parsed, Activity) as activity:
-            found = activity.dead(
+            found = activity.failing(
                 job=job, limit=parsed.limit, key=parsed.object,
                 tracebacks=parsed.traceback)
         if not found:
             self.sentence = (
-                'No object is dead.' if parsed.object is None else
-                f'Object {parsed.object!r} is not dead.')
+                'No object has failed without a later success.'
+                if parsed.object is None else
+                f'Object {parsed.object!r} has not failed without a later '
+                'success.')
         elif len(found) == parsed.limit:
             self.sentence = f'The newest {len(found)}; see --limit.'
         return (('Job', 'Object', 'Tick', 'Attempt', 'Worker', 'At',
-                 'Error', *(['Traceback'] if parsed.traceback else [])),
+                 'In a row', 'State', 'Error',
+                 *(['Traceback'] if parsed.traceback else [])),
                 [(dead.job, dead.object, configured.moment(dead.tick),
-                  dead.attempt, dead.worker,
-                  '' if dead.at is None else configured.moment(dead.at),
+                  dead.attempt, dead.worker, configured.moment(dead.at),
+                  dead.runs, dead.state.value,
                   configured.one_line(dead.error),
                   *([display.Lines(dead.traceback)]
                     if parsed.traceback else []))

@@ -27,9 +27,9 @@ from distperiodic.core.reason import Reason
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.cmd.status import Group
     from distperiodic.core.job import Job
     from distperiodic.core.member import Member
+    from distperiodic.operator.live_group import Group
 
 
 class Explained(display.Display, show.ShowOne):

@@ -28,9 +28,10 @@ class OfTasks(configured.Configured):
         :raises ConfigError: There is no store.
         """
         from distperiodic import tasks
+        from distperiodic.operator import group_reader
         settings = self.database(parsed, must_exist)
         if not settings.embedded:
-            configured.check_file(settings.connection)
+            group_reader.check_file(settings.connection)
         client = tasks.Client(self.configuration(parsed))
         try:
             yield client
@@ -55,9 +56,3 @@ def instant(at: datetime.datetime | None, for_people: bool) -> str:
 def number(counted: int) -> int | str:
     """Return a number of waiting tasks, as it is shown to people."""
     return f'{counted:,} or more' if counted >= MOST_COUNTED else counted
-
-
-def tasks_text(counted: int) -> str:
-    """Return a number of waiting tasks and its noun."""
-    return configured.plural(counted, 'task') + (
-        ' or more' if counted >= MOST_COUNTED else '')

@@ -5,7 +5,6 @@ As in checks.py, each check is a function, and the operator sees its docstring.
 No check changes a row.
 """
 
-import contextlib
 
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
@@ -55,38 +54,3 @@ def partition_handlers(case: Case) -> Finding:
     for topic in named:
         loading.load_handler(case.conf, case.settings, topic)
     return ok(f'loaded for {configured.listed(named)}')
-
-
-@check('partitions')
-def partition_active(case: Case) -> Finding:
-    """Each partition with mode = standby has an active worker, and another
-    worker that can take over.
-    """
-    from distperiodic.operator.partitions import PartitionQueries
-    named = sorted(topic for topic, one in case.settings.partitions.items()
-                   if one.standby)
-    if not named:
-        return ok('no partition has mode = standby')
-    assert case.store  # If the store does not answer, the check is skipped.
-    within = case.settings.session_timeout
-    with contextlib.closing(PartitionQueries(
-            case.settings.connection,
-            namespace=case.settings.group)) as queries:
-        found = {one.name: one for one in queries.partitions()}
-    odd, fine = [], []
-    for topic in named:
-        one = found.get(topic)
-        present = one.present(within) if one is not None else []
-        spare = [worker for worker in present
-                 if one is not None and worker.process != one.active]
-        if one is None or len(spare) == len(present):
-            odd.append(f'{topic} has no active worker')
-        elif not spare:
-            odd.append(f'{topic} has no standby worker')
-        else:
-            fine.append(f'{topic}: {configured.identity(one.active)}')
-    if odd:
-        return warn('; '.join(odd),
-                    'start distperiodic worker --partition NAME on two hosts; '
-                    'see distperiodic partition show NAME')
-    return ok(f'active: {configured.listed(fine)}')

@@ -24,9 +24,9 @@ from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic import opts
-    from distperiodic.cmd.status import Group
     from distperiodic.core.member import Member
     from distperiodic.core.ring import Ring
+    from distperiodic.operator.live_group import Group
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
 #: a larger share may be late while all other members are on time. Smaller
@@ -76,13 +76,9 @@ def group_of(command: configured.Configured, parsed: argparse.Namespace
     :raises CoordinationUnavailable: the service does not answer.
     """
     from distperiodic.adapters.local.clock import SystemClock
-    from distperiodic.cmd import status
-    from distperiodic.operator.coordination_probe import CoordinationProbe
+    from distperiodic.operator.live_group import read_group
     _, settings = command.backend(parsed)
-    with CoordinationProbe(
-            settings.backend_url, clock=SystemClock(),
-            session_timeout=settings.session_timeout) as probe:
-        return status.look(probe, settings.group), settings
+    return read_group(settings, SystemClock()), settings
 
 
 def on_ring(group: 'Group', settings: 'opts.Settings'
@@ -91,13 +87,13 @@ def on_ring(group: 'Group', settings: 'opts.Settings'
 
     :raises ConfigError: no member is on the ring.
     """
-    from distperiodic.cmd import status
-    found = tuple(m for m in group.members if m.points)
-    if not found:
+    from distperiodic.operator import health
+    if not group.on_ring:
+        finding = health.no_scheduler(settings.group, group)
         raise exceptions.ConfigError(
-            f'{status.judge(group, settings)[1]} Or name the members of a '
+            f'{finding.text}; {finding.remedy}; or name the members of a '
             'hypothetical ring: --members a,b,c')
-    return found
+    return group.on_ring
 
 
 def _named(text: str,

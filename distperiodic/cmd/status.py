@@ -3,162 +3,41 @@
 
 The command reads the coordination service and the store when it runs. It sends
 no request to a member and keeps no data, except that --watch remembers the
-processes that it has seen. The store records which processes took part in
-recent ticks. If such a process is not in the group now, the command reports
-the process as gone.
+processes that it has seen. :mod:`distperiodic.operator.health` finds the
+problems.
 """
 
 import argparse
-import contextlib
-import dataclasses
 import datetime
 import sys
 import threading
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
 from cliff import lister
 
-from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
 if TYPE_CHECKING:
-    from distperiodic import opts
     from distperiodic.core.member import Member
-    from distperiodic.core.ring import Ring
-    from distperiodic.operator.activity import Failing
-    from distperiodic.operator.coordination_probe import CoordinationProbe
-    from distperiodic.operator.partitions import Partition
+    from distperiodic.operator.health import Facts
+    from distperiodic.operator.health import Finding
 
-FINE, WARNING, FAILURE = 0, 1, 2
-_RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
-
-#: Seconds for which a process that is gone is reported.
-MISSED_FOR = 600.0
-
-#: A share above this multiple of the fair share causes a warning.
-UNEVEN = 1.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """The schedulers of one group and its workers, at one moment."""
-
-    name: str
-    members: 'tuple[Member, ...]'
-    ring: 'Ring'
-    #: Workers by partition.
-    workers: 'dict[str, tuple[Member, ...]]'
-    #: Instant at which each entry joined, in microseconds. None means
-    #: unknown.
-    joined: dict[str, int | None]
-    unknown_entries: list[str]
-    #: All groups of the coordination service, for a hint if the name is wrong.
-    groups: list[str]
-    #: Clock of each member minus the service's clock, in seconds, by entry.
-    skews: dict[str, float]
-
-    def of_fair(self, identity: str) -> float:
-        """Return the share of a member in multiples of its fair share."""
-        points = self.ring.members
-        fair = points[identity] / sum(points.values())
-        return self.ring.share(identity) / fair
-
-
-@dataclasses.dataclass(frozen=True)
-class Book:
-    """Facts that the store records about a group.
-
-    If the store cannot be read, only ``trouble`` is set.
-    """
-
-    #: For each process that is gone, by identity, the last tick in which it
-    #: took part, or the time at which --watch last saw it, in microseconds.
-    gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    failing: 'Sequence[Failing]' = ()
-    paused: Sequence[str] = ()
-    #: Partitions with one active worker.
-    partitions: 'Sequence[Partition]' = ()
-    #: Reason why the store could not be read. Empty means that the store was
-    #: read, or that there is no store.
-    trouble: str = ''
-
-
-def read_book(settings: 'opts.Settings', group: Group) -> Book:
-    """Read the facts about the group that the store has recorded."""
-    from distperiodic.operator.activity import Activity
-    from distperiodic.operator.partitions import PartitionQueries
-    if not settings.connection:
-        return Book()
-    try:
-        configured.check_file(settings.connection)
-        with contextlib.closing(Activity(
-                settings.connection, namespace=settings.group
-        )) as store, contextlib.closing(PartitionQueries(
-                settings.connection, namespace=settings.group)) as queries:
-            holders = store.recent_holders(
-                store.group.now() - round(MISSED_FOR * 1e6))
-            return Book(
-                _gone(group, holders), store.failing(),
-                [job.name for job in store.group.jobs()
-                 if job.paused_since is not None],
-                queries.partitions())
-    except exceptions.DistperiodicError as exc:
-        return Book(trouble=configured.one_line(exc))
-
-
-def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
-    """Return the processes of *holders* that are not in the group.
-
-    A process that has rejoined under the same name does not count as gone.
-    """
-    live = {one.identity
-            for some in (group.members, *group.workers.values())
-            for one in some}
-    gone: dict[str, int] = {}
-    for holder, tick in holders.items():
-        identity = configured.identity(holder)
-        if identity not in live:
-            gone[identity] = max(tick, gone.get(identity, tick))
-    return gone
-
-
-def look(survey: 'CoordinationProbe', name: str) -> Group:
-    """Read the group *name* and the groups of its workers.
-
-    :raises CoordinationUnavailable: the service did not answer.
-    """
-    from distperiodic import service
-    from distperiodic.core.member import resolve_entries
-    from distperiodic.core.member import ring_members
-    from distperiodic.core.ring import Ring
-    groups = survey.groups()
-    entries = survey.entries(name) or []
-    members, unknown_entries = resolve_entries(e.name for e in entries)
-    prefix = service.worker_group(name, '')
-    workers = {}
-    for group in groups:
-        if group.startswith(prefix):
-            found = survey.entries(group) or []
-            workers[group.removeprefix(prefix)], odd = resolve_entries(
-                e.name for e in found)
-            unknown_entries += odd
-            entries = entries + found
-    return Group(
-        name, members, Ring(ring_members(members)), workers,
-        {e.name: e.joined for e in entries}, unknown_entries, groups,
-        {e.name: (e.joined - e.created) / 1e6 for e in entries
-         if e.joined is not None and e.created is not None})
+_RESULTS = 'ok', 'warn', 'fail'
+# The columns of members, and those that only programs get: of the row of the
+# group and of the findings.
+_COLUMNS = ('Role', 'Member', 'Host', 'Joined', 'Up (s)', 'Points', 'Share',
+            'Of fair', 'Partition', 'Slots', 'State')
+_MORE = ('Result', 'Finding', 'Code', 'Severity', 'Since', 'About', 'Remedy')
+_PEOPLE = {'Up (s)': 'Up'}
 
 
 class Status(display.Table, lister.Lister):
     """Show members with shares, workers by partition, and problems.
 
-    Exit code 0: all is well; 1: there are members, but something is wrong;
-    2: there are no members, or the state is unknown.
+    Exit code 0: all is well; 1: there are warnings; 2: there is a failure.
     """
 
     essential = ('Role', 'Member', 'Up', 'Share', 'Slots')
@@ -178,182 +57,143 @@ class Status(display.Table, lister.Lister):
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
-        self.code = FAILURE
+        self.code = configured.FINE
         pause = threading.Event()
-        #: Last time that this command saw each process, by identity.
-        self._seen: dict[str, int] = {}
+        #: Last time that this command saw each process, by partition and name.
+        self._seen: dict[tuple[str, str], int] = {}
         while True:
-            again = parsed.watch is not None
-            try:
-                super().run(parsed)
-            except exceptions.ConfigError:
-                raise
-            except exceptions.DistperiodicError as exc:
-                # An unavailable service is a result of this command, not an
-                # error.
-                self.app.LOG.error(exc)
-                self.code = FAILURE
-            if not again:
+            super().run(parsed)
+            if parsed.watch is None:
                 return self.code
             pause.wait(parsed.watch)
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic import opts
         from distperiodic.adapters.local.clock import SystemClock
-        from distperiodic.operator import coordination_probe as survey
-        _, settings = self.backend(parsed)
-        now = SystemClock()
-        with survey.CoordinationProbe(
-                settings.backend_url, clock=now,
-                session_timeout=settings.session_timeout) as probe:
-            group = look(probe, settings.group)
-        book = self._missed(group, read_book(settings, group), now.now())
+        from distperiodic.operator import health
+        from distperiodic.operator import health_facts
+        settings = opts.settings(self.configuration(parsed))
+        if not settings.connection:
+            # Without a store, only the coordination service knows the group.
+            _, settings = self.backend(parsed)
+        clock = SystemClock()
+        facts = health_facts.read(
+            settings, clock, seen=dict(self._seen), expected=parsed.expect,
+            expected_workers=parsed.expect_workers)
+        found = health.findings(facts)
+        self.code = health.exit_code(found)
+        self._remember(facts, clock.now())
         if parsed.watch and parsed.formatter == 'table' and (
                 sys.stdout.isatty()):
             self.app.stdout.write('\x1b[H\x1b[2J')
-        self.code, text = judge(
-            group, settings, book, parsed.expect, parsed.expect_workers)
+        headline = _headline(facts, found, health.notes(facts))
         at = datetime.datetime.fromtimestamp(
-            now.now() // 1000000, datetime.UTC)
+            clock.now() // 1000000, datetime.UTC)
         # Use UTC, like the table, and not the local time zone.
-        self.sentence = f'{at:%H:%M:%S}Z  {text}'
+        self.sentence = '\n'.join([
+            f'{at:%H:%M:%S}Z  {headline}', *map(_line, found)])
         people = parsed.formatter == 'table'
-        rows = _rows(group, book, now.now(), people)
+        rows = _rows(facts, people)
         if people:
-            return tuple(_PEOPLE.get(name, name) for name in _COLUMNS), [
-                row[:len(_COLUMNS)] for row in rows]
-        return (*_COLUMNS, 'Result', 'Finding'), [
-            ('group', group.name, *(None,) * 8, _RESULTS[self.code], text),
-            *((*row, None, None) for row in rows)]
+            return tuple(_PEOPLE.get(name, name) for name in _COLUMNS), rows
+        none = (None,) * len(_MORE)
+        return (*_COLUMNS, *_MORE), [
+            _row('group', facts.group, result=_RESULTS[self.code],
+                 finding=headline),
+            *((*row, *none) for row in rows),
+            *(_row('finding', None, finding=one.text, code=one.code,
+                   severity=one.severity.value,
+                   since=None if one.since is None
+                   else configured.second(one.since),
+                   about=one.about, remedy=one.remedy) for one in found)]
 
-    def _missed(self, group: Group, book: Book, now: int) -> Book:
-        """Add to *book* the processes that this command saw and that are gone.
-        """
-        missed = _gone(group, {
-            name: seen for name, seen in self._seen.items()
-            if now - seen <= MISSED_FOR * 1e6})
-        for some in (group.members, *group.workers.values()):
-            self._seen.update((one.identity, now) for one in some)
-        return dataclasses.replace(book, gone={**missed, **book.gone})
-
-
-def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
-          expected: int | None = None,
-          expected_workers: int | None = None) -> tuple[int, str]:
-    """Return the exit code and a sentence that explains it.
-
-    :param book: The store's facts. None means that no facts are known.
-    :param expected: Number of schedulers expected. None means any number.
-    :param expected_workers: Number of workers expected. None means any number.
-    """
-    book = book or Book()
-    members = [m for m in group.members if m.points]
-    workers = {p: w for p, w in group.workers.items() if w}
-    processes = ', '.join(
-        [configured.plural(len(members), 'member'),
-         *(f'{configured.plural(len(w), "worker")} in partition {p}'
-           for p, w in sorted(workers.items()))])
-    if not members:
-        if workers:
-            return FAILURE, (
-                f'No schedulers: group {group.name!r} has {processes}; start '
-                'distperiodic scheduler, or undrain a scheduler.')
-        known = [g for g in group.groups if '.workers.' not in g]
-        hint = (' The coordination service has the groups '
-                f'{configured.listed(known)}.'
-                if known and group.name not in known else '')
-        return FAILURE, (
-            f'No members: group {group.name!r} has no scheduler on the ring; '
-            'start distperiodic scheduler, undrain a scheduler, or correct '
-            f'[distperiodic] group.{hint}')
-    odd = [*_too_few('member', len(members), expected),
-           *_too_few('worker', sum(map(len, workers.values())),
-                     expected_workers)]
-    if book.gone:
-        one = len(book.gone) == 1
-        odd.append(
-            f'gone within the last {MISSED_FOR / 60:g} minutes: '
-            f'{configured.listed(sorted(book.gone))}; unless you stopped '
-            f'{"it; see its log" if one else "them; see their logs"}')
-    odd += [f'partition {partition.name} has no active worker: see '
-            f'distperiodic partition show {partition.name}'
-            for partition in book.partitions
-            if partition.name in workers and not partition.active]
-    standby = {partition.name for partition in book.partitions}
-    if settings.dispatcher == 'messaging' and not any(
-            m.slots or p in standby for p, w in workers.items() for m in w):
-        odd.append('no worker accepts work: start distperiodic worker')
-    formats = {m.ring_format for m in members}
-    if len(formats) > 1:
-        odd.append(
-            f'members offer different ring formats '
-            f'({", ".join(map(str, sorted(formats)))}) and use '
-            f'{min(formats)}: finish the upgrade')
-    largest = max(members, key=lambda m: group.of_fair(m.identity))
-    if group.of_fair(largest.identity) > UNEVEN:
-        odd.append(
-            f'{largest.identity} has {group.of_fair(largest.identity):.2f} '
-            'times its fair share: raise hash_ring_replicas_count, see '
-            'distperiodic ring simulate')
-    if group.unknown_entries:
-        odd.append('entries of other programs, which own nothing: '
-                   f'{configured.listed(group.unknown_entries)}')
-    odd += [
-        f'{configured.plural(one.objects, "object")} of job {one.job} failed '
-        f'for good and {"has" if one.objects == 1 else "have"} not succeeded '
-        f'since, such as {one.example!r}: see distperiodic dead list '
-        f'{one.job}' for one in book.failing]
-    if book.trouble:
-        odd.append(f'the store cannot be read: {book.trouble}')
-    start = f'Group {group.name!r}: {processes}'
-    paused = (f'; paused: {configured.listed(book.paused)}'
-              if book.paused else '')
-    if odd:
-        return WARNING, f'{start}. But ' + '; '.join(odd) + f'{paused}.'
-    return FINE, f'{start}; all is well{paused}.'
+    def _remember(self, facts: 'Facts', now: int) -> None:
+        """Remember the processes that are in the group now."""
+        from distperiodic.operator import health
+        self._seen = {
+            **{key: seen for key, seen in self._seen.items()
+               if now - seen <= health.GONE_FOR * 1e6},
+            **dict.fromkeys(health.entered(facts) or (), now)}
 
 
-def _too_few(word: str, found: int, expected: int | None) -> list[str]:
-    if expected is None or found >= expected:
-        return []
-    return [f'{configured.plural(expected, word)} expected, '
-            f'{expected - found} missing']
+def _row(role: str, member: str | None, **more: Any) -> Sequence[Any]:
+    return (role, member, *(None,) * (len(_COLUMNS) - 2),
+            *(more.get(display.key(name)) for name in _MORE))
 
 
-_COLUMNS = ('Role', 'Member', 'Host', 'Joined', 'Up (s)', 'Points', 'Share',
-            'Of fair', 'Partition', 'Slots')
-_PEOPLE = {'Up (s)': 'Up'}
+def _headline(facts: 'Facts', found: 'Sequence[Finding]',
+              notes: Sequence[str]) -> str:
+    """Return one line about the group."""
+    processes = []
+    if facts.live is not None:
+        processes = [
+            configured.plural(len(facts.live.on_ring), 'member'),
+            *(f'{configured.plural(len(some), "worker")} in partition {topic}'
+              for topic, some in sorted(facts.live.workers.items()) if some)]
+    elif facts.stored:
+        live = [one for one in facts.members if not (
+            one.stopped or one.silent(facts.session_timeout))]
+        processes = [configured.plural(len(live), 'member')]
+    text = f'Group {facts.group!r}: '
+    if processes:
+        text += f'{", ".join(processes)}; '
+    failures = sum(one.severity == 'failure' for one in found)
+    text += ', '.join(
+        configured.plural(number, word) for number, word in (
+            (failures, 'failure'), (len(found) - failures, 'warning'))
+        if number) or 'all is well'
+    return '; '.join([text, *notes])
 
 
-def _rows(group: Group, book: Book, now: int,
-          for_people: bool) -> list[Sequence[Any]]:
+def _line(finding: 'Finding') -> str:
+    """Return a finding as a line for people."""
+    since = '' if finding.since is None else (
+        f' (since {configured.second(finding.since)})')
+    return (f'{finding.severity.value} {finding.code}: {finding.about}: '
+            f'{finding.text}{since}; do: {finding.remedy}')
+
+
+def _rows(facts: 'Facts', for_people: bool) -> list[Sequence[Any]]:
     rows: list[Sequence[Any]] = []
     none = '' if for_people else None
+    group = facts.live
+    known = {(row.part, row.name): row for row in facts.members}
+
+    def state(part: str, name: str) -> str | None:
+        row = known.get((part, name))
+        return 'drained' if row is not None and row.drained else none
+    if group is None:
+        return [('worker' if row.part else 'member', row.name,
+                 _host(row.name, none), *(none,) * 5, row.part or none, none,
+                 state(row.part, row.name))
+                for row in facts.members
+                if not (row.stopped or row.silent(facts.session_timeout))]
 
     def who(role: str, one: 'Member') -> Sequence[Any]:
         joined = group.joined.get(one.entry)
         return (role, one.identity, _host(one.identity, none),
                 none if joined is None else configured.second(joined),
-                none if joined is None else _up(now - joined, for_people))
+                none if joined is None else _up(
+                    facts.now - joined, for_people))
     for member in group.members:
         share = group.ring.share(member.identity) if member.points else 0.0
         fair = group.of_fair(member.identity) if member.points else 0.0
         rows.append((
             *who('member', member), member.points,
             configured.percent(share) if for_people else round(share, 6),
-            f'{fair:.2f}' if for_people else round(fair, 4), none, none))
+            f'{fair:.2f}' if for_people else round(fair, 4), none, none,
+            state('', member.identity)))
     states = {worker.process: str(worker.role)
-              for partition in book.partitions
+              for partition in facts.partitions
               for worker in partition.workers}
     for partition, workers in sorted(group.workers.items()):
         rows.extend(
             (*who(f'worker, {states[worker.process]}'
                   if worker.process in states else 'worker', worker),
-             none, none, none, partition, worker.slots)
+             none, none, none, partition, worker.slots,
+             state(partition, worker.identity))
             for worker in workers)
-    rows.extend(
-        ('gone', identity, _host(identity, none), *(none,) * 7)
-        for identity in sorted(book.gone))
     return rows
 
 

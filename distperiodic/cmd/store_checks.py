@@ -126,21 +126,6 @@ def store_engine(case: Case) -> Finding:
 
 
 @check('store')
-def store_leases(case: Case) -> Finding:
-    """Expired leases are taken over soon, because a scheduler sweeps."""
-    over = case.store.overdue_lease()
-    patience = 10 * case.settings.sweep_interval + 5
-    if over is None or over.age <= patience:
-        return ok('no expired lease waits to be taken over')
-    return warn(
-        f'expired and not taken over: '
-        f'{configured.plural(over.number, "lease")}, the first of job '
-        f'{over.job!r} {over.age:.0f} s ago',
-        'start a scheduler that has this job; if the job was removed: '
-        'distperiodic db prune --claims DAYS')
-
-
-@check('store')
 def store_size(case: Case) -> Finding:
     """Few rows of the history and of failures are obsolete, because
     schedulers delete old ones.

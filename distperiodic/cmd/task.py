@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic task list|cancel|retry``: list tasks, and control one."""
+"""``distperiodic task list|cancel|retry``: list tasks, and control them."""
 
 import argparse
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from cliff import command
 from cliff import lister
 
+from distperiodic import exceptions
 from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
@@ -17,6 +19,9 @@ from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
     from distperiodic import tasks
+
+# Number of stuck tasks that are read at a time.
+_PAGE = 500
 
 
 class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
@@ -93,16 +98,7 @@ def _row(task: 'tasks.Task', people: bool) -> Sequence[Any]:
         configured.one_line(task.message or ''))
 
 
-class _OfTask(acting.Acting, of_tasks.OfTasks, command.Command):
-    """Base class of commands that control one task."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('task', metavar='ID', help='id of the task')
-        return parser
-
-
-class TaskCancel(_OfTask):
+class TaskCancel(acting.Acting, of_tasks.OfTasks, command.Command):
     """Cancel a task, and roll back the steps that it has done.
 
     A task that has not started is cancelled at once. A task that runs is
@@ -110,6 +106,11 @@ class TaskCancel(_OfTask):
     now. If the rollback of a step is stuck, it is given up, and the steps
     before that step are rolled back.
     """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('task', metavar='ID', help='id of the task')
+        return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with (self.client(parsed) as client,
@@ -129,16 +130,27 @@ _LATER = {
     Status.ROLLING_BACK: '; it is rolling back'}
 
 
-class TaskRetry(_OfTask):
-    """Continue a task that is stuck, has failed or was cancelled.
+class TaskRetry(acting.Acting, of_tasks.OfTasks, command.Command):
+    """Continue tasks that are stuck, have failed or were cancelled.
 
     A task that has failed or was cancelled starts again from its first step.
     A stuck task continues in the direction in which it is stuck, unless an
-    option gives the other direction.
+    option gives the other direction. Exit code 1: a task was not retried.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        parser.add_argument(
+            'tasks', metavar='ID', nargs='*', help='id of a task')
+        parser.add_argument(
+            '--all-stuck', action='store_true',
+            help='retry all stuck tasks, or those that the following options '
+                 'select')
+        parser.add_argument(
+            '--type', metavar='TYPE', help='only stuck tasks of this type')
+        parser.add_argument(
+            '--queue', metavar='QUEUE',
+            help='only stuck tasks of this ordered queue')
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             '--forward', dest='back', action='store_const', const=False,
@@ -148,10 +160,49 @@ class TaskRetry(_OfTask):
             help='roll back the stuck step, and then the steps before it')
         return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        with (self.client(parsed) as client,
-              self.audited(parsed, parsed.task, back=parsed.back) as record):
-            status = client.retry(parsed.task, parsed.back)
+    def take_action(self, parsed: argparse.Namespace) -> int:
+        code = configured.FINE
+        with self.client(parsed) as client:
+            some = list(self._tasks(parsed, client))
+            for task in some:
+                try:
+                    self._retry(parsed, client, task)
+                except exceptions.DistperiodicError as exc:
+                    if len(some) == 1:
+                        raise
+                    code = configured.FINDING
+                    self.print(f'not retried: {configured.one_line(exc)}')
+        if not some:
+            self.print('no task is stuck')
+        return code
+
+    def _tasks(self, parsed: argparse.Namespace,
+               client: 'tasks.Client') -> Iterator[str]:
+        """Yield the ids of the tasks that the command line selects.
+
+        :raises ConfigError: it selects none, or in two ways.
+        """
+        if bool(parsed.tasks) is parsed.all_stuck or (
+                not parsed.all_stuck and (parsed.type or parsed.queue)):
+            raise exceptions.ConfigError(
+                'give either the ids of tasks, or --all-stuck, which --type '
+                'and --queue may limit; to list stuck tasks: distperiodic '
+                'task list --stuck')
+        yield from parsed.tasks
+        after = None
+        while parsed.all_stuck:
+            page = client.list(
+                Status.STUCK.value, type=parsed.type, queue=parsed.queue,
+                limit=_PAGE, after=after)
+            for task in page:
+                after = task.id
+                yield after
+            if len(page) < _PAGE:
+                break
+
+    def _retry(self, parsed: argparse.Namespace, client: 'tasks.Client',
+               task: str) -> None:
+        with self.audited(parsed, task, back=parsed.back) as record:
+            status = client.retry(task, parsed.back)
             record.outcome = f'it is {status.replace("_", " ")}'
-        self.print(f'retried {parsed.task}; it is '
-                   f'{status.replace("_", " ")}')
+        self.print(f'retried {task}; it is {status.replace("_", " ")}')

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
-from distperiodic.cmd import of_tasks
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
 from distperiodic.cmd.findings import Finding
@@ -21,6 +20,7 @@ from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 from distperiodic.core import definitions
+from distperiodic.core import wording
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.live import Lack
 
@@ -107,29 +107,6 @@ def workflow_commands(case: Case) -> Finding:
 
 
 @check('tasks')
-def task_modules(case: Case) -> Finding:
-    """Each module whose commands tasks need now has a live worker."""
-    with _queries(case) as queries:
-        needs = queries.needs()
-    if case.settings.dispatcher != 'messaging':
-        return skip('dispatcher = local: schedulers run the commands')
-    needed: dict[str, int] = {}
-    for need in needs:
-        needed[need.module] = needed.get(need.module, 0) + need.tasks
-    if not needed:
-        return ok('no task needs a worker now')
-    workers = case.group.workers
-    missing = [
-        f'{module} ({of_tasks.tasks_text(number)} waiting)'
-        for module, number in needed.items() if not workers.get(module)]
-    if missing:
-        return warn(
-            f'no live worker: {configured.listed(missing)}',
-            'start distperiodic worker --partition MODULE for each of them')
-    return ok(f'workers of {configured.listed(list(needed))}')
-
-
-@check('tasks')
 def task_commands(case: Case) -> Finding:
     """--tasks has each command that a task in the store needs now."""
     if case.tasks is None:
@@ -137,7 +114,7 @@ def task_commands(case: Case) -> Finding:
     with _queries(case) as queries:
         needs = queries.needs()
     unknown = [
-        f'{need.name} ({of_tasks.tasks_text(need.tasks)})'
+        f'{need.name} ({wording.tasks_text(need.tasks)})'
         for need in needs if COMMAND_PREFIX + need.name
         not in case.tasks.commands]
     if unknown:
@@ -147,68 +124,3 @@ def task_commands(case: Case) -> Finding:
             'workers with that class; otherwise add the commands, or: '
             'distperiodic task cancel ID')
     return ok('--tasks has all commands that tasks need now')
-
-
-@check('tasks')
-def task_ready(case: Case) -> Finding:
-    """A live process can claim and run each step that has been ready for
-    several sweeps.
-    """
-    with _queries(case) as queries:
-        overdue = queries.overdue(_SWEEPS * case.settings.sweep_interval)
-    stranded, ready = [], 0
-    for one in overdue:
-        ready += one.tasks
-        for lack, of_runners in case.live.lacks(one.module, one.command):
-            if lack is Lack.BUSY:
-                continue
-            why = _TEXTS[lack].format('worker' if of_runners else 'scheduler')
-            stranded.append(
-                f'{one.module}.{one.command} ({why}; '
-                f'{configured.plural(one.tasks, "task")}, the first is '
-                f'{one.first}, ready since {configured.second(one.since)})')
-            break
-    if stranded:
-        return warn(
-            configured.listed(stranded),
-            'start schedulers and workers whose --tasks has the commands, '
-            'undrain them, or: distperiodic task cancel ID; distperiodic task '
-            'show ID gives the reason')
-    waited = f'{_SWEEPS * case.settings.sweep_interval:g} s'
-    if ready:
-        return ok(f'{configured.plural(ready, "step")} ready for more than '
-                  f'{waited}; live processes have the commands')
-    return ok(f'no step has been ready for more than {waited}')
-
-
-@check('tasks')
-def task_stuck(case: Case) -> Finding:
-    """No task is stuck. A stuck task needs an operator."""
-    with _queries(case) as queries:
-        stuck = queries.stuck()
-    if not stuck.number:
-        return ok('no task is stuck')
-    return warn(
-        f'{configured.plural(stuck.number, "task")} stuck, the first is '
-        f'{stuck.first}',
-        'list them: distperiodic task list --stuck; correct the cause; then '
-        'for each: distperiodic task retry ID, or distperiodic task cancel '
-        'ID')
-
-
-@check('tasks')
-def task_queues(case: Case) -> Finding:
-    """No ordered queue is halted."""
-    with _queries(case) as queries:
-        halted = queries.halted()
-    if not halted:
-        return ok('no queue is halted')
-    return warn(
-        'halted: ' + configured.listed([
-            f'{queue.name} since {configured.second(queue.since)} ('
-            + (f'task {queue.by}: ' if queue.by else '')
-            + f'{queue.why or "no reason"}; '
-            f'{of_tasks.tasks_text(queue.waiting)} waiting)'
-            for queue in halted]),
-        'find the cause with distperiodic task show ID; then: distperiodic '
-        'queue resume NAME')

@@ -15,15 +15,16 @@ from cliff import show
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import live
 from distperiodic.cmd import of_tasks
 from distperiodic.cmd import ring as ring_cmd
 from distperiodic.core import schedule
 from distperiodic.core import waiting as core_waiting
+from distperiodic.core import wording
 from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
+from distperiodic.operator import live_processes
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -127,7 +128,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
         :param now: Time of the store's clock, in microseconds.
         """
-        rows = live.rows(settings)
+        rows = live_processes.rows(settings)
         if look.waiting is None:
             position = look.position
             step = look.task.steps[position.step]
@@ -135,13 +136,14 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
             assert command is not None
             return Waiting(
                 Wait.BUSY, command.module, command.command, of_runners=True
-            ) if live.queued(rows, look, command.module, now) else None
+            ) if live_processes.queued(
+                rows, look, command.module, now) else None
         group = None
         if settings.backend_url:
             with contextlib.suppress(exceptions.CoordinationUnavailable):
                 group, _ = ring_cmd.group_of(self, parsed)
         return core_waiting.with_processes(
-            look.waiting, live.of_rows(rows, settings, group))
+            look.waiting, live_processes.of_rows(rows, settings, group))
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
@@ -295,10 +297,10 @@ def sentence(task: 'tasks.Task', waiting: Waiting,
         halted_why=waiting.halted_why or 'no reason was given',
         halted_by=f' by task {waiting.halted_by}' if waiting.halted_by
         else '',
-        ahead=of_tasks.tasks_text(more), ahead_id=waiting.ahead,
+        ahead=wording.tasks_text(more), ahead_id=waiting.ahead,
         ahead_status=(waiting.ahead_status or '').replace('_', ' '))
     if waiting.wait is Wait.QUEUE_HALTED and waiting.ahead:
-        text += (f'; {of_tasks.tasks_text(more)} of the queue '
+        text += (f'; {wording.tasks_text(more)} of the queue '
                  f'{"is" if more == 1 else "are"} before it')
     return text
 

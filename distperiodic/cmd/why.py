@@ -15,7 +15,7 @@ from distperiodic.cmd import ring as ring_cmd
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.cmd.status import Group
+    from distperiodic.operator.live_group import Group
     from distperiodic.operator.queries import Object
     from distperiodic.operator.queries import StoreQueries
 

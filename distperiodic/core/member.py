@@ -158,6 +158,15 @@ def sign_of(jobs: Iterable[str]) -> int:
     return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 
 
+def worker_group(group: str, partition: str) -> str:
+    """Return the name of the group that the workers of *partition* join.
+
+    :param group: Option ``group`` of the service.
+    :param partition: Topic of the jobs that the workers run.
+    """
+    return f'{group}.workers.{partition}'
+
+
 def identity_of(process: str) -> str:
     """Return the identity in the name of a process."""
     return process.rpartition('~')[0]

@@ -3,8 +3,8 @@
 
 :meth:`Activity.listings` and :meth:`Activity.unserved` read all objects of a
 job, and :meth:`Activity.runs` reads all leases of runs. The other queries read
-fewer rows, such as dead claims, the newest failures, or the history from a
-given tick on.
+fewer rows, such as the newest failures, or the history from a given tick
+on.
 """
 
 import json
@@ -14,8 +14,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.core.claim import MOVES
-from distperiodic.core.claim import Move
+from distperiodic.adapters.sql.database import Database
 from distperiodic.core.claim import State
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
@@ -26,10 +25,8 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
-_DEAD = MOVES[Move.REQUEUE][0]
-
 # Maximum number of failures that :meth:`Activity.failing` reads.
-_FAILURES = 1000
+_FAILURES = 20_000
 
 
 class Ticked(NamedTuple):
@@ -71,31 +68,28 @@ class Ticked(NamedTuple):
                            + self.superseded + self.cancelled)
 
 
-class Dead(NamedTuple):
-    """A dead claim, and the failure of its last run."""
+class Failing(NamedTuple):
+    """An object that has failed for good, and has not succeeded since."""
 
     job: str
     object: str
-    #: Microseconds since the epoch.
+    #: Number of runs that have failed for good since the last success. Only
+    #: the newest failures are counted.
+    runs: int
+    #: Instant of the first of these failures, in microseconds.
+    first: int
+    #: Instant of the last of these failures, with its tick, attempt, worker
+    #: and error. An empty worker means that no run was granted.
+    at: int
     tick: int
     attempt: int
-    #: The worker of the last run. An empty text means that no run was granted.
     worker: str
-    #: The instant of the failure in microseconds, and the error. They are None
-    #: and an empty text if the record of the failure was pruned.
-    at: int | None
     error: str
     #: Empty if no traceback was recorded or requested.
     traceback: str
-
-
-class Failing(NamedTuple):
-    """Objects of one job that failed for good and have not succeeded again."""
-
-    job: str
-    objects: int
-    #: Id of one of the objects.
-    example: str
+    #: State of the object's claim. Only a dead object can be requeued; for any
+    #: other object, a later tick is claimed already.
+    state: State
 
 
 class Run(NamedTuple):
@@ -151,48 +145,58 @@ class Unserved(NamedTuple):
 class Activity:
     """Read-only queries on the past and current runs of one group."""
 
-    def __init__(self, connection_url: str, *, namespace: str):
+    def __init__(self, connection_url: str | Database, *,
+                 namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
         self.close = self.group.close
 
-    def recent_holders(self, since: int) -> dict[str, int]:
-        """Return the newest tick of each member in the recent history.
-
-        :param since: The earliest tick to return, in microseconds since the
-            epoch.
-        """
-        names = self.group.names()
-        return {row.member: row.tick for row in self.group.rows(
-            sa.select(_history.c.member,
-                      sa.func.max(_history.c.tick).label('tick'))
-            .where(_history.c.job.in_(list(names)),
-                   _history.c.tick >= since, _history.c.member != '')
-            .group_by(_history.c.member))}
-
-    def failing(self) -> list[Failing]:
-        """Return the jobs with objects that failed for good.
+    def failing(self, *, job: str | None = None, key: str | None = None,
+                limit: int, tracebacks: bool = False) -> list[Failing]:
+        """Return the objects that have failed for good, the last ones first.
 
         An object counts if it is listed and has not succeeded since its
         failure. Only the newest failures are read.
+
+        :param job: Name of the job. None means all jobs.
+        :param key: Id of the object. None means all objects.
+        :param limit: Maximum number of objects to return.
+        :param tracebacks: True returns tracebacks; each may be long.
+        :raises ConfigError: the store has no such job.
         """
-        names = self.group.names()
+        names = self.group.names(job)
+        which: list[sa.ColumnElement[bool]] = [
+            _failure.c.job.in_(list(names))]
+        if key is not None:
+            which.append(_failure.c.object == key)
         newest = (
-            sa.select(_failure.c.job, _failure.c.object, _failure.c.at)
-            .where(_failure.c.job.in_(list(names)))
+            sa.select(_failure.c.id, _failure.c.job, _failure.c.object,
+                      _failure.c.at).where(*which)
             .order_by(_failure.c.id.desc()).limit(_FAILURES).subquery())
-        found = self.group.rows(
-            sa.select(
-                newest.c.job,
-                sa.func.count(newest.c.object.distinct()).label('objects'),
-                sa.func.min(newest.c.object).label('example'))
+        series = (
+            sa.select(newest.c.job, newest.c.object, _claim.c.state,
+                      sa.func.count().label('runs'),
+                      sa.func.min(newest.c.at).label('first'),
+                      sa.func.max(newest.c.id).label('last'))
             .select_from(newest.join(_claim, sa.and_(
                 _claim.c.job == newest.c.job,
                 _claim.c.object == newest.c.object)))
             .where(newest.c.at > sa.func.coalesce(_claim.c.served, 0),
                    _claim.c.since.is_not(None))
-            .group_by(newest.c.job))
-        return sorted(Failing(names[row.job], row.objects, row.example)
-            for row in found)
+            .group_by(newest.c.job, newest.c.object, _claim.c.state)
+            .subquery())
+        return [Failing(
+            names[row.job], row.object, row.runs, row.first, row.at, row.tick,
+            row.attempt, row.worker or '', row.error, row.traceback or '',
+            row.state)
+            for row in self.group.rows(
+                sa.select(
+                    series, _failure.c.at, _failure.c.tick,
+                    _failure.c.attempt, _failure.c.worker, _failure.c.error,
+                    (_failure.c.traceback if tracebacks else
+                     sa.literal('')).label('traceback'))
+                .join(_failure, _failure.c.id == series.c.last)
+                .order_by(_failure.c.at.desc(), series.c.job, series.c.object)
+                .limit(limit))]
 
     def runs(self, job: str | None, limit: int, *,
              older_than: float = 0.0, process: str | None = None
@@ -331,38 +335,6 @@ class Activity:
             # Skipped objects were not claimed, so they have no lateness.
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
             row.reason or '') for row in found]
-
-    def dead(self, *, job: str | None, limit: int,
-             key: str | None = None,
-             tracebacks: bool = False) -> list[Dead]:
-        """Return dead claims, the newest ticks first.
-
-        :param job: Name of the job. None means all jobs.
-        :param key: Id of the object. None means all objects.
-        :param tracebacks: True returns tracebacks; each may be long.
-        :raises ConfigError: the store has no such job.
-        """
-        names = self.group.names(job)
-        which: list[sa.ColumnElement[bool]] = [
-            _claim.c.job.in_(list(names)), _claim.c.state.in_(_DEAD)]
-        if key is not None:
-            which.append(_claim.c.object == key)
-        found = self.group.rows(
-            sa.select(_claim.c.job, _claim.c.object, _claim.c.tick,
-                      _claim.c.attempt, _claim.c.worker, _failure.c.at,
-                      _failure.c.error,
-                      (_failure.c.traceback if tracebacks else
-                       sa.literal('')).label('traceback'))
-            .outerjoin_from(_claim, _failure, sa.and_(*(
-                _failure.c[name] == _claim.c[name]
-                for name in ('job', 'object', 'tick', 'fence'))))
-            .where(*which)
-            .order_by(_claim.c.tick.desc(), _claim.c.job, _claim.c.object)
-            .limit(limit))
-        return [Dead(names[row.job], row.object, row.tick, row.attempt,
-                     row.worker or '', row.at, row.error or '',
-                     row.traceback or '')
-                for row in found]
 
     def unknown_jobs(self, known: Iterable[str]) -> dict[str, int]:
         """Return the jobs of the store that are not *known* and have objects.

@@ -5,6 +5,7 @@ Queries only read, through a :class:`GroupReader`. Commands that write also use
 the :class:`Database` directly.
 """
 
+import os
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from distperiodic import exceptions
+from distperiodic.adapters.sql import engine
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
@@ -43,12 +45,29 @@ class Job(NamedTuple):
     schedule_since: int
 
 
-def connect(connection_url: str) -> Database:
+def connect(connection: str | Database) -> Database:
     """Return a database connection, which is opened at its first use.
 
+    :param connection: URL of the database, or a connection to share.
     :raises ConfigError: the URL is invalid.
     """
-    return Database(connection_url, schema.check_connection)
+    if isinstance(connection, Database):
+        return connection
+    return Database(connection, schema.check_connection)
+
+
+def check_file(connection_url: str) -> None:
+    """Check that an SQLite file exists: a connection would create the file.
+
+    :raises ConfigError: the file does not exist, or the URL cannot be used.
+    """
+    url = engine.check(connection_url)
+    if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
+            not os.path.exists(url.database or '')):
+        raise exceptions.ConfigError(
+            f'connection names the file {url.database}, which does not '
+            'exist; correct connection, or create the file and its tables: '
+            'distperiodic db sync')
 
 
 class GroupReader:

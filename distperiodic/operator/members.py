@@ -16,6 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
 from distperiodic.core.control import Verb
 from distperiodic.core.member_facts import Report
 from distperiodic.operator.activity import Run
@@ -152,7 +153,8 @@ def topics(rows: Iterable[MemberRow]) -> dict[str, str]:
 class MemberQueries:
     """Read-only queries on the members of one group."""
 
-    def __init__(self, connection_url: str, *, namespace: str):
+    def __init__(self, connection_url: str | Database, *,
+                 namespace: str):
         self._database = connect(connection_url)
         self.group = GroupReader(self._database, namespace)
         self.close = self.group.close

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
 from distperiodic.operator.group_reader import GroupReader
@@ -63,7 +64,8 @@ class Partition(NamedTuple):
 class PartitionQueries:
     """Read-only queries on the partitions of one group."""
 
-    def __init__(self, connection_url: str, *, namespace: str):
+    def __init__(self, connection_url: str | Database, *,
+                 namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
         self.close = self.group.close
 

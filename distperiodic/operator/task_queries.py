@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-only queries on tasks, their commands, and the causes of waits."""
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
+from distperiodic.adapters.sql.database import Database
 from distperiodic.core.claim import State
 from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import Task
@@ -75,13 +77,22 @@ class Overdue(NamedTuple):
     since: int
 
 
+class StuckTask(NamedTuple):
+    """A task that is stuck."""
+
+    id: str
+    #: When the command ended at which the task is stuck, in microseconds. None
+    #: means unknown.
+    since: int | None
+    why: str
+
+
 class Stuck(NamedTuple):
     """The tasks that are stuck."""
 
     number: int
-    #: Id of the stuck task that was submitted first. None means that no task
-    #: is stuck.
-    first: str | None
+    #: The stuck tasks that were submitted first.
+    first: Sequence[StuckTask]
 
 
 class Halted(NamedTuple):
@@ -101,7 +112,8 @@ class Halted(NamedTuple):
 class TaskQueries:
     """Read-only queries on the tasks of one group."""
 
-    def __init__(self, connection_url: str, *, namespace: str):
+    def __init__(self, connection_url: str | Database, *,
+                 namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
         self.close = self.group.close
 
@@ -169,18 +181,25 @@ class TaskQueries:
             return found
         return self.group.read_snapshot(read)
 
-    def stuck(self) -> Stuck:
-        """Return the number of stuck tasks, and the id of the oldest one."""
+    def stuck(self, limit: int) -> Stuck:
+        """Return the number of stuck tasks, and the oldest of them.
+
+        :param limit: Maximum number of tasks to return.
+        """
         stuck = (_task.c.space == self.group.namespace,
                  _task.c.status == Status.STUCK)
 
         def read(connection: sa.Connection) -> Stuck:
-            return Stuck(
+            found = [task_rows.Task(row) for row in connection.execute(
+                sa.select(_task).where(*stuck).order_by(
+                    _task.c.created, _task.c.id).limit(limit))]
+            number = len(found) if len(found) < limit else (
                 connection.scalar(
-                    sa.select(sa.func.count()).where(*stuck)) or 0,
-                connection.scalar(sa.select(_task.c.id).where(*stuck)
-                                  .order_by(_task.c.created, _task.c.id)
-                                  .limit(1)))
+                    sa.select(sa.func.count()).where(*stuck)) or 0)
+            return Stuck(number, [StuckTask(
+                one.row.id, one.record().get('ended'),
+                one.record().get('message') or one.row.message or '')
+                for one in found])
         return self.group.read_snapshot(read)
 
     def halted(self) -> list[Halted]:

@@ -13,9 +13,9 @@ Apart from the test kit, only this package imports both ``flow`` and
 ``adapters``.
 """
 
+from distperiodic.core.member import worker_group
 from distperiodic.service.checks import check
 from distperiodic.service.launcher import launch
-from distperiodic.service.lifecycle import worker_group
 from distperiodic.service.scheduler import SchedulerService
 from distperiodic.service.worker import WorkerService
 

@@ -67,15 +67,6 @@ _NO_SCHEDULER = Outcome(False, 'it is a worker, and only schedulers carry out '
 SWEEP = 0.25
 
 
-def worker_group(group: str, partition: str) -> str:
-    """Return the name of the group that the workers of *partition* join.
-
-    :param group: Option ``group`` of the service.
-    :param partition: Topic of the jobs that the workers run.
-    """
-    return f'{group}.workers.{partition}'
-
-
 def read_again(conf: cfg.ConfigOpts) -> None:
     """Read the mutable options of *conf* again.
 

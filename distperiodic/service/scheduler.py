@@ -46,6 +46,7 @@ from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import ring_digest
 from distperiodic.core.member import sign_of
+from distperiodic.core.member import worker_group
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.task import ring_key
 from distperiodic.flow import events
@@ -164,7 +165,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if sends:
             self._bus = self._buses(membership.me.entry)
             for topic in {j.topic for j in self._jobs.values()} - {_LOCAL}:
-                name = lifecycle.worker_group(settings.group, topic)
+                name = worker_group(settings.group, topic)
                 self._partitions[name] = topic
                 membership.watch(name, self._put_view)
         self._reader = ThreadReader(

@@ -28,6 +28,7 @@ from distperiodic.core.control import Outcome
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
+from distperiodic.core.member import worker_group
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
@@ -68,7 +69,7 @@ class WorkerService(lifecycle.Lifecycle):
         standby = partition is not None and partition.standby
         if partition is not None and standby:
             drivers.check_standby(self._conf, partition)
-        self._group = lifecycle.worker_group(settings.group, self._topic)
+        self._group = worker_group(settings.group, self._topic)
         self._member_id = self._identity(self._group)
         self._tenures: dict[str, int] = {}
         # Schedulers send nothing to a worker without slots.

@@ -37,7 +37,7 @@ class Nodes(PeriodicTasks):
 
 #: Regular expression for the row of a missing process in the output of
 #: ``status``, as a table or as a block.
-GONE = re.compile(r'^(\| |Role +)gone\b', re.MULTILINE)
+GONE = re.compile(r'^failure member-dead: scheduler ', re.MULTILINE)
 
 
 class Service:
@@ -162,12 +162,15 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
     [verdict, *_] = json.loads(few.stdout)
     assert (verdict['role'], verdict['result']) == ('group', 'warn')
     # Two of three members are present, so one is missing.
-    assert commands.numbers(verdict['finding']) == [2, 3, 1]
+    assert commands.numbers(verdict['finding']) == [2, 1]
+    [text] = [row['finding'] for row in json.loads(few.stdout)
+              if row['code'] == 'too-few']
+    assert commands.numbers(text) == [3, 1]
 
 
 def test_status_tells_what_the_store_remembers(tmp_path):
-    """Status names members that are gone but worked within the last minutes,
-    and objects that have failed since their last success.
+    """Status names members that are gone, and objects that have failed since
+    their last success.
     """
     service = Service(tmp_path, f'file://{tmp_path}/coordination',
                       connection=f'sqlite:///{tmp_path}/claims.sqlite',
@@ -189,25 +192,26 @@ def test_status_tells_what_the_store_remembers(tmp_path):
                 '--config-file', service.config, cwd=tmp_path) as other:
             service.wait_members(2)
             [dies] = names() - {stays}
-            waiting.wait_until(
-                lambda: all(row['processes'] == 2 for row in service.table(
-                    'history', '--limit', '2')), 30, 'not both took part')
             other.kill()
-        service.wait_members(1)
+        expected = {('member-dead', f'scheduler {dies}'),
+                    ('object-failing', 'object poll/node-3')}
+        waiting.wait_until(
+            lambda: {(row['code'], row['about'])
+                     for row in service.table('status')
+                     if row['role'] == 'finding'} == expected, 30)
         told = service.ask('status')
         verdict, *rows = service.table('status')
         one.terminate()
         assert one.wait(20) == 0
 
-    assert told.returncode == 1
+    assert told.returncode == 2
     text = ' '.join(told.stdout.split())
-    for finding in text, verdict['finding']:
-        assert dies in finding
-        assert re.search(r"\b1 object.* poll .*'node-3'", finding)
-        assert 'distperiodic dead list poll' in finding
-    assert verdict['result'] == 'warn'
-    assert [(row['role'], row['member']) for row in rows] == [
-        ('member', stays), ('gone', dies)]
+    assert f'failure member-dead: scheduler {dies}: ' in text
+    assert 'distperiodic dead list poll' in text
+    assert 'it is ill' in text
+    assert verdict['result'] == 'fail'
+    assert [(row['role'], row['member']) for row in rows
+            if row['role'] != 'finding'] == [('member', stays)]
 
 
 def test_status_is_printed_again_until_somebody_stops_it(embedded):

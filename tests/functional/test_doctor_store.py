@@ -37,7 +37,7 @@ def examine(capsys):
                            '-f', 'json', *argv])
         told = json.loads(capsys.readouterr().out)
         found = {row['check']: row for row in told
-                 if row['area'] == 'store'}
+                 if row['area'] in ('store', 'health')}
         worst = {row['result'] for row in found.values()}
         assert code == (2 if 'fail' in worst else 1 if 'warn' in worst else 0)
         return found
@@ -260,9 +260,9 @@ def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
         until=place.now - 60 * SECOND))
     found = examine(place)
 
-    assert wrong(found) == {'store_leases': 'warn'}
-    assert re.search(r"\b1 lease\b.* 'poll'",
-                     found['store_leases']['finding'])
+    assert wrong(found)['lease-expired'] == 'warn'
+    assert re.search(r'job poll: .*\b1 lease\b',
+                     found['lease-expired']['finding'])
 
 
 def test_large_tables_are_found_if_no_scheduler_deletes_old_rows(
@@ -297,7 +297,7 @@ def test_a_large_number_of_failures_is_found(
 
     found = examine(place)
 
-    assert wrong(found) == {'store_size': 'warn'}
+    assert wrong(found) == {'store_size': 'warn', 'object-dead': 'warn'}
     assert 'dead list' in found['store_size']['remedy']
 
 

@@ -18,7 +18,7 @@ from tests.functional.places import SECOND
 
 LOOKS = {
     'history': (Activity, lambda one: one.history(job=None, since=0, limit=9)),
-    'dead': (Activity, lambda one: one.dead(job=None, limit=9)),
+    'dead': (Activity, lambda one: one.failing(limit=9)),
     'job list': (StoreQueries, lambda one: one.group.jobs()),
     'explain': (StoreQueries, lambda one: one.object('poll', 'a')),
     'objects': (Activity, lambda one: one.unserved('poll', 0.0, 9)),

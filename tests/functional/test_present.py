@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that show current runs and future ticks, from a store."""
 
+import json
 import re
 
 import pytest
 
+from distperiodic.core.claim import State
 from distperiodic.operator.activity import Activity
-from distperiodic.operator.activity import Failing
 from tests import waiting
 from tests.functional.commands import numbers
-from tests.functional.places import HOUR
 from tests.functional.places import SECOND
 
 
@@ -80,27 +80,23 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     place.run('poll', place.now - 9 * SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now - 8 * SECOND, 'a', 'b', dead=['b'])
     activity = Activity(place.url, namespace=place.group)
-    died = activity.failing()
+    died = activity.failing(limit=9)
     # The object runs again, and has not succeeded yet.
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
-    again = activity.failing()
+    again = activity.failing(limit=9)
+    listed = json.loads(place.ask('dead', 'list', '-f', 'json'))
     place.store.finish('poll', place.now - 7 * SECOND, ['b'], lease=lease)
-    succeeded = activity.failing()
+    succeeded = activity.failing(limit=9)
     activity.close()
 
-    assert died == again == [Failing('poll', 1, 'b')]
+    assert [(one.job, one.object, one.runs, one.state)
+            for one in (*died, *again)] == [
+        ('poll', 'b', 2, State.DEAD), ('poll', 'b', 2, State.RUNNING)]
+    assert died[0].tick == again[0].tick == place.now - 8 * SECOND
+    assert died[0].first < died[0].at
+    assert [(row['object'], row['in_a_row'], row['state'])
+            for row in listed] == [('b', 2, 'running')]
     assert succeeded == []
-
-
-def test_who_had_a_part_in_a_tick_lately_is_known(place):
-    place.run('poll', place.now - 3 * HOUR, 'a')
-    start(place, 'sync', place.now - 5 * SECOND, 'b')
-    activity = Activity(place.url, namespace=place.group)
-
-    found = activity.recent_holders(place.now - HOUR)
-
-    activity.close()
-    assert found == {'api-1': place.now - 5 * SECOND}
 
 
 @pytest.mark.parametrize('command', ['running', 'next'])

@@ -109,9 +109,11 @@ class Desk:
         engine.dispose()
 
     def findings(self, *argv):
-        """Return the findings of doctor about tasks, by check."""
+        """Return the findings of doctor about tasks and health, by check. If
+        a check has several findings, the last one is returned.
+        """
         found = {row['check']: row for row in self.place.tell(
-            'doctor', *argv)[1] if row['area'] == 'tasks'}
+            'doctor', *argv)[1] if row['area'] in ('tasks', 'health')}
         assert all(row['result'] in ('ok', 'skip') or row['remedy']
                    for row in found.values())
         return {name: (row['result'], row['finding'])
@@ -311,9 +313,10 @@ def test_a_stuck_task_is_found_and_goes_on_as_it_is_told(desk):
     assert (found['status'], found['reason']) == ('stuck', 'stuck')
     assert 'task retry' in found['why']
     [finding] = [row for row in desk.place.tell('doctor')[1]
-                 if row['check'] == 'task_stuck']
-    assert finding['result'] == 'warn'
-    assert task in finding['finding']
+                 if row['check'] == 'task-stuck']
+    assert finding['result'] == 'fail'
+    assert finding['finding'].startswith(f'task {task}: ')
+    assert 'no room' in finding['finding']
     assert 'running' in desk.place.ask('task', 'retry', task, '--forward')
     assert desk.show(task)['reason'] == 'not claimed yet'
     for _ in range(2):
@@ -346,7 +349,7 @@ def test_a_long_queue_is_counted_up_to_a_maximum(desk):
     assert '10,000 or more' in desk.place.ask('queue', 'list')
     assert '10,000 tasks or more of the queue' in desk.show(ids[-1])['why']
     [finding] = [row['finding'] for row in desk.place.tell('doctor')[1]
-                 if row['check'] == 'task_queues']
+                 if row['check'] == 'queue-halted']
     assert '10,000 tasks or more waiting' in finding
     # If a queue is shorter than the maximum, the count is exact.
     for id_ in ids[:6]:
@@ -415,8 +418,8 @@ def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):
     assert found['task_commands'][0] == 'warn'
     assert 'c.grow (1 task)' in found['task_commands'][1]
     assert 'a.run' not in found['task_commands'][1]
-    assert found['task_queues'][0] == 'warn'
-    assert 'Umzug' in found['task_queues'][1]
+    assert found['queue-halted'][0] == 'fail'
+    assert 'Umzug' in found['queue-halted'][1]
     assert desk.findings()['task_commands'][0] == 'skip'
 
 
@@ -427,20 +430,22 @@ def test_doctor_names_commands_that_no_live_process_has(desk):
     desk.submit('c.grow', '--at', '+2h')
     desk.wait_long()
 
-    result, text = desk.findings()['task_ready']
-    assert result == 'warn'
-    assert f'c.grow (no live scheduler; 2 tasks, the first is {first}' in text
-    assert 'a.run (no live scheduler; 1 task,' in text
+    def unserved():
+        return sorted(row['finding'] for row in desk.place.tell('doctor')[1]
+                      if row['check'] == 'command-unserved')
+    none = ' there is no live scheduler'
+    of_run, of_grow = sorted(unserved(), key=lambda text: 'c.grow' in text)
+    assert f'2 tasks ready for the command c.grow, such as {first}' in of_grow
+    assert '1 task ready for the command a.run' in of_run
+    assert of_run.endswith(none)
+    assert of_grow.endswith(none)
 
     desk.serve('a.run')
-    result, text = desk.findings()['task_ready']
-    assert result == 'warn'
-    assert f'c.grow (no live scheduler has it; 2 tasks, the first is {first}' \
-        in text
-    assert 'a.run' not in text
+    [of_grow] = unserved()
+    assert f'2 tasks ready for the command c.grow, such as {first}' in of_grow
+    assert of_grow.endswith('no live process has it')
     desk.serve('c.grow', name='api-2')
-    result, text = desk.findings()['task_ready']
-    assert (result, text[:8]) == ('ok', '3 steps ')
+    assert unserved() == []
 
 
 def test_doctor_reads_the_file_of_the_workflows(desk, monkeypatch):
@@ -792,19 +797,20 @@ def test_a_process_alone_tells_why_its_tasks_wait(alone):
     def finding(check):
         told = commands.run('doctor', '-f', 'json', '--config-file',
                             alone.config)
-        [found] = [row for row in json.loads(told.stdout)
-                   if row['check'] == check]
-        return found['result'], found['finding']
+        return next(((row['result'], row['finding'])
+                     for row in json.loads(told.stdout)
+                     if row['check'] == check), ('', ''))
 
     def reason(task, expected):
         return waiting.wait_until(
             lambda: shown(alone, task)['reason'] == expected, 60)
     _, unknown, _ = submit(alone, 'zz.nothing')
     assert reason(unknown, 'no process with the command')
-    waiting.wait_until(lambda: finding('task_ready')[0] == 'warn', 60)
-    text = finding('task_ready')[1]
-    assert f'zz.nothing (no live scheduler has it; 1 task, the first is ' \
-        f'{unknown}' in text
+    waiting.wait_until(lambda: finding('command-unserved')[0] == 'fail', 60)
+    text = finding('command-unserved')[1]
+    assert text.startswith(f'task {unknown}: 1 task ready for the command '
+                           'zz.nothing')
+    assert text.endswith('no live process has it')
     assert finding('workflow_commands')[0] == 'ok'
     gate = alone.place / 'gate'
     busy = [submit(alone, 'a.run', '--param', f'gate={gate}', '--param',
@@ -820,7 +826,7 @@ def test_a_process_alone_tells_why_its_tasks_wait(alone):
 
     assert reason(unknown, 'no scheduler')
     assert finding('workflow_commands')[0] == 'skip'
-    assert 'no live scheduler;' in finding('task_ready')[1]
+    assert finding('no-scheduler')[0] == 'fail'
 
 
 def test_only_the_number_of_processes_cannot_grow(tmp_path):
@@ -854,11 +860,11 @@ def test_a_module_without_a_live_worker_is_told(group):
     def show(task):
         return shown(group, task)
 
-    def modules_of_doctor():
-        told = commands.run('doctor', '-f', 'json', '--config-file',
+    def findings():
+        told = commands.run('status', '-f', 'json', '--config-file',
                             group.config)
-        return next(row for row in json.loads(told.stdout)
-                    if row['check'] == 'task_modules')
+        return {(row['code'], row['about']) for row in json.loads(told.stdout)
+                if row['role'] == 'finding'}
     def member(queue):
         return json.loads(commands.run(
             'queue', 'show', queue, '-f', 'json', '--config-file',
@@ -868,7 +874,7 @@ def test_a_module_without_a_live_worker_is_told(group):
     assert show(task)['reason'] == 'no scheduler'
     assert re.fullmatch(
         "unknown: group '.*' has no scheduler on the ring", member('q'))
-    assert modules_of_doctor()['result'] == 'warn'
+    assert any(code == 'no-scheduler' for code, _ in findings())
 
     group.start('scheduler')
     group.start('worker', '--partition', 'a')
@@ -880,9 +886,8 @@ def test_a_module_without_a_live_worker_is_told(group):
     waiting.wait_until(waits_for_b, timeout=60)
 
     assert not member('q').startswith('unknown')
-    found = modules_of_doctor()
-    assert found['result'] == 'warn'
-    assert 'b (1 task waiting)' in found['finding']
+    waiting.wait_until(
+        lambda: findings() == {('partition-unserved', 'partition b')}, 30)
     unknown = group.client.submit('a.nothing')
     waiting.wait_until(lambda: show(unknown)['reason'] == (
         'no process with the command'), timeout=60)
@@ -890,6 +895,6 @@ def test_a_module_without_a_live_worker_is_told(group):
     group.start('worker', '--partition', 'b')
     group.ended(task)
     group.client.cancel(unknown)
-    assert modules_of_doctor()['result'] == 'ok'
+    waiting.wait_until(lambda: not findings(), 30)
     began = group.client.get(task).steps[1].normal.started_at
     assert began <= datetime.datetime.now(datetime.UTC)

@@ -11,7 +11,6 @@ import types
 
 import pytest
 
-from distperiodic.cmd import live
 from distperiodic.cmd import task_show
 from distperiodic.cmd import task_submit
 from distperiodic.core import definitions
@@ -25,6 +24,7 @@ from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
+from distperiodic.operator import live_processes
 from distperiodic.operator.members import MemberRow
 from distperiodic.service import member_report
 from tests.unit.test_documentation import SOURCE
@@ -189,11 +189,11 @@ def test_the_group_tells_which_rows_of_members_are_of_live_processes(
     group = types.SimpleNamespace(
         members=[types.SimpleNamespace(identity=kept)], workers={})
 
-    told = live.of_rows([row], MEMBERS, group)
+    told = live_processes.of_rows([row], MEMBERS, group)
 
     assert told.schedulers == [Process(commands=None if found in (
         'unknown', None, 'only a worker') else frozenset({'a.run'}))]
-    assert live.of_rows([row], MEMBERS, None).schedulers == (
+    assert live_processes.of_rows([row], MEMBERS, None).schedulers == (
         [] if part else [Process(commands=None if found == 'unknown'
                                  else frozenset({'a.run'}))])
 
@@ -202,7 +202,7 @@ def test_silent_and_stopped_members_are_not_live():
     rows = [MemberRow('', 'api-1', process, age, {}, False, None, '', '', None)
             for process, age in (('api-1~1', 60_000_000), ('', 0))]
 
-    assert live.of_rows(rows, MEMBERS, None).schedulers == []
+    assert live_processes.of_rows(rows, MEMBERS, None).schedulers == []
 
 
 def test_the_commands_in_a_report_are_limited():

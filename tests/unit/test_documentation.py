@@ -24,6 +24,7 @@ from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.core import audit
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
+from distperiodic.operator import health
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / 'doc' / 'source'
@@ -97,6 +98,17 @@ def test_each_reason_is_listed_and_no_other():
     listed = re.findall(r'^``([^`]+)``\n    ', page, re.MULTILINE)
 
     assert sorted(listed) == sorted(one.value for one in reason.Reason)
+
+
+def test_each_code_of_a_finding_is_listed_with_its_severity():
+    page = (SOURCE / 'reference' / 'health.rst').read_text()
+
+    listed = re.findall(r'^([a-z-]+)\n~+\n\n(Failure|Warning), about ', page,
+                        re.MULTILINE)
+
+    assert sorted(listed) == sorted(
+        (name, code.severity.capitalize())
+        for name, code in health.CODES.items())
 
 
 def test_each_class_of_an_audit_is_listed():

@@ -15,8 +15,8 @@ from distperiodic.core.live import Process
 
 if TYPE_CHECKING:
     from distperiodic import opts
-    from distperiodic.cmd.status import Group
     from distperiodic.core.member import Member
+    from distperiodic.operator.live_group import Group
     from distperiodic.operator.members import MemberRow
     from distperiodic.operator.task_queries import Look
 

@@ -1,0 +1,585 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of a group: findings about what does not work, each with a code.
+
+:func:`findings` is the only place that judges the health of a group. It is a
+pure function over :class:`Facts`, which :mod:`.health_facts` reads from the
+store and from the coordination service. Commands, pages and alerts only show
+its results, or those that concern one object.
+
+A failure means that work is not done, or is late, or that a process is gone. A
+warning means that the work is done, but that something needs attention. What
+operators have done on purpose is no finding: a paused job, a drained member.
+:func:`notes` names it.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distperiodic.core.live import Lack
+from distperiodic.core.live import Live
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.core.wording import listed
+from distperiodic.core.wording import one_line
+from distperiodic.core.wording import plural
+from distperiodic.core.wording import second
+from distperiodic.core.wording import tasks_text
+from distperiodic.operator.activity import Failing
+from distperiodic.operator.live_group import Group
+from distperiodic.operator.members import MemberRow
+from distperiodic.operator.partitions import Partition
+from distperiodic.operator.task_queries import Halted
+from distperiodic.operator.task_queries import Overdue
+from distperiodic.operator.task_queries import Stuck
+
+#: Seconds for which a process that is gone is reported. A process of the same
+#: name ends the report earlier.
+GONE_FOR = 3600.0
+#: Number of failed ticks in a row that makes an object a failure.
+FAILING = 3
+#: Number of ticks in a row whose objects were superseded that shows that the
+#: workers are full.
+SUPERSEDED = 2
+#: Seconds that even the fastest of several requests to the store takes, if the
+#: store is slow.
+SLOW = 0.25
+# Maximum number of objects, or of tasks, that have their own findings.
+_NAMED = 5
+
+
+class Severity(enum.StrEnum):
+    WARNING = 'warning'
+    FAILURE = 'failure'
+
+
+class Code(NamedTuple):
+    """The meaning of a code: its severity, and templates of two sentences."""
+
+    severity: Severity
+    text: str
+    remedy: str
+
+
+#: All codes. The page reference/health.rst documents each of them.
+CODES: Mapping[str, Code] = {
+    'store-unavailable': Code(
+        Severity.FAILURE, 'the store cannot be read: {why}',
+        'make the database answer; until then nothing is claimed, and nothing '
+        'is lost'),
+    'store-slow': Code(
+        Severity.FAILURE,
+        'the store answers slowly: {seconds:.2f} s per request',
+        'look for load, locks or a slow network at the database; ticks and '
+        'results are late meanwhile'),
+    'coordination-unavailable': Code(
+        Severity.FAILURE, 'the coordination service cannot be read: {why}',
+        'make the service of backend_url answer; meanwhile nothing replaces a '
+        'member that dies'),
+    'no-scheduler': Code(
+        Severity.FAILURE,
+        'group {group!r} has no scheduler on the ring, so nothing is '
+        'claimed{hint}',
+        'start distperiodic scheduler, or correct [distperiodic] group'),
+    'no-worker': Code(
+        Severity.FAILURE,
+        'no worker accepts work, so nothing that is claimed runs',
+        'start distperiodic worker'),
+    'too-few': Code(
+        Severity.WARNING, '{expected} expected, {missing} missing',
+        'start the missing processes, or correct the number'),
+    'member-dead': Code(
+        Severity.FAILURE,
+        'the process on host {host} has left the group without being '
+        'stopped: it was killed, it crashed, or it hangs',
+        'read its log, and start it again; a process of the same name ends '
+        'this finding'),
+    'member-silent': Code(
+        Severity.FAILURE,
+        'the process on host {host} is in the group, but has not reported to '
+        'the store: it hangs, or cannot reach the store',
+        'check the process and its way to the database; restart it'),
+    'member-outside': Code(
+        Severity.FAILURE,
+        'the process on host {host} works, but is not in the group: it has '
+        'another backend_url or none, and counts itself as the owner of every '
+        'object',
+        'compare its configuration with that of the others: distperiodic '
+        'doctor, on its host; a misspelt option has no effect'),
+    'ring-formats': Code(
+        Severity.WARNING,
+        'members offer different ring formats ({formats}) and use {used}',
+        'finish the upgrade'),
+    'entry-unknown': Code(
+        Severity.WARNING,
+        'the group has an entry of another program, which owns nothing',
+        'find the program that created it; give each service its own group'),
+    'job-unscheduled': Code(
+        Severity.WARNING,
+        'no live scheduler has the job, so its {objects} do not run',
+        'start a scheduler whose code has the job; if the job was removed or '
+        'renamed: distperiodic db prune --claims DAYS'),
+    'ticks-lost': Code(
+        Severity.FAILURE,
+        '{objects} lost a tick, the last one at {at}',
+        'this is a bug: please report it with the output of distperiodic '
+        'audit --ticks'),
+    'workers-full': Code(
+        Severity.FAILURE,
+        'runs wait for a free slot for longer than the period of the job: '
+        '{superseded} of {due} runs of its last ticks were superseded before '
+        'they started',
+        'start more workers, raise pool_size, or give the job a longer '
+        'period'),
+    'object-failing': Code(
+        Severity.FAILURE,
+        '{number} ticks in a row have failed, the last one at {at}: {error}',
+        'correct the cause; distperiodic dead list {job} --traceback shows '
+        'where it fails'),
+    'object-dead': Code(
+        Severity.WARNING, 'its run at {at} failed for good: {error}',
+        'it runs again at its next tick; to run it earlier: distperiodic dead '
+        'requeue {job} --object {object}'),
+    'objects-failing': Code(
+        Severity.FAILURE,
+        '{objects} fail and have not succeeded since, such as {example!r}: '
+        '{error}',
+        'correct the cause; to list them: distperiodic dead list {job}'),
+    'partition-inactive': Code(
+        Severity.FAILURE,
+        'no worker of the partition is active, so nothing of it runs',
+        'see distperiodic partition show {name}; start distperiodic worker '
+        '--partition {name}'),
+    'partition-alone': Code(
+        Severity.WARNING,
+        'no standby worker can take over from the active worker',
+        'start distperiodic worker --partition {name} on another host'),
+    'partition-unserved': Code(
+        Severity.FAILURE,
+        '{tasks} for the partition, such as {first}, but no live worker '
+        'serves it',
+        'start distperiodic worker --partition {name}'),
+    'command-unserved': Code(
+        Severity.FAILURE,
+        '{tasks} for the command {command}, such as {first}, but {lack}',
+        'start schedulers and workers whose --tasks has the command; '
+        'distperiodic task show {first} gives the reason'),
+    'task-stuck': Code(
+        Severity.FAILURE, 'the task needs an operator: {why}',
+        'correct the cause; then: distperiodic task retry {task}, or '
+        'distperiodic task cancel {task}'),
+    'tasks-stuck': Code(
+        Severity.FAILURE, '{tasks} need an operator, the first is {first}',
+        'list them: distperiodic task list --stuck; correct the cause; then: '
+        'distperiodic task retry --all-stuck'),
+    'queue-halted': Code(
+        Severity.FAILURE, 'halted{by}: {why}; {waiting} waiting',
+        'find the cause{show}; then: distperiodic queue resume {name}'),
+    'lease-expired': Code(
+        Severity.WARNING,
+        'expired and not taken over: {leases}, the first {age:.0f} s ago',
+        'start a scheduler that has this job; if the job was removed: '
+        'distperiodic db prune --claims DAYS'),
+}
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong with a group."""
+
+    code: str
+    severity: Severity
+    #: Instant since which it is wrong, in microseconds. None means unknown.
+    since: Instant | None
+    #: A kind and a name: ``scheduler NAME``, ``worker PARTITION/NAME``,
+    #: ``job NAME``, ``object JOB/ID``, ``task ID``, ``queue NAME``,
+    #: ``partition NAME``, ``group NAME``, ``entry NAME``, ``store`` or
+    #: ``coordination``.
+    about: str
+    text: str
+    remedy: str
+
+
+class Recent(NamedTuple):
+    """Numbers of objects of one tick of a job."""
+
+    tick: Instant
+    due: int
+    superseded: int
+    lost: int
+
+
+class JobFacts(NamedTuple):
+    """Known facts about one job. Times are in microseconds."""
+
+    name: str
+    #: Time between two ticks. None means that the schedule is unknown.
+    period: int | None
+    paused: bool
+    #: When a scheduler that has the job last read its state. None means never.
+    attended: Instant | None
+    #: Number of listed objects, counted only if the job is not attended. 1 or
+    #: more means at least that number.
+    objects: int
+    #: The last ticks, the newest first.
+    ticks: Sequence[Recent] = ()
+
+
+class Lease(NamedTuple):
+    """The lease that expired first, and the number of expired leases."""
+
+    job: str
+    until: Instant
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """Known facts about a group at one moment. Times are in seconds, if they
+    are not instants.
+    """
+
+    group: str
+    now: Instant
+    session_timeout: float
+    sweep_interval: float
+    #: True if workers run the handlers, and False if schedulers do.
+    messaging: bool = False
+    #: The group in the coordination service. None means that there is no such
+    #: service, or that it cannot be read.
+    live: Group | None = None
+    #: Topic of each partition whose name differs from its topic.
+    topics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Reasons why the coordination service and the store could not be read.
+    #: Empty means that they were read, or that there are none.
+    coordination: str = ''
+    store: str = ''
+    #: True if the store was read.
+    stored: bool = False
+    #: Seconds that the fastest of several requests to the store took.
+    round_trip: float = 0.0
+    members: Sequence[MemberRow] = ()
+    #: Processes that the caller saw earlier, by partition and name, with the
+    #: instant.
+    seen: Mapping[tuple[str, str], Instant] = dataclasses.field(
+        default_factory=dict)
+    #: The processes that can claim or run commands of tasks.
+    processes: Live = Live()
+    #: Numbers of schedulers and workers that the caller expects.
+    expected: int | None = None
+    expected_workers: int | None = None
+    jobs: Sequence[JobFacts] = ()
+    failing: Sequence[Failing] = ()
+    expired: Lease | None = None
+    #: Partitions with one active worker.
+    partitions: Sequence[Partition] = ()
+    overdue: Sequence[Overdue] = ()
+    stuck: Stuck = Stuck(0, ())
+    halted: Sequence[Halted] = ()
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """Return what is wrong with a group: failures first, then by age."""
+    found = [one for rule in _RULES for one in rule(facts)]
+    return sorted(found, key=lambda one: (
+        one.severity is Severity.WARNING,
+        facts.now if one.since is None else one.since, one.code, one.about))
+
+
+def notes(facts: Facts) -> list[str]:
+    """Return what operators have done on purpose, and what is therefore no
+    finding.
+    """
+    paused = [job.name for job in facts.jobs if job.paused]
+    drained = [_label(one) for one in facts.members if one.drained]
+    return [f'{what}: {listed(names)}' for what, names in (
+        ('paused', paused), ('drained', drained)) if names]
+
+
+def exit_code(found: Iterable[Finding]) -> int:
+    """Return 0 without findings, 1 with warnings, and 2 with a failure."""
+    return max((2 if one.severity is Severity.FAILURE else 1
+                for one in found), default=0)
+
+
+def _found(code: str, about: str, since: Instant | None = None,
+           **words: object) -> Finding:
+    kind = CODES[code]
+    return Finding(code, kind.severity, since, about,
+                   kind.text.format(**words), kind.remedy.format(**words))
+
+
+# -- servers
+
+
+def _servers(facts: Facts) -> Iterator[Finding]:
+    if facts.store:
+        yield _found('store-unavailable', 'store', why=facts.store)
+    if facts.coordination:
+        yield _found('coordination-unavailable', 'coordination',
+                     why=facts.coordination)
+    if facts.round_trip >= SLOW:
+        yield _found('store-slow', 'store', seconds=facts.round_trip)
+
+
+# -- members
+
+
+def _label(row: MemberRow) -> str:
+    return about_member(row.part, row.name)
+
+
+def about_member(part: str, name: str) -> str:
+    """Return the name of a member, as findings give it.
+
+    :param part: Partition of a worker. Empty means a scheduler.
+    """
+    return f'worker {part}/{name}' if part else f'scheduler {name}'
+
+
+def _host(name: str, reported: object = None) -> str:
+    """Return the host of a process: as it has reported it, or from the name
+    that the library gave to the process.
+    """
+    if isinstance(reported, str) and reported:
+        return reported
+    host, colon, _ = name.rpartition(':')
+    return host if colon else 'unknown'
+
+
+def entered(facts: Facts) -> set[tuple[str, str]] | None:
+    """Return the processes in the group, by partition and name.
+
+    None means that the group is unknown.
+    """
+    if facts.live is None:
+        return None
+    names = {topic: name for name, topic in facts.topics.items()}
+    return {('', one.identity) for one in facts.live.members} | {
+        (part, one.identity) for topic, some in facts.live.workers.items()
+        for one in some for part in {topic, names.get(topic, topic)}}
+
+
+def _silent(facts: Facts, row: MemberRow) -> bool:
+    return row.silent(facts.session_timeout)
+
+
+def _is_live(facts: Facts, row: MemberRow) -> bool:
+    return not (row.stopped or _silent(facts, row))
+
+
+def _members(facts: Facts) -> Iterator[Finding]:
+    group = entered(facts)
+    known = set()
+    for row in facts.members:
+        key = row.part, row.name
+        known.add(key)
+        if row.stopped or row.age is None:
+            continue
+        since = facts.now - row.age
+        host = _host(row.name, row.state.get('host'))
+        inside = group is None or key in group
+        if _silent(facts, row):
+            if row.drained and not inside:
+                # It was taken out of service before it ended.
+                continue
+            if inside and group is not None:
+                yield _found('member-silent', _label(row), since, host=host)
+            elif row.age <= GONE_FOR * SECOND:
+                yield _found('member-dead', _label(row), since, host=host)
+        # The entry of a process that has just died may vanish before its last
+        # report is old. A process reports several times per session.
+        elif not inside and row.state.get('healthy') and (
+                row.age <= facts.session_timeout / 2 * SECOND):
+            yield _found('member-outside', _label(row), since, host=host)
+    for key, seen in facts.seen.items():
+        if key not in known and group is not None and key not in group:
+            yield _found('member-dead', about_member(*key), seen,
+                         host=_host(key[1]))
+
+
+def _schedulers(facts: Facts) -> Iterator[Finding]:
+    """Find that nothing is claimed, or that nothing that is claimed runs."""
+    group, live = facts.live, [
+        row for row in facts.members if _is_live(facts, row)]
+    about = f'group {facts.group}'
+    if facts.live is None and not facts.stored:
+        return
+    drained = {(row.part, row.name) for row in live if row.drained}
+    number = len(group.on_ring) if group is not None else sum(
+        not row.part and not row.drained for row in live)
+    if not number and not any(not part for part, _ in drained):
+        yield no_scheduler(facts.group, group)
+    if number and facts.messaging and group is not None:
+        standby = {one.name for one in facts.partitions}
+        accepts = any(one.slots or topic in standby
+                      for topic, some in group.workers.items()
+                      for one in some)
+        if not accepts and not any(part for part, _ in drained):
+            yield _found('no-worker', about)
+    if group is not None:
+        yield from _too_few(about, 'scheduler', number, facts.expected)
+        yield from _too_few(about, 'worker', sum(
+            map(len, group.workers.values())), facts.expected_workers)
+
+
+def no_scheduler(name: str, group: Group | None) -> Finding:
+    """Return the finding about a group without a scheduler.
+
+    :param group: None means that it is unknown.
+    """
+    known = [] if group is None else [
+        one for one in group.groups if '.workers.' not in one]
+    hint = ('; the coordination service has the groups '
+            f'{listed(known)}' if known and name not in known else '')
+    return _found('no-scheduler', f'group {name}', group=name, hint=hint)
+
+
+def _too_few(about: str, word: str, number: int,
+             expected: int | None) -> Iterator[Finding]:
+    if expected is not None and number < expected:
+        yield _found('too-few', about, expected=plural(expected, word),
+                     missing=expected - number)
+
+
+def _ring(facts: Facts) -> Iterator[Finding]:
+    if facts.live is None:
+        return
+    formats = {one.ring_format for one in facts.live.on_ring}
+    if len(formats) > 1:
+        yield _found('ring-formats', f'group {facts.group}',
+                     formats=', '.join(map(str, sorted(formats))),
+                     used=min(formats))
+    for entry in facts.live.unknown_entries:
+        yield _found('entry-unknown', f'entry {entry}')
+
+
+# -- jobs
+
+
+def _jobs(facts: Facts) -> Iterator[Finding]:
+    served = any(not row.part and not row.drained and _is_live(facts, row)
+                 for row in facts.members)
+    patience = (facts.session_timeout + 3 * facts.sweep_interval) * SECOND
+    for job in facts.jobs:
+        if job.paused:
+            continue
+        about = f'job {job.name}'
+        if served and job.objects and job.attended is not None and (
+                job.attended < facts.now - patience):
+            yield _found('job-unscheduled', about, job.attended,
+                         objects=plural(job.objects, 'object'))
+        yield from _full(job, about, facts.now)
+        lost = [one for one in job.ticks if one.lost]
+        if lost:
+            yield _found('ticks-lost', about, lost[-1].tick,
+                         objects=plural(sum(one.lost for one in lost),
+                                         'object'),
+                         at=second(lost[0].tick))
+
+
+def _full(job: JobFacts, about: str, now: Instant) -> Iterator[Finding]:
+    """Find that the newest ticks before the last one were superseded."""
+    if job.period is None or len(job.ticks) <= SUPERSEDED or (
+            job.ticks[0].tick < now - (SUPERSEDED + 1) * job.period):
+        return
+    ended = job.ticks[1:SUPERSEDED + 1]
+    if all(one.superseded for one in ended):
+        yield _found('workers-full', about, ended[-1].tick,
+                     superseded=sum(one.superseded for one in ended),
+                     due=sum(one.due for one in ended))
+
+
+def _objects(facts: Facts) -> Iterator[Finding]:
+    by_job: dict[str, list[Failing]] = {}
+    for one in facts.failing:
+        by_job.setdefault(one.job, []).append(one)
+    for job, some in by_job.items():
+        if len(some) > _NAMED:
+            yield _found(
+                'objects-failing', f'job {job}',
+                min(one.first for one in some), job=job,
+                objects=plural(len(some), 'object'), example=some[0].object,
+                error=one_line(some[0].error))
+            continue
+        for one in some:
+            yield _found(
+                'object-failing' if one.runs >= FAILING else 'object-dead',
+                f'object {job}/{one.object}', one.first, job=job,
+                object=one.object, number=one.runs, at=second(one.tick),
+                error=one_line(one.error))
+
+
+def _leases(facts: Facts) -> Iterator[Finding]:
+    one, patience = facts.expired, 10 * facts.sweep_interval + 5
+    if one is not None and one.until < facts.now - patience * SECOND:
+        yield _found('lease-expired', f'job {one.job}', one.until,
+                     leases=plural(one.number, 'lease'),
+                     age=(facts.now - one.until) / SECOND)
+
+
+# -- partitions and tasks
+
+
+def _partitions(facts: Facts) -> Iterator[Finding]:
+    for one in facts.partitions:
+        about = f'partition {one.name}'
+        present = one.present(facts.session_timeout)
+        if not present:
+            # All of its workers have stopped, or each is a finding.
+            continue
+        spare = [worker for worker in present
+                 if worker.process != one.active]
+        if len(spare) == len(present):
+            yield _found('partition-inactive', about, one.since,
+                         name=one.name)
+        elif not spare:
+            yield _found('partition-alone', about, name=one.name)
+
+
+_LACKS = {Lack.NO_SCHEDULER: 'there is no live scheduler',
+          Lack.NO_COMMAND: 'no live process has it'}
+
+
+def _tasks(facts: Facts) -> Iterator[Finding]:
+    unserved: dict[str, list[Overdue]] = {}
+    for one in facts.overdue:
+        command = f'{one.module}.{one.command}'
+        lacks = [lack for lack, _ in facts.processes.lacks(
+            one.module, one.command) if lack is not Lack.BUSY]
+        if Lack.NO_WORKER in lacks:
+            unserved.setdefault(one.module, []).append(one)
+        elif lacks and lacks[0] in _LACKS:
+            yield _found(
+                'command-unserved', f'task {one.first}', one.since,
+                command=command, first=one.first, lack=_LACKS[lacks[0]],
+                tasks=f'{plural(one.tasks, "task")} ready')
+    for module, some in unserved.items():
+        yield _found(
+            'partition-unserved', f'partition {module}',
+            min(one.since for one in some), name=module,
+            first=min(some, key=lambda one: one.since).first,
+            tasks=f'{plural(sum(one.tasks for one in some), "task")} ready')
+    if facts.stuck.number > _NAMED:
+        first = facts.stuck.first[0]
+        yield _found(
+            'tasks-stuck', f'group {facts.group}', first.since,
+            tasks=plural(facts.stuck.number, 'task'), first=first.id)
+    else:
+        for task in facts.stuck.first:
+            yield _found('task-stuck', f'task {task.id}', task.since,
+                         task=task.id, why=one_line(task.why))
+    for queue in facts.halted:
+        yield _found(
+            'queue-halted', f'queue {queue.name}', queue.since,
+            name=queue.name, why=one_line(queue.why) or 'no reason',
+            by=f' by task {queue.by}' if queue.by else '',
+            show=f': distperiodic task show {queue.by}' if queue.by else '',
+            waiting=tasks_text(queue.waiting))
+
+
+_RULES = (_servers, _schedulers, _members, _ring, _jobs, _objects, _leases,
+          _partitions, _tasks)

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The findings about the health of a group, as a function of its facts."""
+
+import dataclasses
+
+import pytest
+
+from distperiodic.core.claim import State
+from distperiodic.core.live import Live
+from distperiodic.core.live import Process
+from distperiodic.core.member import Member
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.standby import Role
+from distperiodic.operator import health
+from distperiodic.operator.activity import Failing
+from distperiodic.operator.live_group import Group
+from distperiodic.operator.members import MemberRow
+from distperiodic.operator.partitions import Partition
+from distperiodic.operator.partitions import Worker
+from distperiodic.operator.task_queries import Halted
+from distperiodic.operator.task_queries import Overdue
+from distperiodic.operator.task_queries import Stuck
+from distperiodic.operator.task_queries import StuckTask
+
+NOW = 1_000_000 * SECOND
+NONCE = '0' * 16
+
+
+def scheduler(name, points=40, ring_format=1):
+    return Member(name, NONCE, 1, points=points, ring_format=ring_format)
+
+
+def worker(name, slots=10):
+    return Member(name, NONCE, 1, slots=slots)
+
+
+def group(schedulers=('a:0',), workers=None, unknown=(), groups=('nodes',)):
+    members = tuple(one if isinstance(one, Member) else scheduler(one)
+                    for one in schedulers)
+    return Group(
+        'nodes', members, Ring(ring_members(members)),
+        {topic: tuple(one if isinstance(one, Member) else worker(one)
+                      for one in some)
+         for topic, some in (workers or {}).items()},
+        {}, list(unknown), list(groups), {})
+
+
+def row(name='a:0', part='', age=1.0, stopped=False, drained=False, **state):
+    return MemberRow(
+        part, name, '' if stopped else f'{name}~{NONCE}',
+        round(age * SECOND),
+        {'healthy': True, 'host': name.partition(':')[0], **state},
+        drained, NOW if drained else None, 'root@a' if drained else '', '',
+        None)
+
+
+def job(name='ping', period=60, attended=1.0, objects=0, ticks=(),
+        paused=False, ago=1):
+    """A job, and its last ticks with the numbers of objects that were
+    superseded, and lost. *ago* is the age of the newest tick in seconds.
+    """
+    return health.JobFacts(
+        name, period * SECOND, paused, NOW - round(attended * SECOND),
+        objects, [
+            health.Recent(NOW - (at * period + ago) * SECOND, 10, superseded,
+                          lost)
+            for at, (superseded, lost) in enumerate(ticks)])
+
+
+def failing(key='h7', runs=3, name='ping'):
+    return Failing(name, key, runs, NOW - 60 * SECOND, NOW, NOW, 1, '',
+                   'it is\nill', '', State.CLAIMED)
+
+
+def standby(active='w:0', *names):
+    return Partition(
+        'p', f'{active}~{NONCE}' if active else '', 1, NOW, 5.0, '', '',
+        tuple(Worker(f'{name}~{NONCE}', Role.STANDBY, NOW, 1.0)
+              for name in names))
+
+
+#: A group at rest: a scheduler and a worker of the same name on one host.
+REST = health.Facts(
+    'nodes', NOW, session_timeout=10.0, sweep_interval=1.0, messaging=True,
+    live=group(workers={'default': ['a:0']}), stored=True,
+    members=(row(), row(part='default')), jobs=(job(),),
+    processes=Live([Process()], {'default': [Process()]}))
+
+
+def about(**changes):
+    """Return what is found about a group at rest after *changes*."""
+    return {(one.code, one.about) for one in health.findings(
+        dataclasses.replace(REST, **changes))}
+
+
+# What differs from a group at rest, and what is found.
+CASES = {
+    'nothing': ({}, set()),
+    'no store': ({'stored': False, 'members': (), 'jobs': ()}, set()),
+    'no coordination service': ({'live': None}, set()),
+    'the store is away': (
+        {'store': 'refused', 'stored': False, 'members': (), 'jobs': ()},
+        {('store-unavailable', 'store')}),
+    'the coordination service is away': (
+        {'coordination': 'refused', 'live': None},
+        {('coordination-unavailable', 'coordination')}),
+    'the store is fast': ({'round_trip': 0.24}, set()),
+    'the store is slow': ({'round_trip': 0.25}, {('store-slow', 'store')}),
+    # Members.
+    'a worker killed beside a scheduler of its name': (
+        {'live': group(workers={'default': ['b:0']}),
+         'members': (row(), row(part='default', age=11),
+                     row('b:0', 'default'))},
+        {('member-dead', 'worker default/a:0')}),
+    'a scheduler frozen beside a worker of its name': (
+        {'live': group(['b:0'], {'default': ['a:0']}),
+         'members': (row(age=11), row('b:0'), row(part='default'))},
+        {('member-dead', 'scheduler a:0')}),
+    'a member in the group that does not report': (
+        {'members': (row(), row(part='default', age=11))},
+        {('member-silent', 'worker default/a:0')}),
+    'a member that has not reported for a session': (
+        {'members': (row(), row(part='default', age=10))}, set()),
+    'a member that died, before its session has ended': (
+        {'live': group(), 'messaging': False,
+         'members': (row(), row(part='default', age=9))}, set()),
+    'a member that died long ago': (
+        {'members': (*REST.members, row('old:0', age=health.GONE_FOR + 1))},
+        set()),
+    'a member that was stopped': (
+        {'members': (*REST.members, row('b:0', age=99, stopped=True))},
+        set()),
+    'a drained member whose host was switched off': (
+        {'members': (*REST.members, row('b:0', age=99, drained=True))},
+        set()),
+    'a drained member that hangs': (
+        {'live': group(['a:0', scheduler('b:0', 0)],
+                       {'default': ['a:0']}),
+         'members': (*REST.members, row('b:0', age=99, drained=True))},
+        {('member-silent', 'scheduler b:0')}),
+    'a new process that has the name of a dead one': (
+        {'members': (row(age=9), row(part='default'))}, set()),
+    'a process without a store that was seen before': (
+        {'stored': False, 'members': (), 'jobs': (),
+         'seen': {('', 'b:0'): NOW - SECOND, ('', 'a:0'): NOW}},
+        {('member-dead', 'scheduler b:0')}),
+    'a process that works outside the group': (
+        {'members': (*REST.members, row('b:0'))},
+        {('member-outside', 'scheduler b:0')}),
+    'a process that is not in the group yet': (
+        {'members': (*REST.members, row('b:0', healthy=False))}, set()),
+    # The group.
+    'no scheduler': (
+        {'live': group([], {'default': ['a:0']}),
+         'members': (row(part='default'),)},
+        {('no-scheduler', 'group nodes')}),
+    'no scheduler, without a coordination service': (
+        {'live': None, 'members': (row(stopped=True),)},
+        {('no-scheduler', 'group nodes')}),
+    'the only scheduler is drained': (
+        {'live': group([scheduler('a:0', 0)], {'default': ['a:0']}),
+         'members': (row(drained=True), row(part='default'))}, set()),
+    'no worker': (
+        {'live': group(), 'members': (row(),)},
+        {('no-worker', 'group nodes')}),
+    'no worker is needed': (
+        {'live': group(), 'members': (row(),), 'messaging': False}, set()),
+    'no worker accepts work': (
+        {'live': group(workers={'default': [worker('a:0', 0)]})},
+        {('no-worker', 'group nodes')}),
+    'the only worker is drained': (
+        {'live': group(workers={'default': [worker('a:0', 0)]}),
+         'members': (row(), row(part='default', drained=True))}, set()),
+    'fewer than expected': (
+        {'expected': 2, 'expected_workers': 1},
+        {('too-few', 'group nodes')}),
+    'two ring formats': (
+        {'live': group([scheduler('a:0'), scheduler('b:0', ring_format=2)],
+                       {'default': ['a:0']})},
+        {('ring-formats', 'group nodes')}),
+    'an entry of another program': (
+        {'live': group(workers={'default': ['a:0']}, unknown=['x'])},
+        {('entry-unknown', 'entry x')}),
+    # Jobs and objects.
+    'a job that no scheduler has': (
+        {'jobs': (job(attended=14, objects=1),)},
+        {('job-unscheduled', 'job ping')}),
+    'a removed job without objects': ({'jobs': (job(attended=14),)}, set()),
+    'a paused job that no scheduler has': (
+        {'jobs': (job(attended=14, objects=1, paused=True),)}, set()),
+    'a job whose schedulers are drained': (
+        {'jobs': (job(attended=14, objects=1),),
+         'members': (row(drained=True), row(part='default'))}, set()),
+    'two ticks superseded': (
+        {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0), (0, 0)]),)},
+        {('workers-full', 'job ping')}),
+    'one tick superseded': (
+        {'jobs': (job(ticks=[(0, 0), (3, 0), (0, 0), (3, 0)]),)}, set()),
+    'two ticks superseded, long ago': (
+        {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0)], ago=181),)}, set()),
+    'ticks lost': (
+        {'jobs': (job(ticks=[(0, 0), (0, 2)]),)},
+        {('ticks-lost', 'job ping')}),
+    'an object that fails at every tick': (
+        {'failing': (failing(),)}, {('object-failing', 'object ping/h7')}),
+    'an object that failed twice': (
+        {'failing': (failing(runs=2),)}, {('object-dead', 'object ping/h7')}),
+    'many objects that fail': (
+        {'failing': tuple(failing(f'h{n}') for n in range(6))},
+        {('objects-failing', 'job ping')}),
+    'a lease that nobody takes over': (
+        {'expired': health.Lease('ping', NOW - 16 * SECOND, 2)},
+        {('lease-expired', 'job ping')}),
+    'a lease that has just expired': (
+        {'expired': health.Lease('ping', NOW - 15 * SECOND, 2)}, set()),
+    # Partitions, tasks and queues.
+    'a standby partition with two workers': (
+        {'partitions': (standby('w:0', 'w:0', 'w:1'),)}, set()),
+    'a standby partition without a spare worker': (
+        {'partitions': (standby('w:0', 'w:0'),)},
+        {('partition-alone', 'partition p')}),
+    'a standby partition without an active worker': (
+        {'partitions': (standby('', 'w:0', 'w:1'),)},
+        {('partition-inactive', 'partition p')}),
+    'a standby partition that is not in use': (
+        {'partitions': (standby(''),)}, set()),
+    'tasks for a partition without a worker': (
+        {'overdue': (Overdue('mysql', 'dump', 3, 't1', NOW - SECOND),)},
+        {('partition-unserved', 'partition mysql')}),
+    'tasks for a command that is unknown': (
+        {'overdue': (Overdue('default', 'dmup', 3, 't1', NOW - SECOND),),
+         'processes': Live([Process(commands=frozenset())],
+                           {'default': [Process()]})},
+        {('command-unserved', 'task t1')}),
+    'tasks that wait for a busy worker': (
+        {'overdue': (Overdue('default', 'dump', 3, 't1', NOW - SECOND),),
+         'processes': Live([Process()], {'default': [
+             Process(busy={'default': True})]})}, set()),
+    'a stuck task': (
+        {'stuck': Stuck(1, [StuckTask('t1', NOW, 'no rollback')])},
+        {('task-stuck', 'task t1')}),
+    'many stuck tasks': (
+        {'stuck': Stuck(46, [StuckTask('t1', NOW, '')] * 10)},
+        {('tasks-stuck', 'group nodes')}),
+    'a halted queue': (
+        {'halted': (Halted('disk 1', NOW, 'it failed', 't1', 3),)},
+        {('queue-halted', 'queue disk 1')})}
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_findings_follow_from_the_facts(case):
+    changes, expected = CASES[case]
+
+    assert about(**changes) == expected
+
+
+def test_each_code_has_a_case():
+    found = {code for _, expected in CASES.values() for code, _ in expected}
+
+    assert found == set(health.CODES)
+
+
+def test_failures_come_first_and_the_oldest_of_them():
+    found = health.findings(dataclasses.replace(
+        REST, failing=(failing('h1', runs=1), failing('h2')),
+        halted=(Halted('q', NOW - 90 * SECOND, '', None, 0),)))
+
+    assert [one.about for one in found] == [
+        'queue q', 'object ping/h2', 'object ping/h1']
+
+
+@pytest.mark.parametrize(('runs', 'code'), [((), 0), ((1,), 1), ((1, 3), 2)])
+def test_the_exit_code_is_that_of_the_worst_finding(runs, code):
+    found = health.findings(dataclasses.replace(REST, failing=tuple(
+        failing(f'h{at}', number) for at, number in enumerate(runs))))
+
+    assert health.exit_code(found) == code
+
+
+def test_what_was_done_on_purpose_is_named():
+    said = health.notes(dataclasses.replace(
+        REST, jobs=(job(paused=True),),
+        members=(row(), row(part='default', drained=True))))
+
+    assert said == ['paused: ping', 'drained: worker default/a:0']
+
+
+def test_a_wrong_name_of_the_group_brings_the_right_one():
+    [found] = health.findings(dataclasses.replace(
+        REST, live=group([], groups=['nova', 'nova.workers.default']),
+        members=(), stored=False))
+
+    assert 'has the groups nova' in found.text
