@@ -573,6 +573,15 @@ class ClaimStore(Protocol):
         :param seconds: Seconds from now until the leases expire.
         """
 
+    def release(self, leases: Sequence[str]) -> None:
+        """Release those of *leases* in which claims wait for their start.
+
+        The leases then have no holder, and any scheduler can take them over at
+        once. The lease that was created first is taken over first. Until then,
+        runs of its claims can still be granted. Leases of granted runs do not
+        change.
+        """
+
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
                           silence_timeout: float = 0.0) -> list[Lease]:

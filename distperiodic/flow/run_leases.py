@@ -45,6 +45,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.core.standby import Active
 from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
+from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
@@ -427,9 +428,11 @@ class RunLeases:
         self._limits = limits_of(jobs, partitions)
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
-        self._counting = False
+        self._counting = self._closed = False
         #: Number of pending requests whose answers may start runs.
         self._beginning = 0
+        #: Requests that end or return runs.
+        self._endings = PendingCalls(store)
         self._store = store
         self._clock = clock
         self._lease = lease
@@ -459,6 +462,25 @@ class RunLeases:
         """True while an answer of the store may still start runs."""
         return bool(self._beginning)
 
+    @property
+    def settled(self) -> bool:
+        """True if no batch is here, and no request is pending that starts,
+        ends or returns runs.
+        """
+        return not (self._grants or self._beginning or self._endings)
+
+    def close(self) -> None:
+        """Refuse the batches that have not been granted, now and from now on.
+
+        The executor refuses the batches that are granted later, so that their
+        claims are returned.
+        """
+        self._closed = True
+        self.proceeds = False
+        for grant in self._gate.clear():
+            self._forget(grant)
+            self._refuse(grant.batch, Refusal.DRAINING)
+
     def accept(self, batch: message.Batch) -> None:
         """Request a grant for *batch*, and start the granted runs.
 
@@ -473,6 +495,9 @@ class RunLeases:
         if key in self._grants:
             LOG.info('batch dropped: batch=%s sender=%s reason=it was '
                      'delivered before', batch.id, batch.sender)
+            return
+        if self._closed:
+            self._refuse(batch, Refusal.DRAINING)
             return
         now = self._clock.monotonic()
         grant = self._grants[key] = Grant(batch, now)
@@ -799,7 +824,7 @@ class RunLeases:
             self._ended(grant.batch.job, freed)
             return
         for call, then in calls[:-1]:
-            self._store.submit(call, then)
+            self._endings.submit(call, then)
         call, record_last = calls[-1]
         self._beginning += proceed is not None
 
@@ -814,7 +839,7 @@ class RunLeases:
                 self._proceed(grant.batch, request, counted)
             self._notify_of_ready(grant.batch, counted)
             self._report(report, to_entry)
-        self._store.submit(call, recorded, failed_to_record)
+        self._endings.submit(call, recorded, failed_to_record)
         # Start waiting batches only now. The store then records the results
         # before it grants these batches.
         self._ended(grant.batch.job, freed)
@@ -834,12 +859,11 @@ class RunLeases:
         if returned and self._shared:
             batch, into = grant.batch, self._new_lease()
             keys = [batch.objects[i] for i in returned]
-            self._store.submit(
+            self._endings.submit(
                 lambda store: store.reclaim(batch.job, batch.tick, keys,
                                             leases=[grant.lease], into=into,
                                             holder='', seconds=seconds,
-                                            count_attempt=False),
-                lambda claims: None)
+                                            count_attempt=False))
         return returned
 
     def _save(self, grant: Grant) -> None:

@@ -124,6 +124,8 @@ class Lifecycle(ServiceBase):
         self._serving = threading.Event()
         self._ended = threading.Event()
         self._stopping = threading.Event()
+        #: Either the stop is requested first, or the service serves first.
+        self._stop_lock = threading.Lock()
         self._problem: BaseException | None = None
         #: True if :func:`heap.freeze` was called but not undone yet.
         self._frozen = False
@@ -560,12 +562,23 @@ class Lifecycle(ServiceBase):
             return False
         if not self._retry(self._check_store, 'the store'):
             return False
-        self._serving.set()
+        with self._stop_lock:
+            if self._stopping.is_set():
+                return False
+            self._serving.set()
         if self._store is not None:
             self._store.start()
         heap.freeze()
         self._frozen = True
         return True
+
+    def _stop_requested(self) -> None:
+        """Record that a stop was requested.
+
+        If the main thread does not read the inbox yet, it never does.
+        """
+        with self._stop_lock:
+            self._stopping.set()
 
     def _retry(self, start: Callable[[], None], what: str) -> bool:
         """Call *start* until it succeeds.

@@ -135,6 +135,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._results_announced = False
         self._collect_at = float('inf')
         self._draining = False
+        #: True if the main thread has returned the work that was not started.
+        self._returned = False
         self._idle = threading.Event()
         self._admitted_tenure = 1
         #: Identities of members on the ring that schedule other jobs than this
@@ -484,16 +486,30 @@ class SchedulerService(lifecycle.Lifecycle):
             if self._take(max(0.0, min(
                     pause, next_sweep - now, self._collect_at - now))):
                 self._flow.pump()
-            if (self._draining and not self._idle.is_set()
+            if (self._returned and not self._idle.is_set()
                     and self._drained()):
                 self._idle.set()
+
+    def _return_unstarted(self) -> None:
+        """Return the work that no handler has started, and take no more."""
+        self._flow.drain()
+        self._executor.drain(Authority.STORE)
+        self._returned = True
 
     def _drained(self) -> bool:
         """Return True if no work is left that this process can finish."""
         dispatcher = self._flow.dispatcher
-        if not (dispatcher.waiting or dispatcher.outstanding):
+        if self._flow.settled:
             return True
         now = self._clock.monotonic()
+        if self._store is None or not self._store.away:
+            self._last_answer = now
+        if not (dispatcher.waiting or dispatcher.outstanding):
+            # Only the store can still answer.
+            if now - self._last_answer < self._settings.session_timeout:
+                return False
+            self._warn_unfinished('the store does not answer')
+            return True
         if not dispatcher.stranded:
             self._last_worker = now
             return False
@@ -507,13 +523,14 @@ class SchedulerService(lifecycle.Lifecycle):
         return True
 
     def _warn_unfinished(self, reason: str) -> None:
+        dispatcher = self._flow.dispatcher
         LOG.warning(
             'stopped before the end: member=%s objects=%d reason=%s; its '
-            'unfinished claims %s', self._member_id,
-            self._flow.dispatcher.waiting
-            + self._flow.dispatcher.outstanding, reason,
-            'are taken over by other schedulers' if self._store is not None
-            else 'are not taken over by other schedulers')
+            'unfinished claims %s', self._member_id, dispatcher.waiting
+            + dispatcher.outstanding + dispatcher.releasing, reason,
+            'are not taken over by other schedulers' if self._store is None
+            else 'are taken over by other schedulers when their leases '
+            f'expire, at most {self._settings.lease:g} s from now')
 
     def _check_store(self) -> None:
         super()._check_store()
@@ -651,7 +668,11 @@ class SchedulerService(lifecycle.Lifecycle):
             self._group_member.stop(timeout)
 
     def stop(self, graceful: bool = True) -> None:
-        """Leave the ring, finish the claimed work, and close the connections.
+        """Leave the ring, finish the started work, and close the connections.
+
+        If members share a store, the claims that were not started are
+        released, and other members take them over at once. Otherwise this
+        process runs them, because no other process can do so.
 
         The call waits for the work for at most ``graceful_shutdown_timeout``
         minus 2 seconds, so that it can close the connections before the
@@ -663,8 +684,8 @@ class SchedulerService(lifecycle.Lifecycle):
         if not self._started.is_set() or self._stopping.is_set():
             return
         end = self._clock.monotonic() + self._grace()
-        self._stopping.set()
-        self._last_worker = self._clock.monotonic()
+        self._stop_requested()
+        self._last_worker = self._last_answer = self._clock.monotonic()
         self._draining = True
         if self._group_member is not None:
             # Leave the ring but stay in the group. If this process left the
@@ -673,10 +694,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._group_member.publish(points=0)
         if self._board is not None:
             notices.unlisten(self._board, self._put_notice)
-        self._flow.drain()
-        # Finish the claimed work, because no other process does this work if
-        # there is no store.
-        self._inbox.put(events.Woken())
+        self._inbox.put(events.Called(self._return_unstarted))
         if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(
                     max(0.0, end - self._clock.monotonic()))):

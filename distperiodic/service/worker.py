@@ -328,6 +328,7 @@ class WorkerService(lifecycle.Lifecycle):
         """
         self._drained = threading.Event()
         self._pause = threading.Event()
+        self._returned = False
         super().start()
 
     def stop(self, graceful: bool = True) -> None:
@@ -343,14 +344,14 @@ class WorkerService(lifecycle.Lifecycle):
         """
         if not self._started.is_set() or self._stopping.is_set():
             return
-        self._stopping.set()
+        self._stop_requested()
         # Publish zero slots, but stay visible. Schedulers then send nothing
         # more, and do not repeat the runs that are still in progress here.
         self._member.publish(slots=0)
-        self._inbox.put(events.Called(self._role.close))
+        self._inbox.put(events.Called(self._return_unstarted))
         self._executor.drain()
         end = self._clock.monotonic() + self._grace()
-        while self._executor.busy and self._clock.monotonic() < end:
+        while not self._is_idle() and self._clock.monotonic() < end:
             self._executor.watch()
             self._pause.wait(0.02)
         if self._executor.busy:
@@ -382,6 +383,21 @@ class WorkerService(lifecycle.Lifecycle):
         if self._slot is not None:
             self._slot.leave()
         LOG.info('worker stopped: member=%s', self._member_id)
+
+    def _return_unstarted(self) -> None:
+        """Return the work that no handler has started, and take no more."""
+        self._role.close()
+        if self._run_leases is not None:
+            self._run_leases.close()
+        self._returned = True
+
+    def _is_idle(self) -> bool:
+        """Return whether all runs are recorded or returned to the store."""
+        if self._executor.busy:
+            return False
+        if self._run_leases is None or not self._serving.is_set():
+            return True
+        return self._returned and self._run_leases.settled
 
     def _flush(self, end: float) -> None:
         """Record and report all results; stop at *end*."""

@@ -854,6 +854,56 @@ def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
     assert [over.claims[0].object for over in overdue(store, job)] == ['a']
 
 
+def test_a_lease_that_is_released_is_free_at_once_and_not_a_loss(
+        store, job, tick):
+    """The claims keep their number of attempts, and older leases come first.
+    """
+    first, _ = take(store, job, tick, 'a', 'b')
+    second, _ = take(store, job, tick, 'c')
+    kept, _ = take(store, job, tick, 'd')
+
+    for _ in range(2):
+        # The answer to the first call may have been lost.
+        store.release([second, first, 'x'])
+    store.release([])
+
+    taken = overdue(store, job)
+    assert [objects_of(one.claims) for one in taken] == [['a', 'b'], ['c']]
+    assert {(one.was, claim.attempt) for one in taken
+            for claim in one.claims} == {(State.CLAIMED, 1)}
+    assert store.holders([job]) == {OTHER, SCHEDULER}
+    assert len(begin(store, job, tick, ['d'], kept)) == 1
+
+
+def test_a_lease_that_is_released_grants_runs_until_it_is_taken_over(
+        store, job, tick):
+    lease, [one] = take(store, job, tick, 'a')
+    store.release([lease])
+
+    assert begin(store, job, tick, ['a'], lease) == [one]
+
+    assert overdue(store, job) == []
+
+
+def test_a_lease_of_runs_is_not_released(store, job, tick):
+    lease, _ = run(store, job, tick, 'a')
+
+    store.release([lease])
+
+    assert overdue(store, job) == []
+    assert store.renew([lease], holder=WORKER, seconds=LONG) == {lease}
+
+
+def test_a_lease_that_was_taken_over_is_not_released_by_its_old_name(
+        store, job, tick):
+    lease, _ = take(store, job, tick, 'a', seconds=OVER)
+    assert overdue(store, job)
+
+    store.release([lease])
+
+    assert overdue(store, job) == []
+
+
 # Retries.
 
 def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):

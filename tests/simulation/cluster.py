@@ -118,6 +118,8 @@ class Cluster:
                        for name in names}
         self.runs = []
         self.effects = []
+        #: Findings about processes that stopped gracefully.
+        self.left_open = []
         self._fences = {}
         self._pauses = {name: [] for name in setup.jobs}
         self._going = collections.defaultdict(list)
@@ -157,6 +159,15 @@ class Cluster:
             members.Worker if self.standby is None else standby.Worker)
         self.here[name] = process = kind(self, name, nonce)
         self.world.tell('BOOT %s', process.name)
+
+    def stopped(self, process):
+        """Check that a process that stopped gracefully holds no lease."""
+        left = [holder for holder in self.stores.holders()
+                if f'{holder}~'.startswith(f'{process.name}~')]
+        if left:
+            self.left_open.append(checker.Finding('left open', (
+                f'{process.name} stopped at {self.world.t / SECOND:.3f} and '
+                f'still holds {len(left)} leases')))
 
     def queue(self, process):
         return self.bug.queue(wires.StoreQueue(
@@ -308,7 +319,9 @@ class Cluster:
     def judge(self):
         """Let an oracle judge the record, and return the oracle."""
         journal = self.stores.journal
-        return fates.judge(self.facts(), journal.claims, journal.skips)
+        oracle = fates.judge(self.facts(), journal.claims, journal.skips)
+        oracle.findings += self.left_open
+        return oracle
 
     def _in_force(self):
         """Return the changes of each job, in the order in which its schedules

@@ -101,8 +101,10 @@ class Worker(_Member):
         """Ignore the view: a worker does not depend on the other members."""
 
     def _sweep(self):
-        if self.leaving and not self.runs and not self.pool.busy:
+        if (self.leaving and not self.runs and not self.pool.busy
+                and self.grants.settled):
             self.cluster.ensemble.leave(self, self.group)
+            self.cluster.stopped(self)
             self.end()
             return
         self.later(self.cluster.setup.sweep, self._sweep)
@@ -120,6 +122,7 @@ class Worker(_Member):
         self.leaving = True
         self.member = dataclasses.replace(self.member, slots=0)
         self.cluster.ensemble.publish(self, self.group)
+        self.grants.close()
         self.pool.drain()
 
 
@@ -257,17 +260,23 @@ class Scheduler(_Member):
         self.left = self.world.now
         self.member = dataclasses.replace(self.member, points=0)
         self.cluster.ensemble.publish(self, self.group)
-        self.flow.drain()
+        self.look(self._return_unstarted)
         self._drain(40)
+
+    def _return_unstarted(self):
+        self.flow.drain()
+        if self.pool is not None:
+            self.pool.drain(Authority.STORE)
 
     def _drain(self, looks):
         """End when no work is left, or after *looks* checks."""
-        dispatcher = self.flow.dispatcher
-        if looks and (dispatcher.waiting or dispatcher.outstanding):
+        if looks and not self.flow.settled:
             self.later(0.5, self._drain, looks - 1)
             return
         self.cluster.ensemble.leave(self, self.group)
-        dispatcher.close()
+        if self.flow.settled:
+            self.cluster.stopped(self)
+        self.flow.dispatcher.close()
         self.end()
 
     def facts(self):

@@ -65,6 +65,11 @@ class InSqlite:
     def store_of(self, process):
         return self._store
 
+    def holders(self):
+        """Return the holder of each lease that has one."""
+        return [holder for holder, in self._own.execute(
+            "SELECT holder FROM distperiodic_lease WHERE holder != ''")]
+
     def heal(self):
         self._trouble.share = 0.0
 

@@ -82,6 +82,10 @@ class SharedStore(SharedMemoryStore):
                 self.journal.granted.get((lease, key), 0))
         return super()._end(objects, lease, move)
 
+    def lease_holders(self):
+        """Return the holder of each lease that has one."""
+        return [one.holder for one in self._leases.values() if one.holder]
+
     def fence_of(self, job, name):
         """Return the fence under which a run of this object may begin now.
         None means that no run may.

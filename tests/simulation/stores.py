@@ -28,6 +28,10 @@ class InMemory:
     def store_of(self, process):
         return self._store
 
+    def holders(self):
+        """Return the holder of each lease that has one."""
+        return self._store.lease_holders()
+
     def heal(self):
         """Do nothing: this store returns no errors."""
 
@@ -45,7 +49,7 @@ def tell_calls(store, tell):
             return answer
         return told
     for name in ('claim', 'start', 'finish', 'fail', 'reclaim', 'renew',
-                 'take_over_expired', 'discard', 'skip', 'sync', 'rows',
+                 'release', 'take_over_expired', 'discard', 'skip', 'sync', 'rows',
                  'rows_of', 'adopt',
                  'attend', 'settled'):
         setattr(store, name, telling(name, getattr(store, name)))

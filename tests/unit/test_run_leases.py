@@ -875,3 +875,81 @@ def test_what_the_pool_refuses_is_free_for_others_at_its_old_attempt():
     [anew] = desk.retry_of()
     assert (anew.object, anew.attempt) == ('a', 1)
     assert anew.fence > batch.fences[0]
+
+
+# -- the stop of the process
+
+def test_after_the_close_no_batch_is_granted(desk):
+    desk.grants.close()
+
+    batch = desk.accept('a', 'b')
+
+    [(told, to)] = desk.reports
+    assert to == batch.sender
+    assert told.refused == [(0, Refusal.DRAINING), (1, Refusal.DRAINING)]
+    assert desk.grants.settled
+    assert desk.store.holders(['poll']) == {'api-1'}
+
+
+def test_a_batch_that_waits_for_a_place_is_refused_at_the_close():
+    desk = Desk(worlds.job('poll', max_in_flight=1), shared=True)
+    runs = desk.accept('a')
+    waits = desk.accept('b')
+    assert len(desk.runs) == 1
+
+    desk.grants.close()
+
+    [(told, _)] = desk.reports
+    assert (told.batch, told.refused) == (
+        waits.id, [(0, Refusal.DRAINING)])
+    assert desk.has(runs) and not desk.has(waits)
+    assert not desk.grants.settled
+    desk.report(runs, done=[0])
+    assert desk.grants.settled
+
+
+@pytest.mark.parametrize('delivery', Delivery)
+def test_a_grant_that_arrives_after_the_close_is_returned(delivery):
+    desk = Desk(worlds.job('poll', delivery=delivery), shared=True)
+    desk.line.slow = True
+    batch = desk.accept('a', 'b')
+    desk.grants.close()
+    assert not desk.grants.settled
+
+    desk.line.answer()
+    [granted_batch] = desk.runs
+    # The executor of a process that stops refuses each batch.
+    desk.report(granted_batch, refused=[
+        (0, Refusal.DRAINING), (1, Refusal.DRAINING)])
+    assert not desk.grants.settled
+    desk.line.answer()
+
+    assert desk.grants.settled
+    assert [(one.object, one.attempt) for one in desk.retry_of()] == [
+        ('a', 1), ('b', 1)]
+    assert not desk.has(batch)
+
+
+def test_a_result_counts_before_the_process_is_settled(desk):
+    batch = desk.accept('a')
+    desk.grants.close()
+    desk.line.slow = True
+    desk.grants.reported(message.Report(batch.id, batch.worker, done=[0]),
+                         batch.sender)
+    assert not desk.grants.settled
+
+    desk.line.answer()
+
+    assert desk.grants.settled
+    assert [told.done for told, _ in desk.reports] == [[0]]
+
+
+def test_a_copy_of_a_running_batch_is_not_refused_after_the_close(desk):
+    """A refusal would end the run for its scheduler."""
+    batch = desk.accept('a')
+    desk.grants.close()
+
+    desk.grants.accept(batch)
+
+    assert desk.reports == []
+    assert desk.has(batch)

@@ -240,6 +240,18 @@ def test_a_scheduler_that_stops_takes_nothing_more(scheduler):
     assert scheduler.dispatcher.offered == []
 
 
+def test_steps_that_are_under_way_at_the_stop_are_waited_for(scheduler):
+    scheduler.steps.ready[A.name] = ['t1']
+    scheduler.source.notified(['t1'])
+    scheduler.source.close()
+    assert not scheduler.source.settled
+
+    scheduler.store.answer()
+
+    assert scheduler.source.settled
+    assert scheduler.dispatcher.offered == [(A.name, 't1')]
+
+
 def test_a_drained_scheduler_takes_no_steps(scheduler):
     scheduler.steps.ready[A.name] = ['t1']
     scheduler.source.set_drained(True)

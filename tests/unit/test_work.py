@@ -12,6 +12,7 @@ import pytest
 from distperiodic import exceptions
 from distperiodic.adapters.local.pool import Pool
 from distperiodic.core import message
+from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.workflow import StepInput
 from distperiodic.flow.worker import runs
@@ -653,6 +654,41 @@ def test_a_part_that_a_thread_holds_is_handed_back_too():
 
     assert bench.told(batch) == {
         n: 'done' if n < 2 else Refusal.DRAINING for n in range(100)}
+
+
+def test_the_rest_of_a_part_is_handed_back_while_its_thread_runs():
+    """The run in progress may take long."""
+    handler = Hanging()
+    bench = Bench((objects_job(), handler))
+    warm(bench)
+    batch = bench.accept(100)
+    thread = handler.begin(bench)
+
+    bench.shop.drain()
+
+    bench.pass_time(0.25)
+    assert bench.shop.busy == 1
+    assert sorted(bench.told(batch))[-1] == 99
+    handler.until.set()
+    thread.join(LIMIT)
+    assert bench.shop.busy == 0
+
+
+def test_only_the_runs_of_the_shared_store_are_handed_back():
+    """No other process can run those that the store does not contain."""
+    ran = []
+    bench = Bench((objects_job(), lambda context, key: ran.append(key)))
+    ours = bench.accept(['ours'], authority=Authority.RING)
+    other = bench.accept(['theirs'], authority=Authority.STORE)
+
+    bench.shop.drain(Authority.STORE)
+    late = bench.accept(['late'], authority=Authority.RING)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert ran == ['ours', 'late']
+    assert bench.told(other) == {0: Refusal.DRAINING}
+    assert bench.told(ours) == bench.told(late) == {0: 'done'}
 
 
 def test_jobs_of_each_member_stay_when_the_membership_is_in_doubt():

@@ -479,6 +479,13 @@ class MemoryClaimStore:
                 one.until = until
         return {one.id for one in known if one.holder == holder}
 
+    def release(self, leases: Sequence[str]) -> None:
+        for lease in leases:
+            one = self._leases.get(lease)
+            if one is not None and all(
+                    row.state is State.CLAIMED for row in one.rows.values()):
+                one.holder, one.until = '', self.now()
+
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         counted = dict.fromkeys(jobs, 0)
         for lease_row in self._leases.values():

@@ -249,6 +249,10 @@ class RedisCarrier:
                 _GROUP, inbox.identity, {inbox.queue: '>'}, count=_AT_ONCE,
                 block=_WAIT)
             self._record_answer()
+            if self._closed.is_set():
+                # The process accepts no more messages. Their senders send them
+                # again when it has left its group.
+                return
             for _, entries in found or ():
                 self._take(inbox, entries, set())
             if self._monotonic() >= renew_at:

@@ -245,6 +245,12 @@ class Statements:
             until=dialect.lease_now + sa.bindparam(
                 'microseconds', type_=sa.BigInteger))
         self.renewed = sa.select(_lease.c.id).where(some, held)
+        # The lease expires when it was created, so that older leases are
+        # taken over first.
+        self.release = sa.update(_lease).where(
+            some, _lease.c.state == State.CLAIMED).values(
+                holder='', until=sa.func.coalesce(
+                    _lease.c.made, dialect.lease_now))
 
         self.running = sa.select(
             _lease.c.job, sa.func.sum(_lease.c.remaining)).where(

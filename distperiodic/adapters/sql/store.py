@@ -492,6 +492,11 @@ class SqlClaimStore:
                 self._sql.renewed, selection).scalars())
         return self.database.write(work)
 
+    def release(self, leases: Sequence[str]) -> None:
+        if leases:
+            self.database.write(lambda connection: connection.execute(
+                self._sql.release, {'keys': self._dialect.keys(leases)}))
+
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
                           silence_timeout: float = 0.0) -> list[Lease]:

@@ -46,6 +46,7 @@ from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow import events
+from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
 from distperiodic.flow.scheduler.attendance import Attendance
@@ -165,9 +166,15 @@ class Claimer:
         #: Requests to repeat, each with the monotonic time of its next
         #: attempt, in seconds.
         self._delayed: list[tuple[float, _ClaimRequest]] = []
+        self._claims = PendingCalls(store)
         self._closed = False
 
     # -- requests
+
+    @property
+    def settled(self) -> bool:
+        """True if no request to claim objects is pending."""
+        return not self._claims
 
     @property
     def away(self) -> bool:
@@ -325,6 +332,8 @@ class Claimer:
     # -- answers of the store
 
     def _request(self, request: _ClaimRequest) -> None:
+        if self._closed:
+            return
         job, tick = request.job, request.tick
         reason = self.attendance.paused(job.name)
         if reason is not None and not request.judged:
@@ -381,7 +390,7 @@ class Claimer:
         def failed() -> None:
             ended()
             self.counts[job.name, 'claims failed'] += len(request.objects)
-        self._store.submit(call, claimed, failed)
+        self._claims.submit(call, claimed, failed)
 
     def trigger(self, job: Job, tick: Instant, objects: Sequence[str],
                 rule: str, then: Callable[[Claimed], None]) -> None:
@@ -405,7 +414,7 @@ class Claimer:
                 self.counts[job.name, 'claimed'] += len(answer.won)
                 self._dispatcher.offer(job, held, answer.won, 0)
             then(answer)
-        self._store.submit(
+        self._claims.submit(
             lambda store: store.claim(
                 job.name, tick, objects, lease=held.id, holder=held.holder,
                 seconds=self._lease, supersede=False, include_new=False,
@@ -606,7 +615,7 @@ class Claimer:
         self._waits.pop(job, None)
 
     def close(self) -> None:
-        """Judge no more objects when their runs end."""
+        """Claim no more objects."""
         self._closed = True
         self._dropped.report()
 

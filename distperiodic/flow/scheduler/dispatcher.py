@@ -182,6 +182,10 @@ class Dispatcher:
         :param superseded: Number of waiting claims that these claims
             supersede.
         """
+        releases = self._recoveries[job.name].releases
+        if releases.closed:
+            releases.release(job, [lease.id], len(claims))
+            return
         if any([claim.attempt > 1 for claim in claims]):
             # Runs of some of these objects were lost or failed for an earlier
             # tick.
@@ -486,9 +490,30 @@ class Dispatcher:
         if self._take_over is not _TakeOver.NONE:
             self._take_over = _TakeOver.OWN if drained else _TakeOver.ALL
 
+    @property
+    def settled(self) -> bool:
+        """True if this scheduler holds no claims, and acquires none.
+
+        No claim waits here or was sent, and no request is pending that
+        acquires or releases claims.
+        """
+        return not (self.waiting or self.outstanding) and all(
+            one.settled for one in self._all_recoveries)
+
+    @property
+    def releasing(self) -> int:
+        """Number of claims whose release the store has not confirmed."""
+        return sum(one.releases.claims for one in self._all_recoveries)
+
     def drain(self) -> None:
-        """Take over no more claims, but still dispatch the waiting claims."""
+        """Take over no more claims, and release those that were not started.
+
+        If only this scheduler uses the store of a claim, the claim is still
+        dispatched.
+        """
         self._take_over = _TakeOver.NONE
+        for one in self._all_recoveries:
+            one.releases.close()
 
     def close(self) -> None:
         """Dispatch no more claims."""

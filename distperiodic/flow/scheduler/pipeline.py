@@ -151,6 +151,22 @@ class _Source:
         else:
             self._attendance.refresh(self.ticker.begin)
 
+    @property
+    def settled(self) -> bool:
+        """True if no request is pending that acquires or releases claims."""
+        return (self._claimer.settled
+                and (self.steps is None or self.steps.settled)
+                and (self.grants is None or not self.book.shared
+                     or self.grants.settled))
+
+    def close(self) -> None:
+        """Claim nothing more. In a shared store, also start nothing more."""
+        self.ticker.close()
+        if self.steps is not None:
+            self.steps.close()
+        if self.grants is not None and self.book.shared:
+            self.grants.close()
+
     def released(self, job: Job, objects: Sequence[str]) -> None:
         """Handle the end of runs of *objects*."""
         if job.scope is not Scope.TASK:
@@ -283,13 +299,21 @@ class Pipeline:
                 source.steps.set_drained(drained)
         self.dispatcher.set_drained(drained)
 
+    @property
+    def settled(self) -> bool:
+        """True if this scheduler holds no claims, and acquires none."""
+        return self.dispatcher.settled and all(
+            source.settled for source in self._sources.values())
+
     def drain(self) -> None:
-        """Start no more ticks, but dispatch the waiting claims."""
-        for ticker in self.tickers:
-            ticker.close()
+        """Claim nothing more, and release the claims that were not started.
+
+        Claims in a store that only this scheduler uses are still dispatched,
+        because no other process can run their objects. The runs that have been
+        passed to the pool of this process are not affected.
+        """
         for source in self._sources.values():
-            if source.steps is not None:
-                source.steps.close()
+            source.close()
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:

@@ -34,8 +34,10 @@ from distperiodic.core.job import Job
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.leases import LeaseKeeper
+from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.callbacks import Callbacks
+from distperiodic.flow.scheduler.releases import Releases
 
 LOG = logging.getLogger(__name__)
 
@@ -114,6 +116,9 @@ class Recovery:
         #: seconds.
         self._next_search = self._swept
         self._pending = False
+        #: Requests that reclaim, release or end claims.
+        self._calls = PendingCalls(store)
+        self.releases = Releases(inflight, book, self._calls)
         #: _more is True if there may be more leases to take over. _looping is
         #: True while the loop in take_over() runs: a store in memory answers
         #: from within this loop.
@@ -124,6 +129,11 @@ class Recovery:
         #: which this scheduler noticed this. The thread of the store reads the
         #: mapping, so the mapping is only replaced as a whole.
         self._gone: Mapping[str, float] = {}
+
+    @property
+    def settled(self) -> bool:
+        """True if no request is pending that acquires or releases claims."""
+        return not (self._pending or self._calls)
 
     def holder_gone(self, holder: str) -> None:
         """Record that *holder* left its group.
@@ -231,7 +241,7 @@ class Recovery:
         have ended or are cut off, and claims that an operator has triggered or
         requeued.
         """
-        if self._pending or self._looping:
+        if self._pending or self._looping or self.releases.closed:
             return
         self._looping = self._more = True
         while self._more and not self._pending:
@@ -288,6 +298,10 @@ class Recovery:
         if not claims:
             return
         job, batch = sent.queue.job, sent.batch
+        if self.releases.closed:
+            # If some of the runs were granted, they are in another lease.
+            self.releases.release(job, [batch.lease], len(claims))
+            return
         leases = [batch.lease]
         if not self.shared:
             # Only this scheduler can reclaim the granted runs. A worker that
@@ -303,7 +317,7 @@ class Recovery:
             self._offer(
                 job, in_flight.HeldLease(into, holder), reclaimed, reason,
                 State.RUNNING if count_attempt else State.CLAIMED)
-        self._store.submit(
+        self._calls.submit(
             lambda store: store.reclaim(
                 job.name, batch.tick, keys, leases=leases, into=into,
                 holder=holder, seconds=self._lease,
@@ -317,6 +331,9 @@ class Recovery:
 
         :param was: State of the claims before they were reclaimed.
         """
+        if self.releases.closed:
+            self.releases.release(job, [held.id], len(claims))
+            return
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
@@ -363,7 +380,7 @@ class Recovery:
                 claims[0].object, claims[0].attempt - 1, reason)
             self._put(events.Released(job, [c.object for c in claims]))
         keys = [c.object for c in claims]
-        self._store.submit(
+        self._calls.submit(
             lambda store: store.discard(
                 job.name, claims[0].tick, keys, lease=lease,
                 ending=State.DEAD, reason=reason),
@@ -378,7 +395,7 @@ class Recovery:
         def discarded(number: int) -> None:
             self._in_flight.counts[job.name, 'left to others'] += number
             self._in_flight.lost(job, len(claims) - number)
-        self._store.submit(
+        self._calls.submit(
             lambda store: store.discard(
                 job.name, claims[0].tick, [c.object for c in claims],
                 lease=group.lease.id, ending=State.CANCELLED),

@@ -154,6 +154,11 @@ class StepSource:
             self._pending = False
         self._store.submit(take, taken, failed)
 
+    @property
+    def settled(self) -> bool:
+        """True if no request to claim steps is pending."""
+        return not self._pending
+
     def close(self) -> None:
         """Claim no more steps."""
         self._closed = True

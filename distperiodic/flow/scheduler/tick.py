@@ -585,6 +585,6 @@ class Ticker:
                 part.cursor.next, name, TimerKind.SPREAD, now)
 
     def close(self) -> None:
-        """Start no more ticks. Existing claims are still dispatched."""
+        """Start no more ticks."""
         self._closed = True
         self._claimer.close()

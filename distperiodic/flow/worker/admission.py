@@ -166,6 +166,12 @@ class AdmissionGate(Generic[_Item]):
                 return entry.item
         return None
 
+    def clear(self) -> list[_Item]:
+        """Remove and return all waiting items."""
+        items = [entry.item for entry in self._queue]
+        self._queue.clear()
+        return items
+
     def expired(self, now: float) -> list[tuple[_Item, Refusal]]:
         """Remove and return the items that have waited too long.
 

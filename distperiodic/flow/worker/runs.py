@@ -365,7 +365,8 @@ class Executor:
         #: By thread identifier.
         self._running: dict[int, Running] = {}
         self._lock = threading.Lock()
-        self._draining = False
+        #: Authorities whose runs start no more.
+        self._draining: frozenset[Authority] = frozenset()
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
 
     def chunk_size(self, job: str) -> int:
@@ -391,7 +392,7 @@ class Executor:
                 if len(self._seen) > _REMEMBERED:
                     self._seen.popitem(last=False)
                 if batch_run is not None:
-                    if self._draining:
+                    if batch.authority in self._draining:
                         batch_run = None
                     else:
                         self._batch_runs[key] = batch_run
@@ -454,7 +455,8 @@ class Executor:
             run: Run | None = None
             lost = False
             try:
-                refusal = (Refusal.DRAINING if self._draining
+                refusal = (Refusal.DRAINING
+                           if batch.authority in self._draining
                            else self._may_start(batch))
                 if refusal is not None:
                     batch_run.outcomes.append(Refused(index, refusal))
@@ -709,27 +711,39 @@ class Executor:
             batch = batch_run.batch
             self._report(message.Report(batch.id, batch.worker), batch.sender)
 
-    def drain(self) -> None:
+    def drain(self, *authorities: Authority) -> None:
         """Accept no more batches, start no more runs, and refuse the runs that
         have not started.
+
+        :param authorities: Authorities of these batches. None means all.
         """
         with self._lock:
-            self._draining = True
+            self._draining |= frozenset(authorities or Authority)
         self.return_unstarted(Refusal.DRAINING)
 
     def return_unstarted(self, refusal: Refusal) -> None:
         """Refuse the runs that have not started, and report this.
 
         With NOT_A_MEMBER, batches of jobs with scope ``'member'`` stay in the
-        queue, because each process runs these jobs for itself.
+        queue, because each process runs these jobs for itself. With DRAINING,
+        batches stay in the queue if their authority is not being drained.
         """
         now = self._clock.monotonic()
+        #: The rest of the chunks that threads have taken, by batch.
+        rest: dict[int, list[list[int]]] = {}
+        for running in list(self._running.values()):
+            if (taken := running.chunk) is not None:
+                rest.setdefault(id(taken[0]), []).append(taken[1])
         for batch_run in list(self._batch_runs.values()):
             if (refusal is Refusal.NOT_A_MEMBER
                     and batch_run.job.scope is Scope.MEMBER):
                 continue
-            batch_run.outcomes.extend(
-                [Refused(i, refusal) for i in drain(batch_run.queue)])
+            if (refusal is Refusal.DRAINING
+                    and batch_run.batch.authority not in self._draining):
+                continue
+            for chunk in (batch_run.queue, *rest.get(id(batch_run), ())):
+                batch_run.outcomes.extend(
+                    [Refused(i, refusal) for i in drain(chunk)])
             self._settle(batch_run, 0, 0.0, now)
 
     def cancel(self) -> None:

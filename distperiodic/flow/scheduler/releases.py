@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Release of the claims that a stopping scheduler has not started.
+
+    waiting claims ───────────────┐
+    claims of a pending request ──┼─► release ─► any scheduler takes them over
+    refused batches ──────────────┘
+
+If only this scheduler uses the store of a claim, the claim is not released,
+because no other process can run its object.
+"""
+
+from collections.abc import Collection
+
+from distperiodic.core.job import Job
+from distperiodic.flow.leases import Book
+from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.scheduler import in_flight
+
+
+class Releases:
+    """Releases of the claims of one book.
+
+    :param book: The jobs, and the store of their claims.
+    :param calls: Submits the releases to the store.
+    """
+
+    def __init__(self, inflight: in_flight.InFlight, book: Book,
+                 calls: PendingCalls):
+        self._in_flight = inflight
+        self._book = book
+        self._calls = calls
+        #: True if all claims that were not started are released.
+        self.closed = False
+
+    @property
+    def claims(self) -> int:
+        """Number of claims whose release the store has not confirmed."""
+        return self._calls.claims
+
+    def close(self) -> None:
+        """Release the claims that were not started, now and from now on."""
+        if not self._book.shared:
+            return
+        self.closed = True
+        inflight = self._in_flight
+        for queue in [inflight.queues[name] for name in self._book.jobs]:
+            if queue.waiting:
+                waiting = inflight.clear(queue)
+                self.release(queue.job, {group.lease.id for group in waiting},
+                             sum(len(group.claims) for group in waiting))
+        # Some runs of the batches that were sent may not be granted yet. They
+        # can still be granted until another scheduler takes their claims over.
+        sent = {one.batch.lease: one.queue.job
+                for one in inflight.sent.values()
+                if one.batch.authority is self._book.authority}
+        for lease, job in sent.items():
+            self.release(job, [lease], 0)
+
+    def release(self, job: Job, leases: Collection[str],
+                claims: int) -> None:
+        """Release *leases*, which contain claims that were not started.
+
+        :param claims: Number of these claims that this scheduler gives up.
+        """
+        self._in_flight.counts[job.name, 'left to others'] += claims
+        names = sorted(leases)
+        self._calls.submit(lambda store: store.release(names), claims=claims)
