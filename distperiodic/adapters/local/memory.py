@@ -480,11 +480,12 @@ class MemoryClaimStore:
         return {one.id for one in known if one.holder == holder}
 
     def release(self, leases: Sequence[str]) -> None:
+        now = self.now()
         for lease in leases:
             one = self._leases.get(lease)
             if one is not None and all(
                     row.state is State.CLAIMED for row in one.rows.values()):
-                one.holder, one.until = '', self.now()
+                one.holder, one.until = '', now
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         counted = dict.fromkeys(jobs, 0)
