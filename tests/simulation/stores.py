@@ -49,9 +49,8 @@ def tell_calls(store, tell):
             return answer
         return told
     for name in ('claim', 'start', 'finish', 'fail', 'reclaim', 'renew',
-                 'release', 'take_over_expired', 'discard', 'skip', 'sync', 'rows',
-                 'rows_of', 'adopt',
-                 'attend', 'settled'):
+                 'release', 'take_over_expired', 'discard', 'skip', 'sync',
+                 'rows', 'rows_of', 'adopt', 'attend', 'settled'):
         setattr(store, name, telling(name, getattr(store, name)))
 
 
