@@ -283,11 +283,10 @@ PARTITION_OPTS: list[cfg.Opt] = [
         help='Where the handlers of the partition run. A thread whose handler '
              'exceeds the timeout of its job cannot be stopped: the handler '
              'continues, but its result does not count. A process in this '
-             'case is killed and replaced. Processes are spawned, not forked: '
-             'each imports the class of the tasks and builds it as '
-             'CLASS(conf) from the configuration files. The value process '
-             'needs the package pebble, which distperiodic[process] installs. '
-             'Unset: thread.'),
+             'case is killed, with the programs that it has started, and '
+             'replaced. Processes are not forked: each imports the class of '
+             'the tasks and builds it as CLASS(conf) from the configuration '
+             'files. Unset: thread.'),
     cfg.StrOpt(
         'transport_url', secret=True,
         help='Broker that carries the work of the partition to its workers '

@@ -39,6 +39,7 @@ from typing import TypeAlias
 from typing import TypeVar
 from typing import overload
 
+from distperiodic.adapters.local import forks
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import task_values
 from distperiodic.core.context import Context

@@ -17,7 +17,7 @@ from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import ports
 from distperiodic.adapters.local.pool import Pools
-from distperiodic.adapters.local.processes import Call
+from distperiodic.adapters.local.process_links import Call
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.core import message
 from distperiodic.core.claim import Authority

@@ -1,237 +1,226 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between a service and its handler processes."""
+"""The link of a handler process, seen from its service."""
 
+import json
 import math
-import multiprocessing
+import os
+import pickle
+import socket
 import threading
-from multiprocessing import connection as connections
 
 import pytest
 
+from distperiodic.adapters.local import handler_process
 from distperiodic.adapters.local import process_links
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.context import Context
 from tests import waiting
 
+monotonic = SystemClock().monotonic
 
-class Pair:
-    """A service, and one of its handler processes."""
+
+class Service:
+    """A service that reads and writes only what a test demands."""
 
     def __init__(self):
-        self.held = True
-        #: Deadline of the run on the monotonic clock, in seconds.
-        self.until = math.inf
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(10)
         self.ended = threading.Event()
-        self.hub = process_links.Hub()
-        self.link = process_links.Link(
-            self.hub.address, self.hub.key, self.ended.set)
+        self.link = handler_process.Link(theirs, self.ended.set)
+        self.frames = process_links.Frames()
+        self.unread = []
+        self.link.start()
+        assert self.read() == ['ready']
 
-    def run(self, context):
-        return self.hub.run(context, lambda: self.until)
+    def send(self, message):
+        self.socket.sendall(process_links.frame(pickle.dumps(message)))
 
-    def context(self):
-        """Return the context of a run in the service."""
-        return Context('task:a.run', 't1', 0, 7, 1, held=lambda: self.held)
+    def state(self, **changed):
+        self.send(process_links.State(monotonic(), **changed))
 
-    def handler(self):
-        """Return the context that the handler receives."""
-        return Context('task:a.run', 't1', 0, 7, 1, held=self.link.is_current)
+    def read(self):
+        """Return the next message of the process."""
+        while not self.unread:
+            self.unread += map(
+                json.loads, self.frames.feed(self.socket.recv(1 << 16)))
+        return self.unread.pop(0)
+
+    def call(self, until=math.inf):
+        self.send(process_links.Call(
+            'task:a.run', 't1', 0, 7, 1, None, 'null', None, '', until, ()))
+        return self.link.next_run()
+
+    def begin(self, until=math.inf):
+        """Begin a run, and return the context of its handler."""
+        run = self.call(until)
+        context = Context(
+            'task:a.run', 't1', 0, 7, 1, held=self.link.is_current)
+        self.link.begin(run, context)
+        assert self.read() == ['began']
+        return context
 
 
 @pytest.fixture
-def pair():
-    made = Pair()
+def service():
+    made = Service()
     yield made
-    made.hub.close()
+    made.socket.close()
 
 
-def test_progress_reaches_the_service_while_the_handler_runs(pair):
-    outer, inner = pair.context(), pair.handler()
+def test_progress_reaches_the_service_while_the_handler_runs(service):
+    inner = service.begin()
+    for number in (1, 2):
+        inner.progress = {'n': number}
+        service.state()
+        assert service.read() == ['progress', f'{{"n": {number}}}']
 
-    with pair.run(outer) as number:
-        pair.link.begin(number, inner, math.inf)
-        inner.progress = {'n': 1}
-        waiting.wait_until(lambda: outer.progress == {'n': 1})
-        inner.progress = {'n': 2}
-        waiting.wait_until(lambda: outer.progress == {'n': 2})
-        assert outer.take_unsaved() == '{"n": 2}'
-        last = pair.link.end()
-
-    assert last == '{"n": 2}'
+    service.link.finish('done', None)
+    assert service.read() == ['done', None]
 
 
-def test_the_end_of_a_run_has_the_last_progress(pair):
-    outer, inner = pair.context(), pair.handler()
-    with pair.run(outer) as number:
-        pair.link.begin(number, inner, math.inf)
-        inner.progress = 1
-        waiting.wait_until(lambda: outer.progress == 1)
-        inner.progress = 2
+def test_the_end_of_a_run_has_the_last_progress(service):
+    inner = service.begin()
+    inner.progress = 2
 
-        assert pair.link.end() == '2'
+    service.link.finish('failed', 'Error', 'text', 'traceback')
 
-    with pair.run(outer) as number:
-        pair.link.begin(number, pair.handler(), math.inf)
-        assert pair.link.end() is None
+    assert service.read() == ['progress', '2']
+    assert service.read() == ['failed', 'Error', 'text', 'traceback']
 
 
-def test_progress_that_arrives_after_the_end_of_its_run_is_dropped(pair):
-    first, second, third = (pair.context() for _ in range(3))
-    with pair.run(first) as over:
-        pass
-    with (pair.run(second), pair.run(third) as number,
-          connections.Client(pair.hub.address, authkey=pair.hub.key) as link):
-        link.send((over, '"late"'))
-        link.send((number, '"in time"'))
-        waiting.wait_until(lambda: third.progress == 'in time')
+def test_progress_is_not_sent_after_the_end_of_its_run(service):
+    first = service.begin()
+    service.link.finish('done', None)
+    assert service.read() == ['done', None]
+    first.progress = 'late'
+    service.state()
 
-    assert first.progress is second.progress is None
+    second = service.begin()
+    service.state()
+    second.progress = 1
+    service.link.finish('done', None)
 
-
-@pytest.mark.parametrize('how', ['lease', 'cancel'])
-def test_a_handler_learns_that_its_result_will_not_count(pair, how):
-    outer, inner = pair.context(), pair.handler()
-    with pair.run(outer) as number:
-        pair.link.begin(number, inner, math.inf)
-        assert inner.is_current()
-
-        if how == 'lease':
-            pair.held = False
-        else:
-            outer.cancelled = True
-
-        waiting.wait_until(lambda: inner.cancelled)
-        assert not inner.is_current()
-        pair.link.end()
-
-    pair.held = True
-    with pair.run(pair.context()) as number:
-        inner = pair.handler()
-        pair.link.begin(number, inner, math.inf)
-        assert inner.is_current()
-        pair.link.end()
+    assert service.read() == ['progress', '1']
 
 
-def test_a_handler_does_not_trust_a_service_that_is_silent(tmp_path):
-    with connections.Listener(str(tmp_path / 's'), backlog=4) as service:
-        link = process_links.Link(service.address, None, pytest.fail)
-        inner = Context('task:a.run', 't1', 0, 7, 1, held=link.is_current)
+@pytest.mark.parametrize('how', ['before', 'while'])
+def test_a_handler_learns_that_its_result_will_not_count(service, how):
+    if how == 'before':
+        run = service.call()
+        service.state(cancelled=True)
+        context = Context('task:a.run', 't1', 0, 7, 1)
+        service.link.begin(run, context)
+        service.state(cancelled=True)
+        waiting.wait_until(lambda: context.cancelled)
+        return
+    inner = service.begin()
+    assert inner.is_current()
+    service.state(cancelled=True)
+    waiting.wait_until(lambda: inner.cancelled)
+    assert not inner.is_current()
+    service.link.finish('done', None)
+    assert service.read() == ['done', None]
 
-        link.begin(1, inner, math.inf)
-
-        assert inner.is_current()
-        waiting.wait_until(lambda: not inner.is_current())
-        assert not inner.cancelled
-
-
-def test_a_run_stays_current_for_longer_than_a_service_may_be_silent(pair):
-    outer, inner = pair.context(), pair.handler()
-    monotonic = SystemClock().monotonic
-    began = monotonic()
-    with pair.run(outer) as number:
-        pair.link.begin(number, inner, math.inf)
-        waiting.wait_until(lambda: monotonic() - began > 4)
-
-        assert inner.is_current()
-        pair.link.end()
-
-
-def test_only_who_knows_the_key_is_linked(pair):
-    with pytest.raises(multiprocessing.AuthenticationError):
-        process_links.Link(
-            pair.hub.address, b'guessed', pytest.fail)
-
-    outer, inner = pair.context(), pair.handler()
-    with pair.run(outer) as number:
-        other = process_links.Link(
-            pair.hub.address, pair.hub.key, pytest.fail)
-        other.begin(number, inner, math.inf)
-        inner.progress = 1
-        waiting.wait_until(lambda: outer.progress == 1)
-        other.end()
+    inner = service.begin()
+    service.state()
+    assert inner.is_current()
 
 
-def test_a_handler_goes_on_without_its_service(pair, tmp_path):
-    outer, inner = pair.context(), pair.handler()
-    with connections.Listener(str(tmp_path / 's')) as service:
-        link = process_links.Link(service.address, None, pytest.fail)
-    link.begin(1, inner, math.inf)
-    inner.progress = {'n': 1}
+def test_a_handler_does_not_trust_a_service_that_is_silent(service):
+    inner = service.begin()
+    assert inner.is_current()
 
-    assert link.end() == '{"n": 1}'
-    assert outer.progress is None
+    # The message was sent some time ago, and read only now.
+    service.send(process_links.State(
+        monotonic() - handler_process.SILENT))
 
-
-def test_a_process_ends_when_the_lease_of_its_run_is_lost(pair):
-    with pair.run(pair.context()) as number:
-        pair.link.begin(number, pair.handler(), math.inf)
-        assert not pair.ended.wait(1)
-
-        pair.until = -math.inf
-
-        assert pair.ended.wait(5)
+    waiting.wait_until(lambda: not inner.is_current())
+    assert not inner.cancelled
+    service.state()
+    waiting.wait_until(inner.is_current)
 
 
-def test_a_run_goes_on_for_as_long_as_its_lease_is_renewed(pair):
-    monotonic = SystemClock().monotonic
-    began = monotonic()
-    with pair.run(pair.context()) as number:
-        pair.until = began + 1.5
-        pair.link.begin(number, pair.handler(), pair.until)
-        while monotonic() < began + 3:
-            pair.until = monotonic() + 1.5
-            assert not pair.ended.wait(0.1)
-        pair.link.end()
+def test_a_process_ends_when_the_lease_of_its_run_is_lost(service):
+    service.begin()
+    service.state(until=-math.inf)
 
-    assert not pair.ended.wait(2)
+    assert service.ended.wait(5)
+    assert service.read() == ['expired']
 
 
-@pytest.mark.parametrize('closed', [False, True])
+def test_a_run_goes_on_for_as_long_as_its_lease_is_renewed(service):
+    service.begin(monotonic() + 0.5)
+    service.state(until=monotonic() + 60)
+    assert not service.ended.wait(1)
+
+    until = monotonic() + 0.5
+    service.state(until=until)
+
+    assert service.ended.wait(5)
+    assert monotonic() >= until
+
+
 def test_a_process_ends_with_the_lease_that_its_service_does_not_extend(
-        tmp_path, closed):
-    ended = threading.Event()
-    with connections.Listener(str(tmp_path / 's'), backlog=4) as service:
-        accepted = []
-        accepting = threading.Thread(
-            target=lambda: accepted.append(service.accept()))
-        accepting.start()
-        link = process_links.Link(service.address, None, ended.set)
-        accepting.join()
-        inner = Context('task:a.run', 't1', 0, 7, 1, held=link.is_current)
-        until = SystemClock().monotonic() + 1
+        service):
+    until = monotonic() + 0.5
+    inner = service.begin(until)
+    inner.progress = 'x' * 60_000
 
-        link.begin(1, inner, until)
-        inner.progress = 'x' * 60_000
-        if closed:
-            accepted[0].close()
-
-        assert ended.wait(5)
-        assert SystemClock().monotonic() >= until
+    assert service.ended.wait(5)
+    assert monotonic() >= until
 
 
-def test_a_run_that_begins_late_waits_for_its_service(pair):
-    now = SystemClock().monotonic()
-    with pair.run(pair.context()) as number:
-        pair.until = now + 60
-        pair.link.begin(number, pair.handler(), now)
-        assert not pair.ended.wait(1)
-        pair.link.end()
+def test_a_run_that_has_ended_has_no_time_limit(service):
+    service.begin(monotonic() + 0.3)
+    service.link.finish('done', None)
 
-        pair.until = -math.inf
-        pair.link.begin(number, pair.handler(), now)
-        assert pair.ended.is_set()
+    assert not service.ended.wait(0.6)
 
 
-def test_a_closed_hub_leaves_no_thread_behind():
-    before = {*threading.enumerate()}
-    hub = process_links.Hub()
+def test_a_process_ends_with_its_service(service):
+    service.begin()
+    service.socket.close()
 
-    def new():
-        return {*threading.enumerate()} - before
+    assert service.ended.wait(5)
 
-    # Then the remaining thread waits for the next connection.
-    connections.Client(hub.address, authkey=hub.key).close()
-    waiting.wait_until(lambda: len(new()) == 1)
 
-    hub.close()
-    waiting.wait_until(lambda: not new())
+def test_a_run_that_begins_late_waits_for_its_service(service, monkeypatch):
+    monkeypatch.setattr(handler_process, 'SILENT', 0.5)
+    run = service.call(monotonic())
+    service.state(until=monotonic() + 60)
+    service.link.begin(run, Context('task:a.run', 't1', 0, 7, 1))
+    assert service.read() == ['began']
+    service.link.finish('done', None)
+    assert not service.ended.is_set()
+
+    run = service.call(monotonic())
+    service.link.begin(run, Context('task:a.run', 't1', 0, 7, 1))
+    assert service.ended.is_set()
+
+
+def test_nothing_is_written_to_a_file_with_the_descriptor_of_the_link(
+        service, tmp_path):
+    service.begin()
+    file = tmp_path / 'file'
+    with open(file, 'w') as opened:
+        os.dup2(opened.fileno(), service.link._connection.fileno())
+
+    service.link.finish('done', None)
+
+    assert service.ended.is_set()
+    assert file.read_text() == ''
+
+
+def test_messages_are_split_where_they_end():
+    contents = [b'abc', b'', b'last']
+    whole = b''.join(map(process_links.frame, contents))
+    frames = process_links.Frames()
+
+    assert [*process_links.Frames().feed(whole)] == contents
+    assert [part for at in range(len(whole))
+            for part in frames.feed(whole[at:at + 1])] == contents
+
+
+def test_a_message_that_is_too_long_is_refused():
+    with pytest.raises(process_links.Malformed):
+        [*process_links.Frames().feed(b'\xff' * 4)]

@@ -1,98 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes in which the handlers of a partition run.
 
-A handler that takes too long is killed with its process, and another process
-replaces it. The processes are started by ``spawn``, so they share nothing with
-the service. Each process builds its own instance of the tasks, as
-``CLASS(conf)``. Progress and cancellation are sent over a separate link.
+A handler that takes too long is killed with its process and with everything
+that it has started. Another process replaces it. The processes share nothing
+with the service: each is a new interpreter, which builds its own instance of
+the tasks, as ``CLASS(conf)``.
 
-A single thread starts all pools with their first processes, and lives as long
-as the service. A thread of the pool starts the processes that replace others,
-and lives as long as the pool. This is necessary because each process sets
-PR_SET_PDEATHSIG: the kernel kills it when the thread that started it ends.
+::
+
+    a thread of the pool                        process
+      run ─── take a process, send the call ────► handler
+      run ◄── progress, outcome, or its end ─────
+
+The thread that needs the outcome of a run also watches the process of the run.
+So each run ends, whatever happens to its process: the process may end, stop,
+close its link or never answer.
+
+A thread starts the processes, and lives as long as the service. This is
+necessary because each process sets PR_SET_PDEATHSIG: the kernel ends it when
+the thread that started it ends.
 """
 
+import atexit
+import collections
 import contextlib
-import ctypes
-import functools
-import importlib
 import json
 import logging
-import math
-import multiprocessing
 import os
-import queue
+import pickle
+import select
 import signal
+import socket
+import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import spawn
 from typing import Any
-from typing import NamedTuple
+from typing import NoReturn
 
 from distperiodic import exceptions
 from distperiodic import ports
+from distperiodic.adapters.local import handler_process
 from distperiodic.adapters.local import process_links
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.process_links import Call
+from distperiodic.adapters.local.process_links import Recipe
+from distperiodic.adapters.local.process_links import State
 from distperiodic.core.context import Context
-from distperiodic.core.job import check_ended
-from distperiodic.core.task_values import result_text
-from distperiodic.core.workflow import StepInput
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of pools that are tried for one run.
+# Maximum number of processes that are tried for one run.
 _TRIES = 3
-# prctl(2): set the signal that this process gets when its parent dies.
-_PR_SET_PDEATHSIG = 1
-
-
-class Recipe(NamedTuple):
-    """Data from which a process builds the tasks."""
-
-    module: str
-    #: Qualified name of the class.
-    name: str
-    #: Configuration files.
-    files: Sequence[str]
-    #: Group of the service.
-    namespace: str
-    #: Address and key of the link to the service.
-    address: str
-    key: bytes
-
-
-class Call(NamedTuple):
-    """One run of a handler."""
-
-    job: str
-    object: str
-    tick: int
-    fence: int
-    attempt: int
-    deadline: int | None
-    #: Progress of an earlier attempt, as JSON.
-    progress: str
-    step: StepInput | None
-    #: Lease of the run. Empty means that there is no store.
-    lease: str
-    #: Deadline of the run on the monotonic clock, in seconds. The service may
-    #: extend it.
-    until: float
-    #: Arguments of the handler, without the context.
-    arguments: tuple[Any, ...]
-
-
-class _Failed(NamedTuple):
-    """An exception of a handler, as text, since it may not be picklable."""
-
-    kind: str
-    text: str
-    traceback: str
-    #: JSON text of the last progress that the handler has assigned, if any.
-    progress: str | None
+# Maximum seconds until a process has started and begins a run.
+_STARTING = 60.0
+# Maximum seconds for which a process may be stopped by a signal during a run.
+_STOPPED = 2.0
+# Seconds between two checks of a process.
+_CHECK = 0.25
+# Seconds between two checks of the idle processes.
+_CHECK_IDLE = 1.0
+# Longest pause, in seconds, before more processes are started, if the last
+# ones have ended as soon as they had started.
+_LONGEST_PAUSE = 10.0
+# Maximum seconds for which the end of killed processes is awaited.
+_KILLED = 5.0
+# Program of a process. It reads the module search path first, to find this
+# library.
+_PROGRAM = """\
+import json, socket, struct, sys
+link = socket.socket(fileno=int(sys.argv[2]))
+length, = struct.unpack('!I', link.recv(4, socket.MSG_WAITALL))
+sys.path[:], sys.argv[:] = json.loads(link.recv(length, socket.MSG_WAITALL))
+from distperiodic.adapters.local import handler_process
+handler_process.main(link)
+"""
 
 
 class _HandlerTraceback(Exception):
@@ -102,105 +86,328 @@ class _HandlerTraceback(Exception):
         return f'\n{self.args[0]}'
 
 
+class _Lost(Exception):
+    """The process of a run has ended, or cannot report the outcome."""
+
+
+class _Process:
+    """A process, and the service's end of its link.
+
+    One thread at a time uses a process. Any thread may kill it.
+
+    :raises OSError: The process cannot be started.
+    """
+
+    def __init__(self, recipe: Recipe):
+        self._monotonic = SystemClock().monotonic
+        self._socket, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(self._socket.close)
+            self._socket.setblocking(False)
+            self._process = subprocess.Popen(  # noqa: S603
+                [os.fsdecode(spawn.get_executable()),
+                 *subprocess._args_from_interpreter_flags(),  # type: ignore
+                 '-c', _PROGRAM, 'distperiodic-handler', str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                start_new_session=True)
+            stack.pop_all()
+        self._frames = process_links.Frames()
+        self._to_send = bytearray(process_links.frame(json.dumps(
+            [[path or os.getcwd() for path in sys.path], sys.argv]).encode()))
+        self._post(recipe)
+        #: True once the process has built the tasks.
+        self.ready = False
+        #: True if the process must not get another run.
+        self.ended = False
+        #: Monotonic time since which the process is stopped, in seconds.
+        self._stopped: float | None = None
+        self._lock = threading.Lock()
+
+    def run(self, call: Call, context: Context, timeout: float | None,
+            until: Callable[[], float]) -> list[Any]:
+        """Run a handler.
+
+        :returns: Kind and content of the outcome.
+        :raises TimeoutError: The run has exceeded its timeout.
+        :raises _Lost: The process has ended. The attribute ``args`` contains
+            the reason, and True if the handler had begun.
+        """
+        self._post(call)
+        now = self._monotonic()
+        limit, began, next_state = now + _STARTING, False, now
+        while True:
+            if now >= next_state and not self._to_send:
+                next_state = now + process_links.EVERY
+                self._post(State(now, until(), not context.is_current()))
+            try:
+                messages = self._exchange(
+                    max(0.0, min(limit, next_state, now + _CHECK) - now))
+            except _Lost as exc:
+                raise _Lost(exc.args[0], began) from None
+            now = self._monotonic()
+            for kind, *content in messages:
+                if kind == 'began':
+                    began, limit = True, float('inf')
+                    if timeout is not None:
+                        limit = now + timeout
+                elif kind == 'progress':
+                    context.receive_progress(content[0])
+                elif kind != 'ready':
+                    if kind == 'expired':
+                        self.kill()
+                    return [kind, *content]
+            if now < limit:
+                continue
+            self.kill()
+            if began:
+                raise TimeoutError
+            raise _Lost(f'it did not begin within {_STARTING:g} s', False)
+
+    def is_usable(self) -> bool:
+        """Return whether the process can run a handler, while it is idle."""
+        with contextlib.suppress(_Lost):
+            # A process that is about to begin a run may be stopped.
+            self._exchange(0.0)
+        return not self.ended
+
+    def _post(self, message: Any) -> None:
+        self._to_send += process_links.frame(pickle.dumps(message))
+
+    def _exchange(self, seconds: float) -> list[list[Any]]:
+        """Send what waits, and return the messages that have arrived.
+
+        :param seconds: Maximum number of seconds to wait.
+        :raises _Lost: The process has ended, is stopped, or has closed its
+            link. It is killed then.
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (
+            select.POLLOUT if self._to_send else 0))
+        try:
+            for _, events in poll.poll(1000 * seconds):
+                if events & select.POLLOUT:
+                    del self._to_send[:self._socket.send(self._to_send)]
+                if events & (select.POLLIN | select.POLLHUP):
+                    return self._receive()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose('it has closed its link')
+        except (ValueError, process_links.Malformed):
+            self._lose('it has written something else to its link')
+        self._check()
+        return []
+
+    def _receive(self) -> list[list[Any]]:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            self._lose('it has closed its link')
+        found = []
+        for content in self._frames.feed(data):
+            message = json.loads(content)
+            if not isinstance(message, list) or not message:
+                raise ValueError('not a message')
+            self.ready = True
+            found.append(message)
+        return found
+
+    def _check(self) -> None:
+        """Check that the process runs.
+
+        A child that a handler forked may keep the link open after the process
+        has ended.
+
+        :raises _Lost: The process has ended, or is stopped.
+        """
+        try:
+            state = os.waitid(os.P_PID, self._process.pid, os.WEXITED
+                              | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self._lose('it has ended')
+        if state is None:
+            self._stopped = None
+        elif state.si_code != os.CLD_STOPPED:
+            self._lose('it has ended')
+        elif self._stopped is None:
+            self._stopped = self._monotonic()
+        elif self._monotonic() - self._stopped > _STOPPED:
+            self._lose(f'it was stopped by a signal for {_STOPPED:g} s')
+
+    def _lose(self, reason: str) -> NoReturn:
+        """Kill the process, and raise an exception with the reason.
+
+        :param reason: Reason if the process has not ended by itself.
+        :raises _Lost: Always.
+        """
+        code = self._exit_code()
+        self.kill()
+        if code is not None:
+            reason = (f'its process ended with exit code {code}' if code >= 0
+                      else f'its process was ended by signal {-code}')
+        raise _Lost(reason)
+
+    def _exit_code(self) -> int | None:
+        """Return the exit code, or minus the signal that ended the process.
+
+        None means that the process has not ended. The link of a process is
+        closed shortly before the process ends, so this method waits.
+        """
+        pause = threading.Event()
+        for _ in range(50):
+            try:
+                state = os.waitid(os.P_PID, self._process.pid, os.WEXITED
+                                  | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return None
+            if state is not None:
+                code: int = state.si_status
+                return code if state.si_code == os.CLD_EXITED else -code
+            pause.wait(0.01)
+        return None
+
+    def kill(self, seconds: float = _KILLED) -> None:
+        """Kill the process, and everything that its handlers have started.
+
+        :param seconds: Maximum number of seconds to wait for the end.
+        """
+        with self._lock:
+            if not self.ended:
+                self.ended = True
+                # The process is not reaped yet, so no other group has its id.
+                with contextlib.suppress(OSError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+
+    def close(self) -> None:
+        """Kill the process, and close the link; no thread may use it."""
+        self.kill()
+        self._socket.close()
+
+
 class Processes:
     """A pool of processes for the handlers of one partition.
+
+    The processes start at once, in a thread.
 
     :param tasks: Instance of the service's tasks. Its class must be a global
         name of an importable module.
     :param size: Number of processes.
-    :raises ConfigError: The class cannot be imported by name, or the package
-        ``pebble`` is not installed.
+    :raises ConfigError: The class cannot be imported by name.
     """
 
     def __init__(self, tasks: Any, files: Sequence[str], namespace: str,
                  size: int):
-        try:
-            from pebble import ProcessPool
-        except ImportError:
-            raise exceptions.ConfigError(
-                "executor = process needs the package pebble; install it: "
-                "pip install 'distperiodic[process]'") from None
         cls = type(tasks)
         module, name = cls.__module__, cls.__qualname__
-        if module == '__main__' or _found(module, name) is not cls:
+        if module == '__main__' or (
+                handler_process.found(module, name) is not cls):
             raise exceptions.ConfigError(
                 f'executor = process cannot import {module}.'
                 f'{name}; define the class in a module of its own, at '
                 'the top level')
-        self._hub = process_links.Hub()
-        recipe = Recipe(module, name, tuple(files), namespace,
-                        self._hub.address, self._hub.key)
-        self._new_pool = lambda: ProcessPool(
-            size, initializer=_begin, initargs=(recipe,),
-            context=multiprocessing.get_context('spawn'))
+        self._recipe = Recipe(
+            module, name, tuple(files), namespace, os.getpid())
+        self._size = size
+        self._monotonic = SystemClock().monotonic
         self._lock = threading.Lock()
-        self._closed = False
-        self._pool: Any = None
-        #: Pools to start, each with an event that is set after the start. None
-        #: ends the thread.
-        self._starts: queue.SimpleQueue[
-            tuple[Any, threading.Event] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._start_pools, daemon=True,
+        #: Notified if a process is idle, if none can be started, and when this
+        #: object closes.
+        self._changed = threading.Condition(self._lock)
+        self._closing = threading.Event()
+        #: Set if a process is missing.
+        self._missing = threading.Event()
+        self._all: set[_Process] = set()
+        #: Idle processes. The last one is the first to get a run.
+        self._idle: collections.deque[_Process] = collections.deque()
+        #: Number of processes that could not be started, or ended before they
+        #: had built the tasks, since a process has built them.
+        self._failures = 0
+        threading.Thread(target=self._keep_whole, daemon=True,
                          name='distperiodic-processes').start()
+        # A program may end without stopping its services.
+        atexit.register(self._close_at_exit)
 
-    def _start_pools(self) -> None:
-        while (found := self._starts.get()) is not None:
-            pool, started = found
-            # If the start fails, the run that needs the pool fails as well.
-            with contextlib.suppress(OSError):
-                # Reading this property starts the processes.
-                pool.active  # noqa: B018
-            started.set()
+    def _keep_whole(self) -> None:
+        """Start the processes, and replace those that have ended."""
+        while not self._closing.is_set():
+            self._missing.clear()
+            for process in list(self._idle):
+                with self._lock:
+                    if process not in self._idle:
+                        continue
+                    self._idle.remove(process)
+                if not process.is_usable() and process.ready:
+                    LOG.warning('process replaced: reason=it ended while it '
+                                'was idle; another process runs the handlers')
+                self._give_back(process)
+            while (len(self._all) < self._size and self._start()
+                   and not self._closing.is_set()):
+                pass
+            beyond = self._failures - _TRIES
+            if beyond < 0:
+                self._missing.wait(_CHECK_IDLE)
+            else:
+                self._closing.wait(
+                    min(_LONGEST_PAUSE, _CHECK_IDLE * 2.0 ** min(beyond, 10)))
 
-    def _usable(self, broken: Any) -> Any:
-        """Return a started pool.
-
-        If this object is closed, the result is a stopped pool, or None if
-        there was no pool.
-
-        :param broken: Pool that must be replaced. None means that no pool is
-            known to be broken.
-        """
+    def _start(self) -> bool:
+        """Start a process, and return whether it was started."""
+        try:
+            process = _Process(self._recipe)
+        except (OSError, subprocess.SubprocessError) as exc:
+            LOG.error('process not started: reason=%s: %s; the service tries '
+                      'again, and runs that need the process fail until then',
+                      type(exc).__name__, exc)
+            with self._lock:
+                self._failures += 1
+                self._changed.notify_all()
+            return False
         with self._lock:
-            if self._pool is broken and not self._closed:
-                if broken is not None:
-                    LOG.warning('processes replaced: reason=a process ended '
-                                'while it was idle; other processes run the '
-                                'handlers that have not begun')
-                    # End the other processes of the pool, too. One of them may
-                    # just have taken a run that is going to be repeated.
-                    broken.stop()
-                    broken.join()
-                started = threading.Event()
-                pool = self._new_pool()
-                self._starts.put((pool, started))
-                started.wait()
-                self._pool = pool
-            return self._pool
+            self._all.add(process)
+        self._give_back(process)
+        return True
 
-    def _run_in_pool(self, *args: Any, timeout: float | None) -> Any:
-        """Run a call in a process, and return the result.
+    def _take(self) -> _Process:
+        """Return an idle process.
 
-        :raises ChildProcessError: Each process ended as soon as it had
-            started, or the service stops.
+        :raises ChildProcessError: There is none, or the service stops.
         """
-        pool = None
-        for _ in range(_TRIES):
-            pool = self._usable(pool)
-            if pool is None:
-                break
-            # If a process dies while no process has a run, the whole pool
-            # breaks. A run that is being scheduled at that time has not begun,
-            # so schedule it in another pool.
-            try:
-                future = pool.schedule(_run, args=args, timeout=timeout)
-            except RuntimeError:
-                continue
-            with contextlib.suppress(BrokenProcessPool):
-                return future.result()
-        raise ChildProcessError(
-            'the processes of its partition end as soon as they start; see '
-            'their errors in the output of this service')
+        end = self._monotonic() + _STARTING
+        while True:
+            with self._lock:
+                while not (self._idle or self._closing.is_set()):
+                    left = end - self._monotonic()
+                    if self._failures >= _TRIES or left <= 0:
+                        raise ChildProcessError(
+                            'the processes of its partition end as soon as '
+                            'they start; see their errors in the output of '
+                            'this service')
+                    self._changed.wait(left)
+                if self._closing.is_set():
+                    raise ChildProcessError('its service stops')
+                process = self._idle.pop()
+            if process.is_usable():
+                return process
+            self._give_back(process)
+
+    def _give_back(self, process: _Process) -> None:
+        """Make *process* available to runs, or forget it if it has ended."""
+        with self._lock:
+            usable = not (process.ended or self._closing.is_set())
+            if usable:
+                if process.ready:
+                    self._failures = 0
+                    self._idle.append(process)
+                else:
+                    self._idle.appendleft(process)
+            else:
+                self._all.discard(process)
+                self._failures += not process.ready
+                self._missing.set()
+            self._changed.notify_all()
+        if not usable:
+            process.close()
 
     def run(self, call: Call, context: Context, timeout: float | None,
             until: Callable[[], float]) -> str | None:
@@ -218,133 +425,61 @@ class Processes:
         :raises Exception: The handler raised an exception, took too long or
             ended its process, or the result of a command is invalid.
         """
-        from pebble import ProcessExpired
-        try:
-            with self._hub.run(context, until) as number:
-                result = self._run_in_pool(call, number, timeout=timeout)
-        except TimeoutError:
-            raise TimeoutError(
-                f'timeout after {timeout:g} s; its process was killed'
-            ) from None
-        except ProcessExpired as exc:
-            if exc.exitcode == process_links.LEASE_ENDED:
-                raise ports.LeaseEnded from None
+        reason = ''
+        for _ in range(_TRIES):
+            process = self._take()
+            try:
+                kind, *content = process.run(call, context, timeout, until)
+                break
+            except TimeoutError:
+                raise TimeoutError(
+                    f'timeout after {timeout:g} s; its process was killed'
+                ) from None
+            except _Lost as exc:
+                reason, begun = exc.args
+                if begun or self._closing.is_set():
+                    raise ChildProcessError(reason) from None
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                self._give_back(process)
+        else:
             raise ChildProcessError(
-                f'its process ended with exit code {exc.exitcode}') from None
-        if isinstance(result, _Failed):
-            if result.progress is not None:
-                context.receive_progress(result.progress)
-            error = type(result.kind, (Exception,), {})
-            raise error(result.text) from _HandlerTraceback(result.traceback)
-        found: str | None = result
-        return found
+                f'{_TRIES} processes ended before it began; the last one: '
+                f'{reason}')
+        if kind == 'expired':
+            raise ports.LeaseEnded
+        if kind == 'failed':
+            name, text, traceback = content
+            error = type(name if name.isidentifier() else 'Exception',
+                         (Exception,), {})
+            raise error(text) from _HandlerTraceback(traceback)
+        result: str | None = content[0]
+        return result
 
     def close(self) -> None:
-        """End all processes at once."""
+        """End all processes, and everything that their handlers have started.
+
+        The call takes at most some seconds.
+        """
+        atexit.unregister(self._close_at_exit)
         with self._lock:
-            self._closed = True
-            if self._pool is not None:
-                self._pool.stop()
-                self._pool.join()
-        self._starts.put(None)
-        self._hub.close()
+            self._closing.set()
+            self._missing.set()
+            self._changed.notify_all()
+            processes, idle = list(self._all), list(self._idle)
+            self._idle.clear()
+        # A thread that runs a handler closes the process of its run itself.
+        for process in processes:
+            process.kill(0.0)
+        end = self._monotonic() + _KILLED
+        for process in processes:
+            process.kill(max(0.0, end - self._monotonic()))
+        for process in idle:
+            process.close()
 
-
-def _found(module: str, name: str) -> Any:
-    try:
-        found: Any = sys.modules.get(module) or (
-            importlib.import_module(module))
-        return functools.reduce(getattr, name.split('.'), found)
-    except (ImportError, AttributeError):
-        return None
-
-
-# -- in the process
-
-_tasks: Any = None
-_namespace = ''
-_link: process_links.Link | None = None
-
-
-def _begin(recipe: Recipe) -> None:
-    """Prepare a new process."""
-    global _tasks, _namespace, _link
-    # Ctrl-C sends SIGINT to all processes of a terminal. Ignore it, because
-    # the service ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == 'linux':
-        # A handler that hangs must not outlive a service that was killed.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    from oslo_config import cfg
-    from oslo_log import log
-    conf = cfg.ConfigOpts()
-    log.register_options(conf)
-    conf([], project='distperiodic', default_config_files=list(recipe.files),
-         default_config_dirs=[])
-    log.setup(conf, 'distperiodic')
-    _namespace = recipe.namespace
-    _tasks = _found(recipe.module, recipe.name)(conf)
-    try:
-        _link = process_links.Link(recipe.address, recipe.key, _end)
-    except (OSError, EOFError) as exc:
-        LOG.warning(
-            'process without a link: reason=%s: %s; its handlers save their '
-            'progress only when they fail, do not learn that they are '
-            'cancelled, and end with the first lease of their run',
-            type(exc).__name__, exc)
-
-
-def _end() -> None:
-    """End this process, because the lease of its run has ended."""
-    os._exit(process_links.LEASE_ENDED)
-
-
-def _run(call: Call, number: int) -> str | _Failed | None:
-    """Run a handler in this process.
-
-    :param number: Number that identifies the run in the service.
-    :returns: For a command, the JSON text of its result. If the handler
-        failed, its exception.
-    """
-    context = Context(
-        call.job, call.object, call.tick, call.fence, call.attempt,
-        call.deadline, _is_current,
-        _finisher(call) if call.lease else None, json.loads(call.progress),
-        call.step)
-    timer = None
-    if _link is not None:
-        _link.begin(number, context, call.until)
-    elif call.until != math.inf:
-        timer = threading.Timer(
-            max(0.0, call.until - SystemClock().monotonic()), _end)
-        timer.daemon = True
-        timer.start()
-    result: str | _Failed | None
-    try:
-        returned = _tasks.handler(call.job)(context, *call.arguments)
-        check_ended(call.job, returned)
-        result = None if call.step is None else result_text(returned)
-    except BaseException as exc:
-        result = _Failed(type(exc).__name__, str(exc)[:10_000],
-                         traceback.format_exc()[-20_000:], None)
-    progress = context.take_unsaved() if _link is None else _link.end()
-    if timer is not None:
-        timer.cancel()
-    if isinstance(result, _Failed):
-        result = result._replace(progress=progress)
-    return result
-
-
-def _is_current() -> bool:
-    return _link is None or _link.is_current()
-
-
-def _finisher(call: Call) -> Callable[[str, Any, str | None], None]:
-    def finish(key: str, session: Any, result: str | None) -> None:
-        from distperiodic.adapters.sql.session import finish_in
-        if not finish_in(session, namespace=_namespace, job=call.job,
-                         key=key, lease=call.lease, result=result):
-            raise exceptions.RunReplaced(
-                f'the run of job {call.job!r} object {key!r} was given to '
-                'another worker; roll back its changes')
-    return finish
+    def _close_at_exit(self) -> None:
+        # A child that was forked has the exit handlers of the service, too.
+        if os.getpid() == self._recipe.parent:
+            self.close()

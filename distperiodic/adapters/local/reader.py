@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+from distperiodic.adapters.local import forks
 from distperiodic.core import catalogue
 from distperiodic.core import context
 from distperiodic.core import schedule
@@ -47,6 +48,7 @@ class CatalogueMethods:
         self._left_out: dict[str, str] = {}
         self._takes_arcs: dict[str, bool] = {}
 
+    @forks.ends_forked
     def read(self, job: Job, tick: int, arcs: Sequence[Arc]
              ) -> tuple[catalogue.Catalogue, dict[str, schedule.Schedule],
                         bool]:
