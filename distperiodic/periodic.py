@@ -433,7 +433,7 @@ class PeriodicTasks:
         """
         if name not in self.commands:
             self.__job(name)
-        return self.__in_context(self.__handlers[name])
+        return forks.ends_forked(self.__in_context(self.__handlers[name]))
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
         """Return the bound method that lists the objects of job *name*.
@@ -672,9 +672,10 @@ class PeriodicTasks:
         self, job: Job, ticks: tuple[Instant, ...], context: Any,
         raise_on_error: bool
     ) -> None:
+        handler = forks.ends_forked(self.__handlers[job.name])
         for tick in ticks:
             try:
-                check_ended(job.name, self.__handlers[job.name](context))
+                check_ended(job.name, handler(context))
             except KeyboardInterrupt:
                 raise
             # A task that raises SystemExit, or a timeout of eventlet, must not

@@ -5,8 +5,8 @@ Each test starts real processes.
 """
 
 import contextlib
+import importlib
 import json
-import math
 import os
 import random
 import signal
@@ -19,23 +19,16 @@ import pytest
 
 from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.local.process_links import Call
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.core.context import Context
-from distperiodic.core.workflow import StepInput
-from tests.functional.misbehaving import Modules
 from tests.waiting import wait_until
 
+ALONE = os.path.join(os.path.dirname(__file__), 'alone')
+sys.path.insert(0, ALONE)
+misbehaving = importlib.import_module('misbehaving')
+Modules, run = misbehaving.Modules, misbehaving.run
 # Maximum seconds until a run has ended whose process has ended.
 AT_ONCE = 10
-
-
-@pytest.fixture(scope='module')
-def shared():
-    """A pool whose second process is ready while the first is replaced."""
-    made = Processes(Modules(None), [], 'tests', 2)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -44,17 +37,6 @@ def processes(request):
         Modules(None), [], 'tests', getattr(request, 'param', 1))
     yield made
     made.close()
-
-
-def run(processes, timeout=30.0, until=math.inf, context=None, **parameters):
-    """Run a command. Return its result, which contains the pid, as JSON."""
-    step = StepInput('t', 0, False, 30.0, parameters)
-    return processes.run(
-        Call('task:m.run', 't', 0, 1, 1, None, 'null', step, '',
-             until, (parameters,)),
-        context or Context('task:m.run', 't', 0, 1, 1, None, lambda: True,
-                           step=step),
-        timeout, lambda: until)
 
 
 def began(told, number=1):
@@ -102,38 +84,35 @@ def test_processes_start_before_the_first_run(processes):
     wait_until(lambda: len(handlers()) == 3, 60)
 
 
-@pytest.mark.parametrize('how, problem', [
-    ('exit', 'its process ended with exit code 3'),
-    ('crash', 'its process was ended by signal 11'),
-    ('stop', 'it was stopped by a signal for 2 s'),
-    # Such a process kills itself.
-    ('close', 'its process was ended by signal 9'),
-    ('reopen', 'its process was ended by signal 9'),
-    ('fork', 'its process ended with exit code 4'),
-    ('leave', '7'),
-    ('interrupt', ''),
-    ('unpleasant', 'an exception without a text'),
-    ('strange', '\ud800'),
-])
-def test_a_run_ends_at_once_however_its_process_ends(
-        shared, tmp_path, how, problem):
+@pytest.mark.parametrize('processes', [2], indirect=True)
+def test_a_run_ends_at_once_however_its_process_ends(processes, tmp_path):
     monotonic = SystemClock().monotonic
-    run(shared)
-    file = tmp_path / 'file'
+    file, told = tmp_path / 'file', tmp_path / 'told'
     file.touch()
+    for how, problem in (
+            ('exit', 'its process ended with exit code 3'),
+            ('crash', 'its process was ended by signal 11'),
+            ('stop', 'it was stopped by a signal for 2 s'),
+            # Such a process kills itself.
+            ('close', 'its process was ended by signal 9'),
+            ('reopen', 'its process was ended by signal 9'),
+            ('fork', 'its process ended with exit code 4'),
+            ('leave', '7'),
+            ('interrupt', ''),
+            ('unpleasant', 'an exception without a text'),
+            ('strange', '\ud800')):
+        run(processes)
 
-    start = monotonic()
-    with pytest.raises(Exception) as caught:
-        run(shared, None, how=how, file=str(file),
-            told=str(tmp_path / 'told'))
+        start = monotonic()
+        with pytest.raises(Exception) as caught:
+            run(processes, None, how=how, file=str(file), told=str(told))
 
-    assert str(caught.value) == problem
-    assert monotonic() - start < AT_ONCE
-    assert file.read_text() == ''
-    assert json.loads(run(shared))['pid'] in handlers()
-    # Nothing is left of the processes that the handler forked.
-    wait_until(lambda: not any(map(lives, set(
-        began(tmp_path / 'told')) - handlers())))
+        assert str(caught.value) == problem, how
+        assert monotonic() - start < AT_ONCE, how
+        assert file.read_text() == '', how
+    wait_until(lambda: len(handlers()) == 2)
+    # Nothing is left of the processes that the handlers forked.
+    wait_until(lambda: not any(map(lives, {*began(told)} - handlers())))
 
 
 def test_a_process_that_is_stopped_while_it_is_idle_delays_no_run(processes):
@@ -145,12 +124,12 @@ def test_a_process_that_is_stopped_while_it_is_idle_delays_no_run(processes):
 
 
 def test_what_a_handler_started_dies_with_it_at_its_timeout(
-        shared, tmp_path):
+        processes, tmp_path):
     told = tmp_path / 'told'
-    run(shared)
+    run(processes)
 
     with pytest.raises(TimeoutError):
-        run(shared, 3.0, how='start', told=str(told))
+        run(processes, 3.0, how='start', told=str(told))
 
     wait_until(lambda: not any(map(lives, began(told, 2))))
 
@@ -182,9 +161,11 @@ def test_what_a_handler_started_dies_with_the_service(processes, tmp_path):
 def test_what_a_handler_started_dies_with_a_service_that_is_killed(tmp_path):
     told = tmp_path / 'told'
     service = subprocess.Popen([sys.executable, '-c', (
-        'from tests.functional import test_handler_processes as t\n'
-        'made = t.Processes(t.Modules(None), [], "tests", 1)\n'
-        f't.run(made, None, how="start", told={str(told)!r})')])
+        'import misbehaving\n'
+        'from distperiodic.adapters.local.processes import Processes\n'
+        'made = Processes(misbehaving.Modules(None), [], "tests", 1)\n'
+        f'misbehaving.run(made, None, how="start", told={str(told)!r})')],
+        env=os.environ | {'PYTHONPATH': ALONE})
     pids = began(told, 2)
 
     service.kill()
@@ -207,27 +188,27 @@ def test_a_child_that_a_handler_forked_reports_nothing(processes, raises):
         if one.status() != psutil.STATUS_ZOMBIE])
 
 
-def test_a_child_that_returns_from_a_handler_ends_well(shared):
+def test_a_child_that_returns_from_a_handler_ends_well(processes):
     with pytest.raises(Exception, match='status 0'):
-        run(shared, how='fork_and_wait')
+        run(processes, how='fork_and_wait')
 
 
-def test_a_process_ends_with_the_lease_of_its_run(shared, tmp_path):
+def test_a_process_ends_with_the_lease_of_its_run(processes, tmp_path):
     told = tmp_path / 'told'
     monotonic = SystemClock().monotonic
-    run(shared)
+    run(processes)
 
     with pytest.raises(ports.LeaseEnded):
-        run(shared, None, monotonic() + 1, how='start', told=str(told))
+        run(processes, None, monotonic() + 1, how='start', told=str(told))
 
     wait_until(lambda: not any(map(lives, began(told))))
-    run(shared)
+    run(processes)
 
 
-def test_a_handler_learns_that_its_run_is_cancelled(shared, tmp_path):
+def test_a_handler_learns_that_its_run_is_cancelled(processes, tmp_path):
     context = Context('task:m.run', 't', 0, 1, 1, None, lambda: True)
     context.cancelled = True
-    run(shared, how='cancelled', context=context)
+    run(processes, how='cancelled', context=context)
 
 
 def test_processes_that_cannot_be_built_fail_their_runs_at_once(monkeypatch):
@@ -267,9 +248,11 @@ def test_processes_killed_at_random_moments_hang_no_run(processes, tmp_path):
     for thread in threads:
         thread.start()
     for number in range(50):
-        victim = wait_until(handlers).pop()
+        before = len(done)
+        wait_until(lambda: len(done) > before, 60)  # noqa: B023
+        victim = random_.choice(sorted(wait_until(handlers)))
         # Some processes are killed while they start.
-        pause.wait(random_.random() * 0.15)
+        pause.wait(random_.random() * 0.1)
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, (signal.SIGKILL, signal.SIGTERM)[number % 2])
     before = len(done)

@@ -379,10 +379,7 @@ class Processes:
                 while not (self._idle or self._closing.is_set()):
                     left = end - self._monotonic()
                     if self._failures >= _TRIES or left <= 0:
-                        raise ChildProcessError(
-                            'the processes of its partition end as soon as '
-                            'they start; see their errors in the output of '
-                            'this service')
+                        raise _none_starts()
                     self._changed.wait(left)
                 if self._closing.is_set():
                     raise ChildProcessError('its service stops')
@@ -445,9 +442,7 @@ class Processes:
             finally:
                 self._give_back(process)
         else:
-            raise ChildProcessError(
-                f'{_TRIES} processes ended before it began; the last one: '
-                f'{reason}')
+            raise _none_starts(reason)
         if kind == 'expired':
             raise ports.LeaseEnded
         if kind == 'failed':
@@ -483,3 +478,10 @@ class Processes:
         # A child that was forked has the exit handlers of the service, too.
         if os.getpid() == self._recipe.parent:
             self.close()
+
+
+def _none_starts(reason: str = '') -> ChildProcessError:
+    return ChildProcessError(
+        'the processes of its partition end as soon as they start'
+        f'{reason and f" ({reason})"}; see their errors in the output of this '
+        'service')

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that harm the process in which they run.
 
-Handler processes import this module, so it imports little.
+Handler processes import this module, so it imports little: not even the
+package ``tests``, which takes seconds.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +14,9 @@ import time
 
 from distperiodic import PeriodicTasks
 from distperiodic import tasks
+from distperiodic.adapters.local.process_links import Call
+from distperiodic.core.context import Context
+from distperiodic.core.workflow import StepInput
 
 
 class Unpleasant(Exception):
@@ -102,3 +107,14 @@ class Modules(PeriodicTasks):
         if child:
             _, status = os.waitpid(child, 0)
             raise RuntimeError(f'status {os.waitstatus_to_exitcode(status)}')
+
+
+def run(processes, timeout=30.0, until=math.inf, context=None, **parameters):
+    """Run the command. Return its result, which contains the pid, as JSON."""
+    step = StepInput('t', 0, False, 30.0, parameters)
+    return processes.run(
+        Call('task:m.run', 't', 0, 1, 1, None, 'null', step, '',
+             until, (parameters,)),
+        context or Context('task:m.run', 't', 0, 1, 1, None, lambda: True,
+                           step=step),
+        timeout, lambda: until)
