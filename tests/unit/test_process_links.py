@@ -23,10 +23,10 @@ class Service:
     """A service that reads and writes only what a test demands."""
 
     def __init__(self):
-        self.socket, theirs = socket.socketpair()
+        self.socket, self.theirs = socket.socketpair()
         self.socket.settimeout(10)
         self.ended = threading.Event()
-        self.link = handler_process.Link(theirs, self.ended.set)
+        self.link = handler_process.Link(self.theirs, self.ended.set)
         self.frames = process_links.Frames()
         self.unread = []
         self.link.start()
@@ -134,7 +134,7 @@ def test_a_handler_does_not_trust_a_service_that_is_silent(service):
     service.send(process_links.State(
         monotonic() - handler_process.SILENT))
 
-    waiting.wait_until(lambda: not inner.is_current())
+    waiting.wait_until(lambda: not inner.is_current(), 1)
     assert not inner.cancelled
     service.state()
     waiting.wait_until(inner.is_current)
@@ -198,17 +198,20 @@ def test_a_run_that_begins_late_waits_for_its_service(service, monkeypatch):
     assert service.ended.is_set()
 
 
-def test_nothing_is_written_to_a_file_with_the_descriptor_of_the_link(
-        service, tmp_path):
+def test_nothing_is_written_to_a_socket_with_the_descriptor_of_the_link(
+        service):
+    """A handler has closed all descriptors, and opened its own."""
     service.begin()
-    file = tmp_path / 'file'
-    with open(file, 'w') as opened:
-        os.dup2(opened.fileno(), service.link._connection.fileno())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        os.dup2(ours.fileno(), service.theirs.fileno())
 
-    service.link.finish('done', None)
+        service.link.finish('done', None)
 
-    assert service.ended.is_set()
-    assert file.read_text() == ''
+        assert service.ended.is_set()
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
 
 
 def test_messages_are_split_where_they_end():
