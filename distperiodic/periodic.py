@@ -433,7 +433,7 @@ class PeriodicTasks:
         """
         if name not in self.commands:
             self.__job(name)
-        return forks.ends_forked(self.__in_context(self.__handlers[name]))
+        return self.__in_context(self.__handlers[name])
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
         """Return the bound method that lists the objects of job *name*.

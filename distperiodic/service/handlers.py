@@ -16,6 +16,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import ports
+from distperiodic.adapters.local import forks
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.process_links import Call
 from distperiodic.adapters.local.processes import Processes
@@ -56,7 +57,9 @@ class Handlers:
         #: Processes of the partitions with ``executor = process``, by topic.
         self._processes: dict[str, Processes] = {}
         self.executor = runs.Executor(
-            jobs, clock=clock, pool=self._pools, report=report,
+            {name: (job, forks.ends_forked(handler))
+             for name, (job, handler) in jobs.items()},
+            clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
             isolated=self._isolate(conf, tasks), lease=settings.lease)
 

@@ -7,9 +7,16 @@ import signal
 import pytest
 
 from distperiodic import PeriodicTasks
+from distperiodic import opts
 from distperiodic import periodic_task
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.forks import ends_forked
 from distperiodic.adapters.local.reader import CatalogueMethods
 from distperiodic.core.context import Context
+from distperiodic.core.message import Batch
+from distperiodic.service.handlers import Handlers
+from tests.configured import configuration
+from tests.waiting import wait_until
 
 # Exit code of a child that runs more than its handler.
 _WENT_ON = 99
@@ -90,7 +97,8 @@ def test_a_child_ends_when_it_leaves_the_method_that_forked_it(
     job = forks.jobs['lazy' if what == 'lazily_listed' else 'ping']
     try:
         if what == 'handler':
-            forks.handler('ping')(Context('ping', 'a', 0, 1, 1), 'a')
+            ends_forked(forks.handler('ping'))(
+                Context('ping', 'a', 0, 1, 1), 'a')
         else:
             CatalogueMethods(forks.catalogue).read(job, 0, [])
     finally:
@@ -118,3 +126,37 @@ def test_a_loop_of_the_host_runs_nothing_else_in_a_child():
 
     _, status = os.waitpid(loop.child, 0)
     assert os.waitstatus_to_exitcode(status) == 1
+
+
+@pytest.mark.parametrize('ends', [lambda: None, lambda: leave(0), fail])
+def test_a_child_of_a_thread_runs_nothing_else_of_its_batch(ends, tmp_path):
+    class Many(Forks):
+
+        @periodic_task(spacing=60, objects='listed')
+        def note(self, context, object_id):
+            with open(tmp_path / 'begun', 'a') as file:
+                file.write(f'{object_id}\n')
+            if object_id == 'a':
+                self._fork()
+
+    many, conf, reports = Many(ends), configuration(), []
+    job = many.jobs['note']
+    handlers = Handlers(
+        {'note': (job, many.handler('note'))}, {'default': many}, conf=conf,
+        settings=opts.settings(conf), clock=SystemClock(),
+        report=lambda report, entry: reports.append(report),
+        may_start=lambda batch: None, grants=lambda: None)
+    objects = ['a', 'b', 'c']
+    handlers.executor.accept(Batch(
+        'b1', 'note', 0, objects, [1] * 3, [1] * 3, 'sender', 'worker', 'l'))
+    try:
+        wait_until(lambda: sum(len(one.done) for one in reports) == 3)
+        # A child that goes on never ends.
+        wait_until(lambda: os.waitpid(many.child, os.WNOHANG)[0])
+        many.child = 0
+    finally:
+        handlers.stop_threads()
+        if many.child:
+            os.kill(many.child, signal.SIGKILL)
+
+    assert (tmp_path / 'begun').read_text().split() == objects

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distperiodic import exceptions
+from distperiodic.adapters.local import forks
 from distperiodic.adapters.local import process_links
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_links import Call
@@ -283,7 +284,8 @@ def run_handler(tasks: Any, link: Link, run: Run, namespace: str) -> None:
         json.loads(call.progress), call.step)
     link.begin(run, context)
     try:
-        returned = tasks.handler(call.job)(context, *call.arguments)
+        handler = forks.ends_forked(tasks.handler(call.job))
+        returned = handler(context, *call.arguments)
         check_ended(call.job, returned)
         outcome: list[Any] = [
             'done', None if call.step is None else result_text(returned)]
