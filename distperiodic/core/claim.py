@@ -166,6 +166,15 @@ class Claim(NamedTuple):
     attempt: int
     #: Microseconds since the epoch.
     tick: int
+    #: Place in the line of the waiting claims of the job: the claim with the
+    #: lowest value is the first. The value is the instant at which a run of
+    #: the object was last granted, or *waiting* if none was. So no object runs
+    #: twice while another one of the job waits.
+    place: int = 0
+    #: Instant since which the object waits for the start of a run, in
+    #: microseconds of the store's clock. A claim that supersedes an unstarted
+    #: claim has the instant of that claim.
+    waiting: int = 0
 
 
 class Claimed(NamedTuple):

@@ -195,6 +195,11 @@ def objects_of(claims):
     return [one.object for one in claims]
 
 
+def same(claims, others):
+    """Return whether these are the same claims, whatever their places."""
+    return [one[:4] for one in claims] == [one[:4] for one in others]
+
+
 def enlist(store, job, tick, *keys, at=None, rule=''):
     """List objects with the watermark *tick*."""
     assert store.sync(job, [ports.Listed(key, rule, tick) for key in keys],
@@ -228,8 +233,9 @@ def run(store, job, tick, *objects, **options):
     """
     lease, won = take(store, job, tick, *objects)
     into = name()
-    assert begin(store, job, tick, objects, lease, into, **options) == won
-    return into, won
+    granted = begin(store, job, tick, objects, lease, into, **options)
+    assert same(granted, won)
+    return into, granted
 
 
 def fail(store, job, tick, objects, lease, into, seconds=0.0):
@@ -272,7 +278,8 @@ def bring(store, job, tick, key, state):
         assert drop(store, job, tick, [key], lease, state) == 1
         return lease, newest
     running = name()
-    assert begin(store, job, tick, [key], lease, running) == [newest]
+    [granted] = begin(store, job, tick, [key], lease, running)
+    assert same([granted], [newest])
     if state is State.DONE:
         assert store.finish(job, tick, [key], lease=running) == {key}
     elif state is State.DEAD:
@@ -444,7 +451,7 @@ def test_objects_of_two_jobs_have_nothing_to_do_with_each_other(
     waiting, [two] = take(store, other, tick, 'a')
 
     assert store.finish(other, tick, ['a'], lease=waiting) == set()
-    assert begin(store, other, tick, ['a'], waiting) == [two]
+    assert same(begin(store, other, tick, ['a'], waiting), [two])
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
@@ -460,7 +467,8 @@ def test_ids_are_told_apart_to_the_last_sign(store, job, tick):
     lease, won = take(store, job, tick, *IDS)
     running = name()
 
-    assert begin(store, job, tick, IDS, lease, running) == won
+    granted = begin(store, job, tick, IDS, lease, running)
+    assert same(granted, won)
     assert claim(store, job, tick, IDS, supersede=True).won == []
     for key in IDS[:-1]:
         assert store.finish(job, tick, [key], lease=running) == {key}
@@ -507,7 +515,8 @@ def test_thousands_are_claimed_started_and_finished_at_a_time(
 
     assert objects_of(claimed.won) == ['one more']
     running = name()
-    assert begin(store, job, tick, objects, lease, running) == won
+    granted = begin(store, job, tick, objects, lease, running)
+    assert same(granted, won)
     assert store.finish(job, tick, objects, lease=running) == {*objects}
     assert len(claim(store, job, tick + 1, objects).won) == 3000
 
@@ -530,7 +539,7 @@ def test_after_an_ending_the_next_tick_is_won_with_a_higher_fence(
     assert claimed.superseded == 0
     assert begin(store, job, tick + SECOND, ['a'], lease) == []
     assert reclaim(store, job, tick + SECOND, ['a'], lease) == []
-    assert begin(store, job, tick + SECOND, ['a'], waiting) == [new]
+    assert same(begin(store, job, tick + SECOND, ['a'], waiting), [new])
 
 
 def test_a_tick_that_was_not_started_is_superseded_by_the_next(
@@ -544,7 +553,78 @@ def test_a_tick_that_was_not_started_is_superseded_by_the_next(
     assert claimed.busy == []
     assert claimed.won[0].fence > old.fence
     assert void(store, job, tick, 'a', lease)
-    assert begin(store, job, tick, ['a', 'c'], lease) == [kept]
+    assert same(begin(store, job, tick, ['a', 'c'], lease), [kept])
+
+
+def line(claims):
+    """Return the objects in the order in which they are to be sent."""
+    return objects_of(sorted(claims, key=lambda one: one.place))
+
+
+def test_who_was_never_started_waits_since_its_claim(store, job, tick):
+    enlist(store, job, tick, 'a')
+    before = store.now()
+
+    [first] = claim(store, job, tick + SECOND, ['a'], include_new=False).won
+
+    assert before <= first.waiting == first.place <= store.now()
+
+
+def test_a_claim_that_supersedes_another_has_its_place(store, job, tick):
+    bring(store, job, tick, 'a', State.DONE)
+    _, [first] = take(store, job, tick + SECOND, 'a')
+
+    [second] = claim(store, job, tick + 2 * SECOND, ['a'], supersede=True).won
+    [third] = claim(store, job, tick + 3 * SECOND, ['a'], supersede=True).won
+
+    assert first[4:] == second[4:] == third[4:]
+    assert third.place < third.waiting
+
+
+def test_who_ran_joins_the_line_behind_all_who_did_not(store, job, tick):
+    for key in 'abc':
+        into, _ = run(store, job, tick, key)
+        store.finish(job, tick, [key], lease=into)
+    lease, _ = take(store, job, tick + SECOND, 'a', 'b', 'c')
+    into = name()
+    begin(store, job, tick + SECOND, ['b'], lease, into)
+    store.finish(job, tick + SECOND, ['b'], lease=into)
+
+    claimed = claim(store, job, tick + 2 * SECOND, ['c', 'b', 'a'],
+                    supersede=True)
+
+    assert line(claimed.won) == ['a', 'c', 'b']
+    waiting = {one.object: one.waiting for one in claimed.won}
+    assert waiting['a'] == waiting['c'] < waiting['b']
+
+
+def test_a_run_that_was_returned_unstarted_goes_on_waiting(store, job, tick):
+    bring(store, job, tick, 'a', State.DONE)
+    lease, [claimed] = take(store, job, tick + SECOND, 'a')
+    into = name()
+    begin(store, job, tick + SECOND, ['a'], lease, into)
+
+    [returned] = reclaim(store, job, tick + SECOND, ['a'], into,
+                         count_attempt=False)
+
+    assert returned.place == returned.waiting == claimed.waiting
+
+
+def test_a_run_that_was_lost_joins_the_line_again(store, job, tick):
+    into, [granted] = run(store, job, tick, 'a')
+
+    [again] = reclaim(store, job, tick, ['a'], into)
+
+    assert granted.waiting <= granted.place == again.place <= again.waiting
+
+
+def test_a_claim_that_is_taken_over_keeps_its_place(store, job, tick):
+    bring(store, job, tick, 'a', State.DONE)
+    [claimed] = claim(store, job, tick + SECOND, ['a'], seconds=-1).won
+
+    [lease] = overdue(store, job)
+
+    assert [one[4:] for one in lease.claims] == [claimed[4:]]
 
 
 @pytest.mark.parametrize(('state', 'supersede'), [
@@ -563,7 +643,7 @@ def test_an_object_that_is_not_through_with_its_tick_is_busy_or_waits(
     assert objects_of(claimed.won) == ['b']
     assert claimed.superseded == 0
     if state is State.CLAIMED:
-        assert begin(store, job, tick, ['a'], lease) == [held]
+        assert same(begin(store, job, tick, ['a'], lease), [held])
     elif state is State.RUNNING:
         assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
     else:
@@ -630,12 +710,13 @@ def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
     if begun:
         assert reclaim(store, job, tick, ['b'], lease) != []
     else:
-        assert begin(store, job, tick, ['b'], lease) == [won[1]]
+        assert same(begin(store, job, tick, ['b'], lease), [won[1]])
     mixed = ['a', 'b', 'x', 'c', 'a']
 
     match move:
         case Move.START:
-            assert begin(store, job, tick, mixed, lease) == [won[0], won[2]]
+            assert same(begin(store, job, tick, mixed, lease),
+                        [won[0], won[2]])
         case Move.FINISH:
             assert store.finish(job, tick, mixed, lease=lease) == {'a', 'c'}
         case Move.RETRY:
@@ -653,13 +734,13 @@ def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
 def test_a_lease_of_somebody_else_takes_nothing_in(store, job, tick):
     lease, won = take(store, job, tick, 'a', 'b')
     into = name()
-    assert begin(store, job, tick, ['a'], lease, into) == [won[0]]
+    assert same(begin(store, job, tick, ['a'], lease, into), [won[0]])
 
     assert begin(store, job, tick, ['a', 'b'], lease, into,
                  holder='worker-2') == []
 
-    assert begin(store, job, tick, ['b'], lease, holder='worker-2') == [
-        won[1]]
+    assert same(begin(store, job, tick, ['b'], lease, holder='worker-2'),
+                [won[1]])
 
 
 # Expired leases.
@@ -678,7 +759,7 @@ def test_a_lease_that_ended_is_taken_over_once(store, job, tick):
     assert new.fence > old.fence
     assert new.attempt == 1, 'it was not run'
     assert void(store, job, tick, 'a', lease)
-    assert begin(store, job, tick, ['a'], over.id) == [new]
+    assert same(begin(store, job, tick, ['a'], over.id), [new])
 
 
 def test_what_ran_in_a_lease_that_ended_has_its_next_attempt(
@@ -692,7 +773,7 @@ def test_what_ran_in_a_lease_that_ended_has_its_next_attempt(
     assert (new.object, new.attempt) == ('a', 2)
     assert new.fence > old.fence
     assert void(store, job, tick, 'a', lease)
-    assert begin(store, job, tick, ['a', 'b'], over.id) == [new]
+    assert same(begin(store, job, tick, ['a', 'b'], over.id), [new])
 
 
 def test_a_lease_lasts_as_long_as_was_said(store, job, tick):
@@ -920,7 +1001,7 @@ def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
     assert again.fence > first.fence
     assert void(store, job, tick, 'a', lease)
     running = name()
-    assert begin(store, job, tick, ['a'], over[0].id, running) == [again]
+    assert same(begin(store, job, tick, ['a'], over[0].id, running), [again])
     assert store.finish(job, tick, ['a'], lease=running) == {'a'}
 
 
@@ -930,7 +1011,7 @@ def test_attempts_are_counted(store, job, tick):
     for attempt in range(1, 6):
         assert held.attempt == attempt
         running = name()
-        assert begin(store, job, tick, ['a'], lease, running) == [held]
+        assert same(begin(store, job, tick, ['a'], lease, running), [held])
         assert fail(store, job, tick, ['a'], running, name(), 0.0) == {'a'}
         [over] = overdue(store, job)
         lease, [held] = over.id, over.claims
@@ -2185,7 +2266,8 @@ def test_a_store_finds_its_jobs_when_the_tables_were_made_anew(
 
         old.attend({'job': 60.0}, {})
 
-        assert begin(old, 'job', tick, ['a'], lease) == won
+        granted = begin(old, 'job', tick, ['a'], lease)
+        assert same(granted, won)
 
 
 # Lost workers.
@@ -2222,8 +2304,8 @@ def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
     assert last.attempt == 4
 
     running = name()
-    assert begin(store, job, tick + 3 * SECOND, ['a'], lease,
-                 running) == [last]
+    assert same(begin(store, job, tick + 3 * SECOND, ['a'], lease,
+                 running), [last])
     assert store.finish(job, tick + 3 * SECOND, ['a'],
                         lease=running) == {'a'}
     _, [free] = take(store, job, tick + 4 * SECOND, 'a', max_attempts=4)
@@ -2272,7 +2354,7 @@ def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
     assert void(store, job, tick, 'a', lease)
     assert void(store, job, tick, 'b', waiting)
     running = name()
-    assert begin(store, job, tick, ['b', 'a'], into, running) == anew[::-1]
+    assert same(begin(store, job, tick, ['b', 'a'], into, running), anew[::-1])
     assert store.finish(job, tick, ['a'], lease=lease) == set()
     assert store.finish(job, tick, ['a', 'b'], lease=running) == {'a', 'b'}
 
@@ -2359,7 +2441,7 @@ def test_a_start_made_again_gives_the_same_answer(one, another, job, tick):
     for store in one, another:
         assert begin(store, job, tick, ['b', 'a'], lease, into) == told
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == {lease}
-    assert begin(one, job, tick, ['c'], lease) == [won[2]]
+    assert same(begin(one, job, tick, ['c'], lease), [won[2]])
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == set()
 
 

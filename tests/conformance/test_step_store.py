@@ -136,6 +136,23 @@ def test_a_step_that_is_ready_is_claimed_once(board):
     assert board.client.get(id_).status == 'running'
 
 
+def test_a_step_waits_since_it_became_ready(board):
+    before = board.store.now()
+    id_ = board.client.submit('two')
+    between = board.store.now()
+
+    [lease] = board.take()
+    assert before <= lease.claims[0].waiting <= between
+
+    granted = board.begin(lease)
+    after = board.store.now()
+    board.end(lease, granted)
+    [following] = board.take()
+    [claim] = following.claims
+    assert claim.object == id_
+    assert after <= claim.waiting == claim.place <= board.store.now()
+
+
 def here(*jobs):
     """The request of a worker that runs the next steps itself."""
     return ports.Proceed(jobs or JOBS, uuid.uuid4().hex, 'worker-1', LONG)

@@ -94,7 +94,8 @@ class TwoWin(Bug):
                     if (isinstance(row, ClaimRow) and row.tick == tick
                             and row.lease.id != lease):
                         rows[key] = EndedClaim(
-                            tick - 1, tick - 1, row.since, row.rule, None)
+                            tick - 1, tick - 1, row.since, row.rule, None,
+                            None)
                 return super().claim(
                     job, tick, objects, lease=lease, **options)
         return Store

@@ -126,7 +126,8 @@ class MemoryClaimStore:
             row = rows.get(key)
             if row is None:
                 changed = True
-                rows.add(key, EndedClaim(settled, settled, at, rule, None))
+                rows.add(key, EndedClaim(
+                    settled, settled, at, rule, None, None))
             elif row.since is None or (row.rule != rule and row.since <= at):
                 changed = True
                 since = at if row.since is not None else due.listed_again(
@@ -195,6 +196,7 @@ class MemoryClaimStore:
                 lease, job, tick, holder, self._until(seconds))
         first = first_fence(tick)
         newest = max(first, rows.floor)
+        now = self.now()
         won: list[Claim] = []
         busy: list[str] = []
         waiting: list[str] = []
@@ -206,10 +208,12 @@ class MemoryClaimStore:
             if row is None:
                 if include_new:
                     row = ClaimRow(
-                        tick, newest, lease_row, 1, tick, rule, None)
+                        tick, newest, lease_row, 1, tick, rule, None, now,
+                        None)
                     rows.add(key, row)
                     lease_row.rows[key] = row
-                    won.append(new_tuple(Claim, (key, newest, 1, tick)))
+                    won.append(new_tuple(Claim, (
+                        key, newest, 1, tick, now, now)))
                 else:
                     unlisted.append(key)
                 continue
@@ -226,6 +230,7 @@ class MemoryClaimStore:
             if row_rule != rule and row_rule is not None:
                 continue
             attempt = 1
+            waiting_since = now
             settled = row.settled
             is_behind = (
                 previous_tick is not None and settled < previous_tick
@@ -261,13 +266,19 @@ class MemoryClaimStore:
                 self._leave(key, row)
                 fence = max(first, row.fence + 1)
                 attempt = min(row.attempt, max_attempts)
+                waiting_since = row.waiting
             else:
                 waiting.append(key)
                 continue
+            started = row.started
             rows[key] = lease_row.rows[key] = ClaimRow(
-                tick, fence, lease_row, attempt, since, row_rule, row.served)
+                tick, fence, lease_row, attempt, since, row_rule, row.served,
+                waiting_since, started)
             # This is equivalent to Claim(), but faster.
-            won.append(new_tuple(Claim, (key, fence, attempt, tick)))
+            won.append(new_tuple(Claim, (
+                key, fence, attempt, tick,
+                waiting_since if started is None else started,
+                waiting_since)))
         if lease_row.rows:
             self._leases[lease] = lease_row
         if len(won) > known:
@@ -339,13 +350,15 @@ class MemoryClaimStore:
         target = LeaseRow(into, job, tick, holder, self._until(seconds))
         before, after = MOVES[Move.START]
         waiting, granted = lease_row.rows, []
+        now = self.now()
         for key in objects:
             row = waiting.get(key)
             if row is not None and row.state in before:
-                row.state, row.lease = after, target
+                row.state, row.lease, row.started = after, target, now
                 target.rows[key] = waiting.pop(key)
                 granted.append(new_tuple(Claim, (
-                    key, row.fence, row.attempt, row.tick)))
+                    key, row.fence, row.attempt, row.tick, now,
+                    row.waiting)))
         if granted:
             self._leases[into] = target
         if not waiting:
@@ -406,7 +419,8 @@ class MemoryClaimStore:
                         and (row.attempt == 1 or done)):
                     ended_row = new_tuple(EndedClaim, (row.tick, row.settled,
                                                        row.since, row.rule,
-                                                       row.served))
+                                                       row.served,
+                                                       row.started))
                     if ended_row != alike:
                         alike = ended_row
                     rows[key] = alike
@@ -463,7 +477,13 @@ class MemoryClaimStore:
 
     def _reclaim(self, target: LeaseRow, key: str, row: ClaimRow,
                  ran: bool = True) -> Claim:
-        row.attempt += ran and row.state is not State.CLAIMED
+        if row.state is not State.CLAIMED:
+            if ran:
+                row.attempt += 1
+                row.waiting = self.now()
+            else:
+                # The granted run was not started, and keeps its place.
+                row.started = row.waiting
         row.fence += 1
         row.state = State.CLAIMED
         self._enter(target, key, row)
@@ -538,4 +558,6 @@ class MemoryClaimStore:
 
 
 def _claim_of(key: str, row: ClaimRow) -> Claim:
-    return Claim(key, row.fence, row.attempt, row.tick)
+    return Claim(key, row.fence, row.attempt, row.tick,
+                 row.waiting if row.started is None else row.started,
+                 row.waiting)

@@ -55,14 +55,16 @@ class EndedClaim(NamedTuple):
     since: int | None
     rule: str | None
     served: int | None
+    started: int | None
 
 
 class ClaimRow:
     __slots__ = ('attempt', 'fence', 'lease', 'progress', 'rule', 'served',
-                 'settled', 'since', 'state', 'tick')
+                 'settled', 'since', 'started', 'state', 'tick', 'waiting')
 
     def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
                  since: int | None, rule: str | None, served: int | None,
+                 waiting: int, started: int | None,
                  state: State = State.CLAIMED):
         self.tick = self.settled = tick
         self.state = state
@@ -73,6 +75,8 @@ class ClaimRow:
         self.since = since
         self.rule = rule
         self.served = served
+        self.waiting = waiting
+        self.started = started
 
 
 class JobRows(dict[str, 'ClaimRow | EndedClaim']):

@@ -153,7 +153,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 {'object': new, 'position': positions_of(new)},
                 job=number, tick=tick, settled=tick, state=State.CLAIMED,
                 fence=first_fence(tick), attempt=1, lease=lease,
-                since=tick, rule=rule)
+                since=tick, rule=rule, waiting=tick)
         relisted = _relisted(tx, number, tick, delisted, rule)
         busy += [key for key in delisted if key not in relisted]
         for old in sorted(uncounted):

@@ -36,7 +36,12 @@ LATE_AFTER = 5.0
 #: Upper bound of all instants.
 LAST = 2 ** 63 - 1
 #: Columns of a :class:`Claim`, in the order of its fields.
-GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
+GRANTED = (
+    _claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick,
+    # An earlier release did not record these instants.
+    sa.func.coalesce(_claim.c.started, _claim.c.waiting, _claim.c.tick).label(
+        'place'),
+    sa.func.coalesce(_claim.c.waiting, _claim.c.tick).label('waiting'))
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: States from which a take-over or a reclaim increases the number of attempts.
@@ -140,6 +145,7 @@ class Statements:
                 spent, _claim.c.state != State.DONE), most), else_=1)),
             (_claim.c.worker, None),
             (_claim.c.progress, None),
+            (_claim.c.waiting, self._now),
         ]
         # The claim that an operator triggers does not change the watermark:
         # earlier ticks that are due stay due, and are claimed separately.
@@ -169,12 +175,15 @@ class Statements:
         before, _ = MOVES[Move.SUPERSEDE]
         # Keep the number of attempts. Otherwise an object whose ticks are all
         # superseded before they end could lose any number of runs without
-        # using up its attempts.
+        # using up its attempts. Keep the time since which the object waits, as
+        # well: otherwise an object could be superseded at each tick and never
+        # run, because other objects would always have waited longer.
         lost = sa.case((spent, most), else_=_claim.c.attempt)
         self.claim_unstarted = self._step(
             before, state, [
                 (column, lost if column is _claim.c.attempt else value)
-                for column, value in claim_values],
+                for column, value in claim_values
+                if column is not _claim.c.waiting],
             earlier, listed, follows, in_force, self._stands,
             reads_back=False)
         # Ticks before the object was listed again are not due.
@@ -190,7 +199,8 @@ class Statements:
 
         self.start = self._step(
             _WAITS_FROM, _RUNS,
-            [(_claim.c.worker, sa.bindparam('runner'))], self._stands)
+            [(_claim.c.worker, sa.bindparam('runner')),
+             (_claim.c.started, self._now)], self._stands)
         before, state = MOVES[Move.RETRY]
         self.retry = self._step(before, state, [], self._stands)
         before, state = MOVES[Move.RECLAIM]
@@ -202,7 +212,8 @@ class Statements:
         self.requeue = self._step(
             before, state, [
                 (_claim.c.attempt, 1),
-                (_claim.c.fence, _claim.c.fence + 1)],
+                (_claim.c.fence, _claim.c.fence + 1),
+                (_claim.c.waiting, self._now)],
             _claim.c.tick == sa.bindparam('of_tick'))
 
         self.standing = sa.select(*GRANTED).where(
@@ -302,13 +313,21 @@ class Statements:
                         'of_schedule_since', type_=sa.BigInteger))))
 
     def _reclaim(self, before: Any, state: State) -> Step:
+        tries = sa.bindparam('tries', type_=sa.Integer)
+        tried = in_state(_TRIED)
         return self._step(before, state, [
-            # MySQL assigns from left to right. This value depends on the old
-            # state, so it is assigned before the new state.
+            # MySQL assigns from left to right. These values depend on the old
+            # state, so they are assigned before the new state.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
-                (in_state(_TRIED), sa.bindparam(
-                    'tries', type_=sa.Integer)), else_=0)),
-            (_claim.c.fence, _claim.c.fence + 1)], self._stands)
+                (tried, tries), else_=0)),
+            (_claim.c.fence, _claim.c.fence + 1),
+            # A granted run that no handler has started keeps its place.
+            (_claim.c.started, sa.case(
+                (sa.and_(tried, tries == 0), _claim.c.waiting),
+                else_=_claim.c.started)),
+            (_claim.c.waiting, sa.case(
+                (sa.and_(tried, tries > 0), self._now),
+                else_=_claim.c.waiting))], self._stands)
 
     def _end(self, before: Any, state: State) -> Ending:
         conditions = (self._of, self._among, self._stands,

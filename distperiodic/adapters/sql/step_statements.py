@@ -47,11 +47,13 @@ def claim(dialect: Dialect) -> Any:
                 else_=_claim.c.fence + sa.literal_column('1'))),
             ('attempt', new.attempt), ('worker', new.worker),
             ('progress', sa.null()), ('lease', new.lease),
+            ('waiting', new.waiting), ('started', new.started),
             ('state', new.state)]
     return dialect.merge(
-        _claim, ('object', 'position'), (
+        _claim, ('object', 'position', 'waiting'), (
             'job', 'tick', 'settled', 'state', 'fence', 'attempt', 'lease',
-            'worker', 'since', 'rule'), change, in_state(before), GRANTED)
+            'worker', 'since', 'rule', 'started'), change, in_state(before),
+        GRANTED)
 
 
 def grant(dialect: Dialect, statements: Statements) -> Any:

@@ -217,8 +217,9 @@ class SqlSteps:
             for tick, of_tick in _by_tick(rows[job], now):
                 name = next(names)
                 keys = [row.task for row in of_tick]
-                won = tx.claim_steps(numbers[job], tick, keys, name,
-                                     State.CLAIMED, None)
+                won = tx.claim_steps(
+                    numbers[job], tick, {row.task: row.due for row in of_tick},
+                    name, State.CLAIMED, None, now)
                 if not won:
                     continue
                 tx.make(name, State.CLAIMED, numbers[job], tick, list(won),
@@ -472,33 +473,33 @@ class SqlSteps:
             tasks[row.task] = task
             rows.setdefault(row.job, []).append(row)
         names = lease_names(proceed.into)
-        groups = [(job, tick, [row.task for row in of_tick], next(names))
-                  for job in sorted(rows)
+        groups = [(job, tick, {row.task: row.due for row in of_tick},
+                   next(names)) for job in sorted(rows)
                   for tick, of_tick in _by_tick(rows[job], now)]
         granted = []
         written = is_left = False
-        for job, tick, keys, name in groups:
-            due = history.increments(
-                numbers[job], tick, proceed.holder, due=len(keys))
+        for job, tick, due, name in groups:
+            more = history.increments(
+                numbers[job], tick, proceed.holder, due=len(due))
             if self._grant is not None and len(groups) == 1:
-                *others, last = history.merged([*counts, due])
+                *others, last = history.merged([*counts, more])
                 won, is_left = tx.grant_steps(
-                    self._grant, numbers[job], tick, keys, name,
-                    proceed.holder, proceed.seconds, last, ended, left)
-                written = len(won) == len(keys)
+                    self._grant, numbers[job], tick, due, name,
+                    proceed.holder, proceed.seconds, last, ended, left, now)
+                written = len(won) == len(due)
                 if written:
                     counts[:] = others
             else:
-                won = tx.claim_steps(numbers[job], tick, keys, name,
-                                     State.RUNNING, proceed.holder)
+                won = tx.claim_steps(numbers[job], tick, due, name,
+                                     State.RUNNING, proceed.holder, now)
             if not won:
                 continue
             for key in won:
                 moves.begin(tasks[key])
             if not written:
-                counts.append(due | {'more_due': len(won)})
+                counts.append(more | {'more_due': len(won)})
             granted.append((
-                Lease(name, job, tick, in_order(keys, won),
+                Lease(name, job, tick, in_order(list(due), won),
                       State.RUNNING),
                 {key: _input(tasks[key]) for key in won}))
         return granted, written, is_left

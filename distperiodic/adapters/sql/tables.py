@@ -121,6 +121,21 @@ claim = sa.Table(
     #: Worker to which the last run of this tick was granted. None means that
     #: no run was granted yet.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
+    #: Instant since which the object waits for the start of a run, in
+    #: microseconds of the store's clock. It is the time of the claim, or of
+    #: the take-over that begins another attempt. A claim that supersedes an
+    #: unstarted claim keeps the value, and so does a granted run that is
+    #: returned unstarted. The value also stays when the run starts: until the
+    #: next claim, ``started`` minus ``waiting`` is the time that the object
+    #: waited. For a step of a task, it is the instant at which the step became
+    #: ready. None means that the object was never claimed.
+    sa.Column('waiting', sa.BigInteger),
+    #: When the last run of the object was granted, in microseconds of the
+    #: store's clock. If that run was returned unstarted, it is the value of
+    #: ``waiting``. None means that no run was granted. Of the waiting objects
+    #: of a job, the one that was started first is sent first; see
+    #: :attr:`distperiodic.core.claim.Claim.place`.
+    sa.Column('started', sa.BigInteger),
     #: When a run of the object last succeeded, in microseconds of the store's
     #: clock. None means that no run has succeeded.
     sa.Column('served', sa.BigInteger),

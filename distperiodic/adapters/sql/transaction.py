@@ -8,6 +8,7 @@ No result depends on a driver's row count.
 
 import json
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
@@ -109,61 +110,72 @@ class Transaction:
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
             'more_due': size, 'more_late': size}).all()
-        # Reuse the caller's strings and tick: a scheduler may keep a million
-        # claims, and copies take memory.
+        # Reuse the caller's strings and tick, and equal instants: a scheduler
+        # may keep a million claims, and copies take memory.
         ours = {key: key for key in keys}
+        same: dict[int, int] = {}
+        once = same.setdefault
         return {row[0]: tuple.__new__(Claim, (
-            ours[row[0]], row[1], row[2], tick)) for row in rows}
+            ours[row[0]], row[1], row[2], tick, once(row[4], row[4]),
+            once(row[5], row[5]))) for row in rows}
 
-    def claim_steps(self, number: int, tick: int, keys: Sequence[str],
-                    lease: str, state: State, worker: str | None
+    def claim_steps(self, number: int, tick: int, due: Mapping[str, int],
+                    lease: str, state: State, worker: str | None, now: int
                     ) -> dict[str, Claim]:
         """Claim the next steps of tasks, and return the claims by task.
 
+        :param due: Instants at which the steps became ready, by task.
         :param state: CLAIMED, or RUNNING to grant the runs to *worker* as
             well.
+        :param now: Time of the store's clock, in microseconds.
         """
         rows = self.connection.execute(
             self.dialect.once(step_statements.claim), self._steps(
-                number, tick, keys, lease, state, worker))
+                number, tick, due, lease, state, worker, now))
         if self.dialect.name != 'postgresql':
             return {one.object: one
-                    for one in self.standing(number, keys, lease)}
+                    for one in self.standing(number, list(due), lease)}
         return {row.object: claim_of(row) for row in rows}
 
     def grant_steps(self, statement: Any, number: int, tick: int,
-                    keys: Sequence[str], lease: str, holder: str,
+                    due: Mapping[str, int], lease: str, holder: str,
                     seconds: float, counted: dict[str, Any], ended: str,
-                    left: int) -> tuple[dict[str, Claim], bool]:
+                    left: int, now: int) -> tuple[dict[str, Claim], bool]:
         """Claim the next steps of tasks and grant their runs to *holder*.
 
         If all steps are claimed, *counted* is added to the history, and the
         lease is created.
 
         :param statement: Result of :func:`.step_statements.grant`.
+        :param due: As in :meth:`claim_steps`.
         :param ended: Lease of the runs that have ended.
         :param left: Number of these runs.
+        :param now: As in :meth:`claim_steps`.
         :returns: the claims by task, and True if the lease *ended* was
             deleted. If the lease was not deleted, call :meth:`leave`.
         :raises DBDuplicateEntry: as in :meth:`make`.
         """
         rows = self.connection.execute(statement, {
-            **self._steps(number, tick, keys, lease, State.RUNNING, holder),
-            **self._lease(lease, State.RUNNING, number, tick, list(keys),
+            **self._steps(number, tick, due, lease, State.RUNNING, holder,
+                          now),
+            **self._lease(lease, State.RUNNING, number, tick, list(due),
                           holder, seconds),
             **counted, 'stands_in': ended, 'number': left}).all()
         return ({row.object: claim_of(row) for row in rows},
                 any(row.left for row in rows))
 
-    def _steps(self, number: int, tick: int, keys: Sequence[str], lease: str,
-               state: State, worker: str | None) -> Any:
+    def _steps(self, number: int, tick: int, due: Mapping[str, int],
+               lease: str, state: State, worker: str | None,
+               now: int) -> Any:
         """Return the parameters of :func:`.step_statements.claim`."""
-        ordered = sorted(keys)
+        ordered = sorted(due)
         return self.dialect.rows(
-            {'object': ordered, 'position': positions_of(ordered)},
+            {'object': ordered, 'position': positions_of(ordered),
+             'waiting': [due[key] for key in ordered]},
             job=number, tick=tick, settled=tick, state=state,
             fence=first_fence(tick), attempt=1, lease=lease,
-            worker=worker, since=tick, rule='')
+            worker=worker, since=tick, rule='',
+            started=now if state is State.RUNNING else None)
 
     def changed(self, change: Change,
                 parameters: dict[str, Any]) -> Sequence[Any]:
