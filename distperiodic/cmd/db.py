@@ -27,6 +27,15 @@ class DbSync(acting.Acting, command.Command):
     written last, because its table may not exist before.
     """
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--restored', action='store_true',
+            help='the database was restored from a backup, and no service '
+                 'runs: also raise all fences above those that were created '
+                 'after the backup')
+        return parser
+
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.adapters.local import private
         from distperiodic.adapters.sql import schema
@@ -41,6 +50,11 @@ class DbSync(acting.Acting, command.Command):
             message = f'the tables already have version {after}'
         else:
             message = f'upgraded the tables from version {before} to {after}'
+        if parsed.restored:
+            from distperiodic.adapters.sql import restored
+            number = restored.raise_fences(settings.connection)
+            message += ('; raised the fences of '
+                        + configured.plural(number, 'claim'))
         with self.audited(parsed, 'tables') as record:
             record.outcome = message
         self.print(message)

@@ -69,9 +69,11 @@ class StoreProbe:
     def missing(self) -> list[str]:
         """Return the columns and indexes that the tables lack.
 
-        :raises SchemaError: a table or a key is missing.
+        :raises SchemaError: a table or a key is missing, or the encoding of
+            the database is not UTF-8.
         """
         def read(connection: sa.Connection) -> list[str]:
+            schema.check_encoding(connection, self._shown)
             schema.check_keys(connection, self._shown)
             return schema.missing(connection)
         return self.group.read(read)

@@ -1022,3 +1022,56 @@ def test_a_command_without_a_database_is_one_line(tmp_path, command):
                      without.stderr)
     assert 'Connection refused' in gone.stderr
     assert 'sesame' not in gone.stderr
+
+
+@pytest.mark.parametrize('encoding', ['LATIN1', 'SQL_ASCII'])
+def test_a_database_that_cannot_store_each_text_is_refused(
+        postgresql, encoding):
+    """Otherwise an error text would roll back the outcomes of other runs."""
+    url = sa.make_url(postgresql.url)
+    name = f'tests_{uuid.uuid4().hex[:8]}'
+    _administer(url, f"CREATE DATABASE {name} ENCODING '{encoding}' "
+                     "LOCALE 'C' TEMPLATE template0")
+
+    with pytest.raises(exceptions.SchemaError) as raised:
+        schema.sync(url.set(database=name).render_as_string(
+            hide_password=False))
+
+    assert re.search(f"{encoding}\\b.*; .* ENCODING 'UTF8'",
+                     str(raised.value))
+    _administer(url, f'DROP DATABASE {name}')
+
+
+def test_fences_grow_after_a_restore(empty, tmp_path):
+    """The backup has an older fence than the last run before the restore."""
+    schema.sync(empty)
+
+    def fence(tick, holder):
+        store = SqlClaimStore(empty, namespace='tests', late_after=9e6)
+        try:
+            won = store.claim(
+                'poll', tick, ['a'], lease=uuid.uuid4().hex, holder=holder,
+                seconds=60.0, supersede=True).won
+            return won[0].fence
+        finally:
+            store.close()
+    store = SqlClaimStore(empty, namespace='tests', late_after=9e6)
+    now = store.now()
+    store.close()
+    fence(now - 9_000_000, 'api-1')
+    engine = database.make_engine(empty)
+    backup = sa.select(tables.claim)
+    with engine.begin() as connection:
+        [row] = connection.execute(backup).mappings()
+        saved = dict(row)
+    before = [fence(now - n * 1_000_000, 'api-1') for n in (8, 7, 6)]
+    with engine.begin() as connection:
+        connection.execute(sa.update(tables.claim).values(saved))
+    engine.dispose()
+
+    told = commands.run('db', 'sync', '--restored', '--config-file',
+                        configuration(tmp_path, empty))
+
+    assert (told.returncode, told.stderr) == (0, '')
+    assert re.search(r'fences of 1 claim$', told.stdout.strip())
+    assert fence(now - 6_000_000, 'api-2') > before[-1]

@@ -78,9 +78,11 @@ def check(connection_url: str) -> None:
     """
     shown = redaction.redact(connection_url)
     _check_file(connection_url, shown)
-    _transaction(
-        connection_url, lambda connection: check_keys(connection, shown),
-        check_connection)
+
+    def work(connection: sa.Connection) -> None:
+        check_encoding(connection, shown)
+        check_keys(connection, shown)
+    _transaction(connection_url, work, check_connection)
 
 
 def _check_file(connection_url: str, shown: str) -> None:
@@ -145,6 +147,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         version is missing or unknown.
     """
     def work(connection: sa.Connection) -> tuple[str | None, str]:
+        check_encoding(connection, redaction.redact(connection_url))
         with _exclusively(connection):
             before = _version_of(connection)
             if before is None:
@@ -217,6 +220,26 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
             'distperiodic db sync')
     if found > VERSION:
         raise _newer(shown, found)
+
+
+def check_encoding(connection: sa.Connection, shown: str) -> None:
+    """Check that the database can store every text.
+
+    Ids and errors are Unicode. In another encoding, one text that cannot be
+    stored would roll back the whole transaction, with the outcomes of other
+    runs.
+
+    :param shown: URL without its password.
+    :raises SchemaError: The encoding of the database is not UTF-8.
+    """
+    if connection.dialect.name != 'postgresql':
+        return  # SQLite stores Unicode; on MySQL the tables are utf8mb4.
+    found = connection.scalar(sa.text('SHOW server_encoding'))
+    if found != 'UTF8':
+        raise exceptions.SchemaError(
+            f'database {shown} has the encoding {found}, in which not every '
+            "text can be stored; create a database with: CREATE DATABASE NAME "
+            "ENCODING 'UTF8' TEMPLATE template0")
 
 
 def check_keys(connection: sa.Connection, shown: str) -> None:
