@@ -31,7 +31,7 @@ def raise_fences(connection_url: str) -> int:
 
     def work(connection: sa.Connection) -> int:
         fence = first_fence(
-            connection.scalar(sa.select(database.dialect.now)))
+            connection.execute(sa.select(database.dialect.now)).scalar_one())
         connection.execute(sa.update(tables.partition).where(
             tables.partition.c.fence < fence).values(fence=fence))
         connection.execute(sa.update(claims).where(
