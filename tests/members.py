@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+from tests import forks
+from tests.programs import PYTHON
 from tests.waiting import wait_until
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 #: The objects of each call of get_subset.
 OBJECTS = [f'object-{n}' for n in range(200)]
@@ -95,10 +95,9 @@ class Process:
 
         :param options: Options of HashRing.
         """
-        self._child = subprocess.Popen(
-            [sys.executable, '-W', 'ignore', '-m', 'tests.members'],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True)
+        self._child = forks.Popen(
+            [*PYTHON, '-m', 'tests.members'], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=2)
         self.pid = self._child.pid
         self.do('make', url, group, identity, options)
 

@@ -35,10 +35,13 @@ class Program:
     :param options: Options of :class:`subprocess.Popen`.
     """
 
+    #: Class of the process of the launcher.
+    popen = subprocess.Popen
+
     def __init__(self, argv, log, *, append=False, cwd=ROOT, **options):
         self.log = log
         with open(log, 'ab' if append else 'wb') as output:
-            self.process = subprocess.Popen(
+            self.process = self.popen(
                 [*map(str, argv)], cwd=cwd, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, **options)
 

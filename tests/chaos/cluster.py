@@ -18,6 +18,7 @@ import tempfile
 import urllib.parse
 
 from distperiodic.adapters.sql import schema
+from tests import forks
 from tests import programs
 from tests import proxy
 from tests import services
@@ -122,7 +123,7 @@ class Host:
         self.program = self.spawn(self.configure(), log)
 
     def spawn(self, config, log=None):
-        return programs.Program(
+        return forks.Program(
             [*programs.PYTHON, '-m', 'tests.chaos.member', self.kind,
              self.partition, config, self.ledger, self.points_place,
              self.clock, self.carrier],

@@ -6,6 +6,7 @@ import time
 import uuid
 
 from distperiodic import coordinator
+from tests import forks
 from tests import programs
 from tests import waiting
 from tests.functional import served
@@ -28,7 +29,7 @@ class Run(collections.namedtuple(
         return self.at - self.tick
 
 
-class Program(programs.Program):
+class Program(forks.Program):
     """One program that runs a service; see :mod:`tests.functional.served`."""
 
     def __init__(self, kind, config, record, workers, log, *more):

@@ -7,6 +7,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
+from tests import forks
 from tests import programs
 from tests import waiting
 from tests.functional import every_kind
@@ -27,7 +28,7 @@ class Host:
         self.started = []
 
     def start(self):
-        program = programs.Program(
+        program = forks.Program(
             [*programs.PYTHON, '-m', every_kind.__name__, self.config,
              self.record], self.place / f'log-{len(self.started)}')
         self.started.append(program)

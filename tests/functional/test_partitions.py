@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests import forks
 from tests import programs
 from tests import waiting
 
@@ -68,7 +69,7 @@ def service(tmp_path):
 
 def test_a_scheduler_runs_the_handlers_of_a_partition_s_own_class(
         service, tmp_path):
-    with programs.Program(
+    with forks.Program(
             service(**{'partition:own': {'handler': 'jobs_here:Own'}}),
             tmp_path / 'log', **service.options):
         waiting.wait_until(
@@ -95,7 +96,7 @@ def test_a_partition_whose_threads_all_hang_leaves_others_theirs(
     """The test also checks that the partition has as many threads as its
     section sets.
     """
-    with programs.Program(
+    with forks.Program(
             service(**{'partition:bad': {'pool_size': 3},
                        'partition:own': {'pool_size': 1}}),
             tmp_path / 'log', **service.options):

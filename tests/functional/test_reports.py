@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from tests import forks
 from tests import programs
 from tests import waiting
 from tests.functional import commands
@@ -57,7 +58,7 @@ class Service:
             self.start('worker', '--partition', 'disks')
 
     def start(self, *words):
-        self.programs.append(programs.Program(
+        self.programs.append(forks.Program(
             [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', *words,
              '--tasks', 'jobs_here:Tasks', '--config-file', self.config],
             self.place / f'{words[0]}.log', cwd=self.place,

@@ -22,6 +22,7 @@ from distperiodic.core.standby import Role
 from distperiodic.operator.group_reader import connect
 from distperiodic.operator.partitions import PartitionAdmin
 from distperiodic.operator.partitions import PartitionQueries
+from tests import forks
 from tests import members
 from tests import programs
 from tests import proxy
@@ -481,7 +482,7 @@ def test_a_handler_that_only_its_worker_can_load_runs_there(
         record=tmp_path / 'own.txt'))
     cluster.set_section('partition:default',
                         handler='own_handlers:Own')
-    with programs.Program(
+    with forks.Program(
             [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', 'worker',
              '--config-file', cluster.config], tmp_path / 'own.log',
             cwd=tmp_path, env=os.environ | {

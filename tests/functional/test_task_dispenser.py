@@ -19,11 +19,11 @@ import pytest
 
 from distperiodic.adapters.sql import schema
 from tests import dispensed
+from tests.forks import Program
 from tests.functional import commands
 from tests.functional import pulling
 from tests.functional.pulling import Call
 from tests.programs import PYTHON
-from tests.programs import Program
 from tests.waiting import wait_until
 
 SECONDS = float(os.environ.get('DISTPERIODIC_TEST_SECONDS', '12'))
