@@ -113,6 +113,26 @@ class Checked(NamedTuple):
     until: int
 
 
+class RunTimes(NamedTuple):
+    """How late runs of one job and tick began, and how long they took.
+
+    The texts are those of :class:`distperiodic.core.histogram.Histogram`. They
+    cover all runs of the tick whose results this process has reported so far.
+    """
+
+    #: Number of first runs, among the runs of the call, that began too late.
+    late: int = 0
+    #: Histogram of the first runs of objects, by the time from the instant at
+    #: which the object was due to the start of the handler. Empty means
+    #: unknown.
+    started: str = ''
+    #: Histogram of all runs, by their duration. Empty means unknown.
+    ran: str = ''
+
+
+NO_TIMES = RunTimes()
+
+
 class Proceed(NamedTuple):
     """Request to grant runs at once for steps that become ready.
 
@@ -196,7 +216,8 @@ class StepStore(Protocol):
     def advance(self, job: str, tick: int,
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
                 lease: str, into: str, pause: Callable[[int], float],
-                proceed: Proceed | None = None) -> Advanced:
+                proceed: Proceed | None = None,
+                times: RunTimes = NO_TIMES) -> Advanced:
         """End runs in *lease* and advance their tasks, in one transaction.
 
         A failed command is retried as often as its workflow allows. If its
@@ -215,6 +236,7 @@ class StepStore(Protocol):
             retried, it receives the highest of their numbers.
         :param proceed: Request to grant runs of steps that become ready. None
             means that no run is granted.
+        :param times: As in :meth:`ClaimStore.finish`.
         :returns: The tasks whose result or error was recorded, and the leases
             of the granted runs.
         """
@@ -510,22 +532,26 @@ class ClaimStore(Protocol):
         """
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str) -> set[str]:
+               lease: str, times: RunTimes = NO_TIMES) -> set[str]:
         """Record that runs in *lease* succeeded, and return their objects.
 
         The call ignores an object whose run is not in *lease*, and leaves the
         object out of the result.
+
+        :param times: Times of the runs, for the history. They are recorded
+            together with the result of a run, if the call records any.
         """
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure],
-             *, lease: str, into: str | None,
-             seconds: float = 0.0) -> set[str]:
+             *, lease: str, into: str | None, seconds: float = 0.0,
+             times: RunTimes = NO_TIMES) -> set[str]:
         """Record that runs in *lease* have failed.
 
         :param into: Name of the new lease, in which the claims wait for a
             retry. None makes the claims dead. Dead claims are kept for an
             operator.
         :param seconds: Seconds until the retry is due.
+        :param times: As in :meth:`finish`.
         :returns: Objects whose failure was recorded. A failure is not recorded
             if the handler has already ended the run in its own transaction.
         """

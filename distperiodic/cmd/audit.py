@@ -173,18 +173,14 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
     ticks = audit.judge(account.ticks, account.alike, account.placed, judged,
                         account.begins, account.now)
     missing = _not_listed(accounts, tasks, job, account.now)
-    blank = {Fate.LATE} if judged.plan.spread else set()
     unknown = missing if isinstance(missing, str) else ''
-    if unknown:
-        blank.add(Fate.NOT_LISTED)
-    elif missing:
+    if not unknown and missing:
         newest = rule.at_or_before(account.now) or account.now
         ticks.setdefault(newest, collections.Counter())[
             Fate.NOT_LISTED] += len(missing)
-    return _Audited(name, {
-        tick: _without_late(fates) if judged.plan.spread else fates
-        for tick, fates in ticks.items()}, unknown,
-        bool(unknown) and job is not None, frozenset(blank))
+    return _Audited(
+        name, ticks, unknown, bool(unknown) and job is not None,
+        frozenset([Fate.NOT_LISTED] if unknown else []))
 
 
 def _judged(account: 'Account', job: 'Job | None',
@@ -198,18 +194,6 @@ def _judged(account: 'Account', job: 'Job | None',
         job is not None, account.attended, account.paused,
         round((settings.late_claim_after + settings.session_timeout
                + _CLAIMING) * SECOND))
-
-
-def _without_late(fates: collections.Counter[Fate]
-                  ) -> collections.Counter[Fate]:
-    """Count late objects as on time.
-
-    The objects of a job with ``spread`` are due at different times of the
-    period, so their delay after the tick has no meaning.
-    """
-    return collections.Counter({
-        **fates, Fate.ON_TIME: fates[Fate.ON_TIME] + fates[Fate.LATE],
-        Fate.LATE: 0})
 
 
 def _not_listed(accounts: 'StoreQueries',

@@ -2,7 +2,9 @@
 """``distperiodic history``: the outcome of each tick."""
 
 import argparse
+import collections
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 from cliff import lister
@@ -10,7 +12,17 @@ from cliff import lister
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
-_ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)')
+if TYPE_CHECKING:
+    from distperiodic.core.histogram import Histogram
+    from distperiodic.operator.activity import Load
+    from distperiodic.operator.activity import Ticked
+    from distperiodic.operator.members import MemberRow
+
+_ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)',
+           'Mean run (ms)')
+# Columns of the times of runs. They are empty until a run has ended.
+_TIMES = ('Mean late (ms)', 'P95 late (ms)', 'Most late (ms)',
+          'Mean run (ms)', 'P95 run (ms)', 'Longest run (ms)')
 
 
 class History(display.Table, lister.Lister):
@@ -19,7 +31,10 @@ class History(display.Table, lister.Lister):
     The column Due is the sum of Done, Dead, Skipped, Superseded, Cancelled and
     Open. The column Skipped is the sum of Misfire, Overlap, Paused and Lost.
 
-    Lateness is the time from a tick to its claims, in milliseconds. The column
+    Lateness is the time from the instant at which an object was due to the
+    start of its first run, in milliseconds. Objects that were not started have
+    no lateness: see the columns Superseded and Open. P95 means that 95 % of
+    the values are not greater. The column
     Retried is the number of attempts that failed and were retried. The column
     Taken over is the number of claims that were taken over from processes that
     were gone or silent. The column Processes is the number of schedulers and
@@ -42,12 +57,16 @@ class History(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.activity import Activity
+        from distperiodic.operator.members import MemberQueries
         job = configured.job_of(parsed)
+        settings = self.database(parsed)
         with self.store(parsed, Activity) as activity:
+            since = parsed.since.before(activity.group.now())
             ticks = activity.history(
-                job=job,
-                since=parsed.since.before(activity.group.now()),
-                limit=parsed.limit)
+                job=job, since=since, limit=parsed.limit)
+            loads = activity.loads(since)
+        with self.store(parsed, MemberQueries) as queries:
+            members = queries.members()
         if not ticks:
             self.sentence = (
                 f'No tick {parsed.since.phrase}; give an earlier --since, or '
@@ -56,21 +75,28 @@ class History(display.Table, lister.Lister):
             self.sentence = (
                 f'The newest {configured.plural(len(ticks), "tick")}; '
                 'see --limit.')
+        if ticks and job is None:
+            self.sentence = ' '.join(filter(None, [
+                self.sentence, _use_of_slots(
+                    loads, members, settings.session_timeout)]))
         none = None if parsed.formatter in display.FOR_PROGRAMS else ''
+
+        def times(*histograms: 'Histogram') -> list[Any]:
+            return [none if value is None else round(value / 1000)
+                    for one in histograms for value in (
+                        one.mean, one.quantile(0.95),
+                        one.max if one.count else None)]
         return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
                  'Misfire', 'Overlap', 'Paused', 'Lost', 'Superseded',
                  'Cancelled', 'Open', 'Retried', 'Taken over',
-                 'Processes', 'Mean late (ms)',
-                 'Most late (ms)', 'Reason'),
+                 'Processes', *_TIMES, 'Reason'),
                 [(tick.job, configured.moment(tick.tick), tick.due,
                   tick.done, tick.dead, tick.skipped, tick.by_misfire,
                   tick.by_overlap, tick.by_pause, tick.by_lost,
                   tick.superseded, tick.cancelled, tick.open, tick.retried,
                   tick.taken_over,
-                  tick.members,
-                  # Only claimed objects have a lateness.
-                  *((tick.mean, tick.latest) if tick.due > tick.skipped
-                    else (none, none)), tick.reason)
+                  tick.members, *times(tick.late, tick.ran),
+                  _reason(tick) if none == '' else tick.reason)
                  for tick in ticks])
 
     def produce_output(self, parsed: argparse.Namespace,
@@ -82,3 +108,33 @@ class History(display.Table, lister.Lister):
                     for row in data]
             columns = shown
         return super().produce_output(parsed, columns, data)
+
+
+def _use_of_slots(loads: 'Sequence[Load]', members: 'Sequence[MemberRow]',
+                  session_timeout: float) -> str:
+    """Return a sentence that compares the work with the slots."""
+    from distperiodic.operator.members import slots
+    from distperiodic.operator.members import topics
+    by_job, found = topics(members), slots(members, session_timeout)
+    needed: dict[str, float] = collections.defaultdict(float)
+    busy: dict[str, float] = collections.defaultdict(float)
+    for load in loads:
+        topic = by_job.get(load.job)
+        if topic is not None and topic in found:
+            needed[topic] += load.needed
+            busy[topic] += load.busy
+    return ' '.join(
+        f'Partition {topic} needs {needed[topic]:.1f} of its '
+        f'{found[topic]:,} slots on average, and {busy[topic]:.1f} were busy.'
+        for topic in sorted(found) if needed[topic] or busy[topic])
+
+
+def _reason(tick: 'Ticked') -> str:
+    """Return the reason, with the number of objects that it concerns.
+
+    Without the number, one skipped object among many would read as if the
+    whole tick had been skipped.
+    """
+    if tick.reason and tick.skipped:
+        return f'{tick.skipped:,} of {tick.due:,} skipped: {tick.reason}'
+    return tick.reason

@@ -11,8 +11,8 @@ from the row of the object, with :mod:`distperiodic.core.due`::
 
 The audit has these classes. The classes lost and unexplained are errors::
 
-    on time            claimed in time, and its run succeeded
-    late               claimed too late, but its run succeeded
+    on time            its run succeeded, and its first run began in time
+    late               its run succeeded, but its first run began too late
     dead               its last attempt failed or was lost
     superseded         claimed, but not started before its next tick
     cancelled          claimed, and given up before a run succeeded
@@ -96,7 +96,7 @@ class Counts(NamedTuple):
     #: Earlier ticks of these objects that were skipped together with this
     #: tick. *due* and *skipped* count one more object for each of these ticks.
     missed: int = 0
-    #: Objects that were claimed too late.
+    #: Objects whose first run began too late.
     late: int = 0
     #: Objects whose claims are open, according to the rows of the claims.
     open: int = 0
@@ -127,8 +127,8 @@ def classify(counts: Counts, lost: int = 0,
              ) -> collections.Counter[Fate]:
     """Return the number of objects of a tick by class.
 
-    The history does not record the outcome of each late claim. So the result
-    assumes that as many late claims as possible succeeded.
+    The history does not record the outcome of each late run. So the result
+    assumes that as many late runs as possible succeeded.
 
     :param lost: Number of objects that are missing in the history.
     :param undecided: Number of objects by class, among the objects whose

@@ -44,6 +44,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 from distperiodic import exceptions
 from distperiodic.core import catalogue
@@ -125,6 +126,23 @@ class Batch:
     authority: Authority = Authority.STORE
 
 
+class Timing(NamedTuple):
+    """When one run began and how long it lasted, or several short runs of one
+    thread, one after the other.
+    """
+
+    #: Index of the first of these objects in the batch.
+    at: int
+    #: Number of first attempts among these runs.
+    first: int
+    #: Number of runs.
+    runs: int
+    #: Monotonic time at which the first of these runs began, in seconds.
+    began: float
+    #: Total duration of these runs, in seconds.
+    seconds: float
+
+
 @dataclasses.dataclass(slots=True)
 class Report:
     """Outcome of a batch, or of a part of it.
@@ -155,6 +173,9 @@ class Report:
     #: Return values of commands, as JSON. The values are not part of the
     #: message: the worker writes them to the store.
     results: dict[int, str] = dataclasses.field(default_factory=dict)
+    #: Times of the runs. They are not part of the message: only the process
+    #: that ran the handlers can compare the times of its monotonic clock.
+    timings: Sequence[Timing] = ()
 
     @property
     def size(self) -> int:

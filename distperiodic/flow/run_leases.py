@@ -42,9 +42,11 @@ from distperiodic.core.partition import NONE
 from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.schedule import Instant
 from distperiodic.core.standby import Active
 from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
+from distperiodic.flow import run_times
 from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.worker import admission
 
@@ -105,8 +107,8 @@ class _Loaded(NamedTuple):
 class Grant:
     """A batch that waits for its grant or was granted."""
 
-    __slots__ = ('batch', 'holder', 'indexes', 'last_seen', 'lease', 'open',
-                 'progress', 'request', 'saving', 'until')
+    __slots__ = ('batch', 'due', 'holder', 'indexes', 'last_seen', 'lease',
+                 'open', 'progress', 'request', 'saving', 'until')
 
     def __init__(self, batch: message.Batch, now: float,
                  lease: str | None = None):
@@ -128,6 +130,9 @@ class Grant:
         #: For each granted run: the index of its object in the batch as it
         #: arrived.
         self.indexes: Sequence[int] = ()
+        #: For each granted run of a command: the instant at which its step
+        #: became ready. Empty for other jobs, whose ticks are due instants.
+        self.due: Sequence[Instant] = ()
         #: Progress of runs that has not been saved yet, by object.
         self.progress: dict[str, str] = {}
         #: True while a request to save progress is pending.
@@ -190,8 +195,8 @@ class RunOutcomes:
         self._throttle = throttle
 
     def calls(self, grant: Grant, done: list[int], failed: list[Failed],
-              report: message.Report, proceed: ports.Proceed | None
-              ) -> list[StoreCall]:
+              report: message.Report, proceed: ports.Proceed | None,
+              times: ports.RunTimes) -> list[StoreCall]:
         """Return the store calls that record outcomes, and their callbacks.
 
         :param done: Runs that succeeded, as indexes in the granted batch.
@@ -200,16 +205,23 @@ class RunOutcomes:
             store has accepted.
         :param proceed: Request for the grants of the next steps of the tasks.
             None means that this process runs no next step.
+        :param times: Times of these runs.
         """
         if self._jobs[grant.batch.job].scope is Scope.TASK:
-            return [self._advance_call(grant, done, failed, report, proceed)]
-        calls = [self._finish_call(grant, done, report)] if done else []
-        return calls + (
-            self._fail_calls(grant, failed, report) if failed else [])
+            return [self._advance_call(
+                grant, done, failed, report, proceed, times)]
+        calls = []
+        if done:
+            calls.append(self._finish_call(grant, done, report, times))
+            # Count each late start once.
+            times = times._replace(late=0)
+        return calls + (self._fail_calls(
+            grant, failed, report, times) if failed else [])
 
     def _advance_call(self, grant: Grant, done: list[int],
                       failed: list[Failed], report: message.Report,
-                      proceed: ports.Proceed | None) -> StoreCall:
+                      proceed: ports.Proceed | None,
+                      times: ports.RunTimes) -> StoreCall:
         """Return the store call that records outcomes of commands, and its
         callback.
 
@@ -225,7 +237,7 @@ class RunOutcomes:
             assert store.steps is not None
             return store.steps.advance(
                 batch.job, batch.tick, results, errors, lease=grant.lease,
-                into=into, pause=pauses, proceed=proceed)
+                into=into, pause=pauses, proceed=proceed, times=times)
 
         def then(advanced: ports.Advanced) -> None:
             late = []
@@ -243,7 +255,8 @@ class RunOutcomes:
         return call, then
 
     def _finish_call(self, grant: Grant, done: list[int],
-                    report: message.Report) -> StoreCall:
+                     report: message.Report,
+                     times: ports.RunTimes) -> StoreCall:
         """Return the store call that records successful runs, and its
         callback.
 
@@ -255,7 +268,7 @@ class RunOutcomes:
 
         def call(store: ports.ClaimStore) -> set[str]:
             return store.finish(
-                batch.job, batch.tick, keys, lease=grant.lease)
+                batch.job, batch.tick, keys, lease=grant.lease, times=times)
 
         def then(counted: set[str]) -> None:
             report.done = [grant.indexes[i] for i in done
@@ -283,7 +296,8 @@ class RunOutcomes:
                     grant.batch.worker)
 
     def _fail_calls(self, grant: Grant, failed: list[Failed],
-                   report: message.Report) -> list[StoreCall]:
+                    report: message.Report,
+                    times: ports.RunTimes) -> list[StoreCall]:
         """Return the store calls that record failed runs, and their callbacks.
 
         There is one call for each length of the pause before the retry.
@@ -302,8 +316,10 @@ class RunOutcomes:
                     pauses[attempt] = self.pause(job, attempt)
                 pause = pauses[attempt]
             by_pause.setdefault(pause, []).append(run)
-        return [self._fail_call(grant, pause, runs, report)
-                for pause, runs in by_pause.items()]
+        return [self._fail_call(
+            grant, pause, runs, report,
+            times._replace(late=0) if at else times)
+            for at, (pause, runs) in enumerate(by_pause.items())]
 
     def pause(self, job: Job, attempt: int) -> float:
         """Return the seconds from the failure of *attempt* to the next
@@ -317,8 +333,8 @@ class RunOutcomes:
         return pause * (0.5 + self._random.random() / 2)
 
     def _fail_call(self, grant: Grant, pause: float | None,
-                   failed: list[Failed],
-                   report: message.Report) -> StoreCall:
+                   failed: list[Failed], report: message.Report,
+                   times: ports.RunTimes) -> StoreCall:
         batch = grant.batch
         failures = [Failure(batch.objects[i], error,
                             report.tracebacks.get(i, ''))
@@ -328,7 +344,7 @@ class RunOutcomes:
         def call(store: ports.ClaimStore) -> tuple[set[str], set[str]]:
             counted = store.fail(
                 batch.job, batch.tick, failures, lease=grant.lease,
-                into=into, seconds=pause or 0.0)
+                into=into, seconds=pause or 0.0, times=times)
             others = [failure.object for failure in failures
                       if failure.object not in counted]
             # A handler may end its run in its own transaction, and raise an
@@ -403,6 +419,10 @@ class RunLeases:
     :param proceeds: True if this process itself runs the next steps of tasks
         at once, provided that their commands are among *jobs*. If False, a
         scheduler sends the next steps.
+    :param time: Returns the time by the clock of the ticks, for the history.
+        The default is *clock*.
+    :param late_after: Seconds after the instant at which an object is due
+        until the start of its first run counts as late.
     :param notify: Called with tasks that have a ready step which this process
         does not run. No scheduler learns of these steps from a report.
     :param elected: Election of the active worker of the partition. None means
@@ -419,6 +439,8 @@ class RunLeases:
                  silence_timeout: float | None = None,
                  random_: random.Random | None = None,
                  partitions: Partitions = NONE, proceeds: bool = False,
+                 time: Callable[[], Instant] | None = None,
+                 late_after: float = 5.0,
                  notify: Callable[[Sequence[str]], None] = lambda tasks: None,
                  elected: Elected | None = None):
         self._jobs = jobs
@@ -453,6 +475,8 @@ class RunLeases:
         self._renewed = clock.monotonic()
         self._keeper = leases.LeaseKeeper(store, lease)
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
+        self._times = run_times.RunTimeBook(
+            time or clock.now, clock.monotonic, late_after)
         self._outcomes = RunOutcomes(
             jobs, new_lease=new_lease, random_=self._random,
             throttle=self._throttle)
@@ -647,6 +671,7 @@ class RunLeases:
             self._forget(grant)
             return
         if loaded is not None:
+            grant.due = [claim.waiting for claim in granted]
             self._run(dataclasses.replace(
                 batch, steps=loaded.steps, progress=loaded.progress))
             return
@@ -703,6 +728,7 @@ class RunLeases:
             grant.until = request.at + self._lease * (1.0 - _MARGIN)
             grant.open = bytearray(b'\1' * len(lease.claims))
             grant.indexes = range(len(lease.claims))
+            grant.due = [claim.waiting for claim in lease.claims]
             self._grants[_key(worker, batch.id)] = grant
             self._gate.acquire(batch.job, len(batch.objects))
             self._run(dataclasses.replace(batch, steps=steps))
@@ -814,7 +840,12 @@ class RunLeases:
             grant.last_seen, self._sure(report.worker))
         if done or failed:
             proceed = self._request_next(grant.batch)
-            calls = self._outcomes.calls(grant, done, failed, report, proceed)
+            batch = grant.batch
+            times = self._times.note(
+                self._jobs[batch.job], batch.tick, batch.objects,
+                report.timings, grant.due)
+            calls = self._outcomes.calls(
+                grant, done, failed, report, proceed, times)
         if grant.over:
             # The store calls still refer to the grant.
             self._forget(grant)

@@ -8,14 +8,18 @@ on.
 """
 
 import json
+from collections.abc import Collection
 from collections.abc import Iterable
+from typing import Any
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
+from distperiodic.core import histogram
 from distperiodic.core.claim import State
+from distperiodic.core.histogram import Histogram
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
@@ -25,6 +29,8 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
+# Maximum number of rows of the history that :meth:`Activity.loads` reads.
+_LOADED = 20_000
 # Maximum number of failures that :meth:`Activity.failing` reads.
 _FAILURES = 20_000
 
@@ -53,10 +59,11 @@ class Ticked(NamedTuple):
     #: without a member together count as one more, for example those of a
     #: trigger or a requeue by an operator.
     members: int
-    #: Milliseconds from the tick to the claim of an object: the mean and the
-    #: maximum over all claimed objects.
-    mean: int
-    latest: int
+    #: The first runs of the objects, by the time from the instant at which the
+    #: object was due to the start of its handler.
+    late: Histogram
+    #: All runs that have ended, by their duration.
+    ran: Histogram
     #: Reason for a skip, or for ending claims that must not run again. An
     #: empty text means that no reason is recorded.
     reason: str
@@ -66,6 +73,34 @@ class Ticked(NamedTuple):
         """Number of objects without an outcome yet."""
         return self.due - (self.done + self.dead + self.skipped
                            + self.superseded + self.cancelled)
+
+
+class Load(NamedTuple):
+    """The work of one job in a recent interval."""
+
+    job: str
+    #: Average number of objects per second that were due and not skipped. An
+    #: object counts once for each tick. 0.0 if there were less than two ticks.
+    per_second: float
+    #: As in :class:`Ticked`, for all ticks of the interval.
+    late: Histogram
+    ran: Histogram
+    #: Length of the interval in seconds.
+    seconds: float
+
+    @property
+    def busy(self) -> float:
+        """Average number of slots that ran handlers of the job."""
+        return self.ran.sum / 1e6 / self.seconds
+
+    @property
+    def needed(self) -> float:
+        """Average number of slots that would run all that was due.
+
+        This is the number of due runs per second times the mean duration of a
+        run.
+        """
+        return self.per_second * (self.ran.mean or 0) / 1e6
 
 
 class Failing(NamedTuple):
@@ -313,28 +348,84 @@ class Activity:
         names = self.group.names(job)
         counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
                    'by_overlap', 'by_pause', 'by_lost', 'superseded',
-                   'cancelled', 'retried', 'taken_over', 'lateness')
+                   'cancelled', 'retried', 'taken_over')
         found = self.group.rows(
             sa.select(
                 _history.c.job, _history.c.tick,
                 *(sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
                   .label(name) for name in counted),
                 sa.func.count().label('members'),
-                sa.func.max(_history.c.latest).label('latest'),
                 sa.func.max(_history.c.reason).label('reason'))
             .where(_history.c.job.in_(list(names)), _history.c.tick >= since)
             .group_by(_history.c.job, _history.c.tick)
             .order_by(_history.c.tick.desc(), _history.c.job)
             .limit(limit))
+        times = self._times(names, *(
+            edge(row.tick for row in found) for edge in (min, max))
+            ) if found else {}
+        none = Histogram(), Histogram()
         return [Ticked(
             names[row.job], row.tick, row.due, row.done, row.dead,
             row.skipped, row.by_misfire, row.by_overlap, row.by_pause,
             row.by_lost, row.superseded, row.cancelled, row.retried,
             row.taken_over,
-            row.members,
-            # Skipped objects were not claimed, so they have no lateness.
-            round(row.lateness / max(1, row.due - row.skipped)), row.latest,
+            row.members, *times.get((row.job, row.tick), none),
             row.reason or '') for row in found]
+
+    def _times(self, jobs: Collection[int], first: int, last: int
+               ) -> dict[tuple[int, int], tuple[Histogram, Histogram]]:
+        """Return the histograms of starts and durations, by job and tick.
+
+        :param jobs: Numbers of the jobs.
+        :param first: First tick.
+        :param last: Last tick.
+        """
+        found: dict[tuple[int, int], tuple[Histogram, Histogram]] = {}
+        for row in self.group.rows(
+                sa.select(_history.c.job, _history.c.tick,
+                          _history.c.started, _history.c.ran)
+                .where(_history.c.job.in_(list(jobs)),
+                       _history.c.tick.between(first, last),
+                       _history.c.ran.is_not(None))):
+            started, ran = found.get(
+                (row.job, row.tick), (Histogram(), Histogram()))
+            found[row.job, row.tick] = (
+                started + Histogram.parse(row.started),
+                ran + Histogram.parse(row.ran))
+        return found
+
+    def loads(self, since: int) -> list[Load]:
+        """Return the work of each job since an instant.
+
+        The interval begins with the oldest tick that is read. Only the rows of
+        the newest ticks are read.
+
+        :param since: Instant in microseconds.
+        """
+        names = self.group.names()
+        now = self.group.now()
+        rows = self.group.rows(
+            sa.select(_history.c.job, _history.c.tick,
+                      (_history.c.due - _history.c.skipped).label('due'),
+                      _history.c.started, _history.c.ran)
+            .where(_history.c.job.in_(list(names)),
+                   _history.c.tick >= since, _history.c.tick <= now)
+            .order_by(_history.c.tick.desc()).limit(_LOADED))
+        by_job: dict[int, list[Any]] = {}
+        for row in rows:
+            by_job.setdefault(row.job, []).append(row)
+        seconds = max(1, now - rows[-1].tick) / 1e6 if rows else 0.0
+        found = []
+        for number, some in by_job.items():
+            newest, oldest = some[0].tick, some[-1].tick
+            due = sum(row.due for row in some if row.tick < newest)
+            found.append(Load(
+                names[number], int(due) / (newest - oldest) * 1e6
+                if newest > oldest else 0.0,
+                histogram.total(Histogram.parse(row.started) for row in some),
+                histogram.total(Histogram.parse(row.ran) for row in some),
+                seconds))
+        return sorted(found, key=lambda one: one.job)
 
     def unknown_jobs(self, known: Iterable[str]) -> dict[str, int]:
         """Return the jobs of the store that are not *known* and have objects.

@@ -170,7 +170,7 @@ class StoreAdmin:
                 tx.make(name, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won], '', 0.0,
                         counted=sql_history.increments(
-                            number, tick, '', due=won, late=won))
+                            number, tick, '', due=won))
             busy = len(claimed.busy) + len(claimed.waiting)
             return Triggered(tick, won, busy, len(keys) - won - busy
                              - len(claimed.unlisted))

@@ -150,6 +150,22 @@ def topics(rows: Iterable[MemberRow]) -> dict[str, str]:
     return found
 
 
+def slots(rows: Iterable[MemberRow], within: float) -> dict[str, int]:
+    """Return the number of slots of the live members, by partition.
+
+    Drained members are left out.
+
+    :param within: Maximum age of a member's report, in seconds.
+    """
+    found: dict[str, int] = {}
+    for row in rows:
+        if not (row.stopped or row.silent(within) or row.drained):
+            for pool in row.facts.pools:
+                found[pool.partition] = (
+                    found.get(pool.partition, 0) + pool.size)
+    return found
+
+
 class MemberQueries:
     """Read-only queries on the members of one group."""
 

@@ -455,7 +455,6 @@ class Lifecycle(ServiceBase):
         return StoreThread(
             lambda: SqlClaimStore(
                 self._settings.connection, namespace=self._settings.group,
-                late_after=self._settings.late_claim_after,
                 task_outcomes=self._task_outcomes),
             lambda call: self._inbox.put(events.Called(call)),
             self._clock.monotonic)

@@ -32,6 +32,7 @@ from distperiodic.core.member import worker_group
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.store_clock import StoreClock
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
@@ -100,7 +101,11 @@ class WorkerService(lifecycle.Lifecycle):
             store=self._store, clock=self._clock, busy=self._is_busy,
             changed=self._role_changed,
             lost=lambda: self._executor.cancel())
+        #: Estimate of the store's clock. None means that there is no store.
+        self._store_clock: StoreClock | None = None
         if self._store is not None:
+            time = self._store_clock = StoreClock(
+                self._clock, self._store, lambda: None)
             self._run_leases = RunLeases(
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
@@ -108,6 +113,7 @@ class WorkerService(lifecycle.Lifecycle):
                 report=self._bus.report, new_lease=lease_names.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
+                time=time.now, late_after=settings.late_claim_after,
                 partitions=settings.partitions, proceeds=True,
                 notify=self._notices.notify,
                 elected=self._role.standby)
@@ -280,6 +286,8 @@ class WorkerService(lifecycle.Lifecycle):
             self._control.sweep()
             if self._run_leases is not None:
                 self._run_leases.sweep()
+            if self._store_clock is not None:
+                self._store_clock.sweep()
             self._role.sweep()
             if now >= next_heartbeat:
                 interval = self._settings.lease

@@ -41,6 +41,8 @@ from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.histogram import BOUNDS
+from distperiodic.core.histogram import Histogram
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
 from tests import waiting
@@ -1070,15 +1072,19 @@ def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
     assert history(one, job) == expected
 
 
-def test_the_history_tells_members_apart_and_how_late_they_claimed(
-        one, job):
-    began = one.now()
-    tick = began - 2 * SECOND
-    lease, _ = run(one, job, tick, 'a', 'b')
-    one.finish(job, tick, ['a', 'b'], lease=lease)
-    future = one.now() + SECOND // 2
-    take(one, job, future, 'a')
-    ended = one.now()
+def test_the_history_tells_members_apart_and_how_late_runs_began(one, job):
+    """The times of a member replace its earlier times, and late starts add up.
+    """
+    tick = one.now() - 2 * SECOND
+    lease, _ = run(one, job, tick, 'a', 'b', 'c', 'd')
+    one.finish(job, tick, ['a', 'b'], lease=lease, times=ports.RunTimes(
+        1, 'started 1', 'ran 1'))
+    # The lease holds no such run, so nothing is recorded.
+    one.finish(job, tick, ['a'], lease=name(), times=ports.RunTimes(
+        1, 'started 2', 'ran 2'))
+    one.fail(job, tick, [Failure('c', 'no')], lease=lease, into=name(),
+             times=ports.RunTimes(2, 'started 3', 'ran 3'))
+    one.finish(job, tick, ['d'], lease=lease)
 
     rows = one.database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
@@ -1087,16 +1093,9 @@ def test_the_history_tells_members_apart_and_how_late_they_claimed(
                     tables.history.c.tick, tables.history.c.member)).all())
 
     assert [(r.tick, r.member, r.due, r.done) for r in rows] == [
-        (tick, SCHEDULER, 2, 0), (tick, WORKER, 0, 2),
-        (future, SCHEDULER, 1, 0)]
-    longest = 2001 + (ended - began) / 1000
-    assert 2000 <= rows[0].latest <= longest
-    # The row has the sum of the lateness of two claims.
-    assert 2 * 2000 <= rows[0].lateness <= 2 * longest
-    assert (rows[1].lateness, rows[1].latest) == (0, 0)
-    # This claim was early, unless the test paused before it.
-    most = max(0, 1 + (ended - future) / 1000)
-    assert 0 <= rows[2].lateness == rows[2].latest <= most
+        (tick, SCHEDULER, 4, 0), (tick, WORKER, 0, 3)]
+    assert [(r.late, r.started, r.ran) for r in rows] == [
+        (0, None, None), (3, 'started 3', 'ran 3')]
 
 
 def test_a_call_that_is_made_again_is_counted_once(one, job, tick):
@@ -1334,13 +1333,55 @@ def test_the_reason_of_an_end_is_kept(one, job, tick, ending):
     assert columns(one, tables.history, job, 'reason') == ('so it is',)
 
 
-def test_a_claim_is_late_by_its_tick(one, job):
-    now = one.now()
-    take(one, job, now - 60 * SECOND, 'a')
-    assert columns(one, tables.history, job, 'late') == (1,)
-    take(one, f'{job}-2', now, 'a')
+def times_of(store, job):
+    """The recorded times of the only worker of a job."""
+    return store.database.write(lambda connection: connection.execute(
+        sa.select(tables.history.c.late, tables.history.c.started,
+                  tables.history.c.ran).join(
+            tables.job, tables.job.c.id == tables.history.c.job).where(
+                tables.job.c.name == job,
+                tables.history.c.member == WORKER)).one())
 
-    assert columns(one, tables.history, f'{job}-2', 'late') == (0,)
+
+@pytest.mark.parametrize('retried', [False, True])
+def test_the_times_of_runs_are_recorded_with_their_failures(
+        one, job, tick, retried):
+    lease, _ = run(one, job, tick, 'a', 'b')
+
+    one.fail(job, tick, [Failure(key, 'no') for key in 'ab'], lease=lease,
+             into=name() if retried else None,
+             times=ports.RunTimes(2, 'started', 'ran'))
+
+    assert times_of(one, job) == (2, 'started', 'ran')
+
+
+@pytest.mark.parametrize('end', ['finish', 'fail'])
+def test_the_times_of_a_run_that_ended_in_a_session_are_recorded(
+        one, job, tick, end):
+    lease, _ = run(one, job, tick, 'a')
+    end_in_a_session(one, job, 'a', lease)
+    times = ports.RunTimes(1, 'started', 'ran')
+
+    if end == 'finish':
+        one.finish(job, tick, ['a'], lease=lease, times=times)
+    else:
+        one.fail(job, tick, [Failure('a', 'no')], lease=lease, into=name(),
+                 times=times)
+
+    assert times_of(one, job) == times
+
+
+def test_the_longest_histograms_are_recorded(one, job, tick):
+    lease, _ = run(one, job, tick, 'a')
+    longest = Histogram()
+    for bound in (*BOUNDS, 2 * BOUNDS[-1]):
+        longest.add(bound, 10_000_000)
+
+    one.finish(job, tick, ['a'], lease=lease, times=ports.RunTimes(
+        0, longest.text(), longest.text()))
+
+    _, started, ran = times_of(one, job)
+    assert Histogram.parse(started) == Histogram.parse(ran) == longest
 
 
 def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):

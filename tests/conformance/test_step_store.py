@@ -88,7 +88,7 @@ class Board:
         return granted
 
     def end(self, lease, granted, *, result=None, error=None, into=None,
-            proceed=None):
+            proceed=None, times=ports.NO_TIMES):
         keys = [one.object for one in lease.claims]
         return self.store.steps.advance(
             lease.job, lease.tick,
@@ -96,7 +96,7 @@ class Board:
                 keys, None if result is None else json.dumps(result)),
             dict.fromkeys(keys, error) if error else {},
             lease=granted, into=into or uuid.uuid4().hex,
-            pause=lambda attempt: 0.0, proceed=proceed)
+            pause=lambda attempt: 0.0, proceed=proceed, times=times)
 
     def retake(self, gone=()):
         return self.store.take_over_expired(
@@ -788,6 +788,29 @@ def test_tasks_that_fail_together_wait_for_the_longest_of_their_pauses(board):
 
     assert answer.retried == set(ids)
     assert board.retake() == []
+
+
+@pytest.mark.parametrize('error', [None, 'ill'])
+@pytest.mark.parametrize('proceeds', [False, True])
+def test_the_times_of_commands_are_recorded_with_their_results(
+        board, error, proceeds):
+    for _ in 'abc':
+        board.client.submit('two')
+    [lease] = board.take()
+    granted = board.begin(lease)
+
+    board.end(lease, granted, error=error, times=ports.RunTimes(
+        3, 'started', 'ran'), proceed=ports.Proceed(
+            list(JOBS), uuid.uuid4().hex, 'worker-1', LONG)
+        if proceeds else None)
+
+    rows = board.store.database.read(lambda connection: connection.execute(
+        sa.select(tables.history.c.late, tables.history.c.started,
+                  tables.history.c.ran).join(
+            tables.job, tables.job.c.id == tables.history.c.job).where(
+                tables.job.c.space == board.group,
+                tables.history.c.late > 0)).all())
+    assert rows == [(3, 'started', 'ran')]
 
 
 def test_a_key_names_one_task(board):

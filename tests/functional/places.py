@@ -15,6 +15,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
+from distperiodic.ports import NO_TIMES
 from tests.functional import commands
 
 SECOND = 1_000_000
@@ -36,12 +37,9 @@ class Place:
                                f'connection = {url}\ngroup = {self.group}\n')
         self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
-    def make_store(self, late_after=30 * DAY / SECOND):
-        """Open the store. By default the store accepts claims of ticks that
-        are long past.
-        """
-        self.store = SqlClaimStore(
-            self.url, namespace=self.group, late_after=late_after)
+    def make_store(self):
+        """Open the store."""
+        self.store = SqlClaimStore(self.url, namespace=self.group)
 
     def show(self, *argv):
         """Run a command that may report findings. Return its output."""
@@ -92,7 +90,7 @@ class Place:
         assert told.stderr.count('\n') == 1
         return told.stderr
 
-    def run(self, job, tick, *objects, dead=()):
+    def run(self, job, tick, *objects, dead=(), times=NO_TIMES):
         """Run objects until they end."""
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
         won = self.store.claim(
@@ -102,7 +100,7 @@ class Place:
         self.store.start(job, tick, objects, lease=lease, into=running,
                          holder='w-1', seconds=60.0)
         self.store.finish(job, tick, [o for o in objects if o not in dead],
-                          lease=running)
+                          lease=running, times=times)
         self.store.fail(job, tick, [
             Failure(key, f'{key} is ill') for key in dead], lease=running,
             into=None)

@@ -263,12 +263,10 @@ def test_an_end_that_is_missing_is_unexplained(place, tick):
         'poll': {'due': 5, 'on_time': 5, **UNKNOWN, 'unexplained': 2}})
 
 
-def test_what_was_claimed_too_late_is_told(place_of_sqlite, tick_of_sqlite):
+def test_what_was_started_too_late_is_told(place_of_sqlite, tick_of_sqlite):
     place, tick = place_of_sqlite, tick_of_sqlite
-    place.store.close()
     place.run('poll', tick, 'a')
-    place.make_store(late_after=5.0)
-    place.run('poll', tick + MINUTE, 'a', 'b')
+    place.run('poll', tick + MINUTE, 'a', 'b', times=ports.RunTimes(2))
 
     _, found = audit(place, tasks=False)
 

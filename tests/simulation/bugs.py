@@ -52,7 +52,7 @@ class NoFence(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def finish(self, job, tick, objects, *, lease):
+            def finish(self, job, tick, objects, *, lease, **options):
                 for key in objects:
                     row = self._rows[job].get(key)
                     if _runs(row) and row.lease.id != lease:
@@ -60,7 +60,7 @@ class NoFence(Bug):
                             job, key, row.tick].counted.append(
                                 self.journal.granted.get((lease, key), 0))
                         self._end([key], row.lease.id, Move.FINISH)
-                super().finish(job, tick, objects, lease=lease)
+                super().finish(job, tick, objects, lease=lease, **options)
                 return set(objects)
         return Store
 
@@ -70,8 +70,9 @@ class NoCompareAtFinish(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def finish(self, job, tick, objects, *, lease):
-                counted = super().finish(job, tick, objects, lease=lease)
+            def finish(self, job, tick, objects, *, lease, **options):
+                counted = super().finish(
+                    job, tick, objects, lease=lease, **options)
                 for key in objects:
                     if key not in counted and (
                             lease, key, Move.FINISH) not in self._all_ended:

@@ -51,7 +51,7 @@ class InSqlite:
         self._path = sqlite.directory().new(self._trouble)
         self.url = url = f'sqlite:///{self._path}'
         self._store = cluster.bug.sql_store(SqlClaimStore)(
-            url, namespace=_SPACE, late_after=cluster.setup.late_after)
+            url, namespace=_SPACE)
         if self._world.log is not None:
             stores.tell_calls(self._store, self._world.tell)
         self.operator = Operator(url, self)

@@ -32,8 +32,9 @@ class Store(MemoryClaimStore):
                         if one.object not in self.committed],
             lease=lease, **options)
 
-    def finish(self, job, tick, objects, *, lease):
-        return super().finish(job, tick, objects, lease=lease) | (
+    def finish(self, job, tick, objects, *, lease, **options):
+        return super().finish(
+            job, tick, objects, lease=lease, **options) | (
             self.committed.intersection(objects))
 
 

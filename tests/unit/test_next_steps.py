@@ -38,7 +38,7 @@ class Steps:
         return {task: inputs(task, 0) for task in objects}
 
     def advance(self, job, tick, done, failed, *, lease, into, pause,
-                proceed=None):
+                proceed=None, times=None):
         self.asked.append(proceed)
         granted, self.following = self.following, []
         return ports.Advanced(

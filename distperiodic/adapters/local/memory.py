@@ -366,7 +366,12 @@ class MemoryClaimStore:
         return granted
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str) -> set[str]:
+               lease: str,
+               times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
+        """See :meth:`distperiodic.ports.ClaimStore.finish`.
+
+        *times* is not used, since this store has no history.
+        """
         return self._end(objects, lease, Move.FINISH)
 
     def discard(self, job: str, tick: int, objects: Sequence[str], *,
@@ -428,8 +433,8 @@ class MemoryClaimStore:
         return ended.intersection(objects)
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
-             lease: str, into: str | None,
-             seconds: float = 0.0) -> set[str]:
+             lease: str, into: str | None, seconds: float = 0.0,
+             times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         keys = [failure.object for failure in failures]
         if into is None:
             return self._end(keys, lease, Move.BURY)

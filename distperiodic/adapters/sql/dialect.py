@@ -138,15 +138,13 @@ class Dialect:
         return ordered or [None]
 
     def add_up(self, table: sa.Table, values: dict[str, Any],
-               greatest: Sequence[str], newest: Sequence[str],
-               nothing: Sequence[str] = (), given: Any = None) -> Any:
+               newest: Sequence[str], nothing: Sequence[str] = (),
+               given: Any = None) -> Any:
         """Return a statement that inserts a row, or adds to an existing row.
 
         If a row with the same key exists, the new numbers are added to the
         numbers in that row.
 
-        :param greatest: Columns that take the greater of the two values
-            instead of their sum.
         :param newest: Columns that take the new value, if it is not NULL.
         :param nothing: Columns of an existing row that do not change.
         :param given: Subquery from which *values* are selected. It returns at
@@ -161,15 +159,12 @@ class Dialect:
                   else insert.from_select(list(values), sa.select(
                       *values.values()).select_from(given)))
         new = insert.inserted if self.name == 'mysql' else insert.excluded
-        greater = sa.func.max if self.name == 'sqlite' else sa.func.greatest
         keys = [column.name for column in table.primary_key.columns]
         found: dict[str, Any] = {}
         for column in table.c:
             if column.name in nothing:
                 continue
-            if column.name in greatest:
-                found[column.name] = greater(column, new[column.name])
-            elif column.name in newest:
+            if column.name in newest:
                 found[column.name] = sa.func.coalesce(
                     new[column.name], column)
             elif column.name not in keys:

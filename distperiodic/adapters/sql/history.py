@@ -14,31 +14,34 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.statements import COUNTED
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import Failure
+from distperiodic.ports import NO_TIMES
+from distperiodic.ports import RunTimes
 
 #: Maximum number of characters of a stored error or traceback.
 _MAX_TEXT = 100_000
+# Parameters that are added up, and those whose newest value applies.
+_MORE = tuple(f'more_{name}' for name in COUNTED)
+_NEWEST = 'all_started', 'all_ran'
 
 
 def count(tx: Transaction, number: int, tick: int,
-          holder: str, *, late: int = 0, reason: str = '',
-          **counts: int) -> None:
+          holder: str, *, reason: str = '', **counts: int) -> None:
     """Add *counts* to the history of *tick*.
 
-    :param late: Number of objects for which the lateness (the time since
-        *tick*) is added to the history.
     :param reason: Reason why the objects did not run.
     """
-    tx.connection.execute(tx.sql.count_of, increments(
-        number, tick, holder, late=late, reason=reason, **counts))
+    tx.connection.execute(tx.sql.count_of, _parameters(
+        number, tick, counts, reason, NO_TIMES) | {'runner': holder})
 
 
-def increments(number: int, tick: int, holder: str, *, late: int = 0,
-               reason: str = '', **counts: int) -> dict[str, Any]:
+def increments(number: int, tick: int, holder: str, *, reason: str = '',
+               times: RunTimes = NO_TIMES, **counts: int) -> dict[str, Any]:
     """Return the parameters that :func:`count` binds.
 
     Other statements that add to the history bind the same parameters.
     """
-    return _parameters(number, tick, counts, late, reason) | {'runner': holder}
+    return _parameters(number, tick, counts, reason, times) | {
+        'runner': holder}
 
 
 def merged(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -46,7 +49,8 @@ def merged(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     The caller then executes fewer statements.
 
-    :param counts: Results of :func:`increments` without a reason.
+    :param counts: Results of :func:`increments` without a reason, the oldest
+        first.
     """
     found: dict[tuple[int, int, str], dict[str, Any]] = {}
     for one in counts:
@@ -54,7 +58,8 @@ def merged(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         before = found.get(key)
         found[key] = one if before is None else one | {
             name: before[name] + value for name, value in one.items()
-            if name.startswith('more_')}
+            if name.startswith('more_')} | {
+            name: one[name] or before[name] for name in _NEWEST}
     return list(found.values())
 
 
@@ -66,23 +71,27 @@ def add(tx: Transaction, counts: Sequence[dict[str, Any]]) -> None:
 
 
 def count_in(tx: Transaction, number: int, tick: int,
-             lease: str, *, reason: str = '', **counts: int) -> None:
+             lease: str, *, reason: str = '', times: RunTimes = NO_TIMES,
+             **counts: int) -> None:
     """Add *counts* to the history, for the member that holds *lease*."""
     tx.connection.execute(tx.sql.count_in, _parameters(
-        number, tick, counts, reason=reason) | {'stands_in': lease})
+        number, tick, counts, reason, times) | {'stands_in': lease})
 
 
 def count_committed(tx: Transaction, number: int,
-                   keys: Sequence[str], lease: str) -> int:
+                    keys: Sequence[str], lease: str,
+                    times: RunTimes = NO_TIMES) -> int:
     """Count the runs of *keys* that ended in their handlers' transactions.
 
+    :param times: Times of the runs that were not recorded before.
     :returns: Number of these runs.
     """
     rows = tx.changed(tx.sql.count_committed, {
         'of_job': number, 'keys': tx.dialect.keys(keys),
         'stands_in': lease})
     if rows:
-        count(tx, number, rows[0].tick, rows[0].worker or '', done=len(rows))
+        add(tx, [increments(number, rows[0].tick, rows[0].worker or '',
+                            times=times, done=len(rows))])
     return len(rows)
 
 
@@ -103,12 +112,13 @@ def record_failures(tx: Transaction, number: int, dead: Sequence[Any],
 
 
 def _parameters(number: int, tick: int, counts: dict[str, int],
-                late: int = 0, reason: str = '') -> dict[str, Any]:
+                reason: str, times: RunTimes) -> dict[str, Any]:
     """Return the parameters of a statement that adds to the history."""
-    return {'of_job': number, 'at_tick': tick, 'more_late': late,
-            'because': reason[:tables.LONGEST_REASON] or None, **{
-                f'more_{name}': counts.get(name, 0)
-                for name in COUNTED}}
+    return {'of_job': number, 'at_tick': tick,
+            'because': reason[:tables.LONGEST_REASON] or None,
+            'all_started': times.started or None, 'all_ran': times.ran or None,
+            **dict.fromkeys(_MORE, 0), 'more_late': times.late,
+            **{f'more_{name}': number for name, number in counts.items()}}
 
 
 def _storable(text: str) -> str:

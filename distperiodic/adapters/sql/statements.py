@@ -30,9 +30,6 @@ _lease = tables.lease
 _history = tables.history
 _job = tables.job
 
-#: Default of ``late_after``: a claim counts as late if it is acquired more
-#: than this number of seconds after its tick.
-LATE_AFTER = 5.0
 #: Upper bound of all instants.
 LAST = 2 ** 63 - 1
 #: Columns of a :class:`Claim`, in the order of its fields.
@@ -53,7 +50,9 @@ CLOSED = MOVES[Move.CLAIM][0]
 #: Columns of the history that count objects.
 COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
            'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',
-           'retried', 'taken_over')
+           'retried', 'taken_over', 'late')
+# Columns of the history that have a text, and the parameters with the texts.
+_TEXTS = {'reason': 'because', 'started': 'all_started', 'ran': 'all_ran'}
 
 
 class Step(NamedTuple):
@@ -109,16 +108,11 @@ class Ending(NamedTuple):
 
 
 class Statements:
-    """All statements of the store, for one dialect.
+    """All statements of the store, for one dialect."""
 
-    :param late_after: A claim counts as late if it is acquired more than this
-        number of seconds after its tick.
-    """
-
-    def __init__(self, dialect: Dialect, late_after: float = LATE_AFTER):
+    def __init__(self, dialect: Dialect):
         # A scalar subquery is evaluated once per statement, not once per row.
         self._now = sa.select(dialect.now).scalar_subquery()
-        self._late_after = round(late_after * 1e6)
         self._among = dialect.among(_claim.c.object)
         self._of = _claim.c.job == sa.bindparam('of_job')
         self._stands = _claim.c.lease == sa.bindparam('stands_in')
@@ -399,25 +393,23 @@ class Statements:
         """Build the statement that adds to the history of a tick.
 
         :param counted: Columns to which the statement may add; the other
-            columns do not change.
+            columns and the texts do not change.
         :param given: Subquery with the column ``now``; see
             :meth:`Dialect.add_up`.
         """
-        tick = sa.bindparam('at_tick', type_=sa.BigInteger)
-        due = sa.bindparam('more_late', type_=sa.BigInteger)
-        now = dialect.now if given is None else given.c.now
-        late = sa.case((now > tick, (now - tick) // 1000), else_=0)
+        texts = _TEXTS if counted is COUNTED else {}
         return dialect.add_up(_history, {
-            'job': sa.bindparam('of_job'), 'tick': tick, 'member': member,
+            'job': sa.bindparam('of_job'),
+            'tick': sa.bindparam('at_tick', type_=sa.BigInteger),
+            'member': member,
             **{name: sa.bindparam(f'more_{name}', type_=sa.BigInteger)
                if name in counted else sa.literal_column('0')
                for name in COUNTED},
-            'lateness': due * late,
-            'latest': sa.case((due > 0, late), else_=0),
-            'late': sa.case((now > tick + self._late_after, due), else_=0),
-            'reason': sa.bindparam('because', type_=sa.String),
-        }, greatest=['latest'], newest=['reason'], given=given,
-            nothing=[name for name in COUNTED if name not in counted])
+            **{name: sa.bindparam(value, type_=sa.String)
+               for name, value in texts.items()},
+        }, newest=list(texts), given=given, nothing=[
+            name for name in (*COUNTED, *_TEXTS)
+            if name not in (*counted, *texts)])
 
 
 def _listed_columns() -> list[Any]:

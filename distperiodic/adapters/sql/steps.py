@@ -314,7 +314,8 @@ class SqlSteps:
     def advance(self, job: str, tick: int,
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
                 lease: str, into: str, pause: Callable[[int], float],
-                proceed: ports.Proceed | None = None) -> ports.Advanced:
+                proceed: ports.Proceed | None = None,
+                times: ports.RunTimes = ports.NO_TIMES) -> ports.Advanced:
         number = self._numbers.of(job)
         numbers = {} if proceed is None else {
             name: self._numbers.of(name) for name in proceed.jobs}
@@ -342,7 +343,7 @@ class SqlSteps:
             if ends:
                 run = _Lease(lease, rows[0].lease_made, rows[0].lease_holder)
                 advanced = self._end(tx, number, tick, ends, run, into, pause,
-                                     rows[0].now, goes_on, numbers)
+                                     rows[0].now, goes_on, numbers, times)
             if sum(map(len, advanced[:3])) < len(tasks):
                 # The call came too late, or it repeats an earlier call.
                 return self._ended_before(
@@ -389,8 +390,8 @@ class SqlSteps:
     def _end(self, tx: Transaction, number: int, tick: int,
              ends: dict[str, _End], run: _Lease, into: str,
              pause: Callable[[int], float], now: int,
-             proceed: ports.Proceed | None, numbers: Mapping[str, int]
-             ) -> ports.Advanced:
+             proceed: ports.Proceed | None, numbers: Mapping[str, int],
+             times: ports.RunTimes) -> ports.Advanced:
         moves = self._moves(tx, now)
         by_state: dict[State, list[str]] = {}
         for key, end in ends.items():
@@ -410,8 +411,9 @@ class SqlSteps:
         counts = []
         if rows[State.DONE] or rows[State.DEAD] or waiting:
             counts.append(history.increments(
-                number, tick, run.holder or '', done=len(rows[State.DONE]),
-                dead=len(rows[State.DEAD]), retried=len(waiting)))
+                number, tick, run.holder or '', times=times,
+                done=len(rows[State.DONE]), dead=len(rows[State.DEAD]),
+                retried=len(waiting)))
         left = 0
         for row in (*rows[State.DONE], *rows[State.DEAD],
                     *waiting.values()):

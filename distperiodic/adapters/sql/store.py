@@ -47,7 +47,6 @@ from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.partitions import SqlPartitions
 from distperiodic.adapters.sql.statements import LAST
-from distperiodic.adapters.sql.statements import LATE_AFTER
 from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
@@ -86,7 +85,6 @@ class SqlClaimStore:
     """
 
     def __init__(self, connection_url: str, *, namespace: str,
-                 late_after: float = LATE_AFTER,
                  task_outcomes: 'collections.Counter[Status] | None' = None,
                  **options: Any):
         """Prepare the store and check the URL, without connecting.
@@ -94,8 +92,6 @@ class SqlClaimStore:
         :param connection_url: URL in SQLAlchemy's form.
         :param namespace: Namespace for the jobs of one service, so that
             several services can share a database.
-        :param late_after: The history counts a claim as late if it is acquired
-            more than this number of seconds after its tick.
         :param task_outcomes: Counter by status. The store adds each task that
             ends or becomes stuck in one of its calls. None means that these
             tasks are not counted.
@@ -110,7 +106,7 @@ class SqlClaimStore:
         self._namespace = namespace
         self._numbers = sql_jobs.Numbers(
             self.database, namespace, SystemClock().monotonic)
-        self._sql = Statements(self._dialect, late_after)
+        self._sql = Statements(self._dialect)
         self._partitions = SqlPartitions(self.database, namespace)
         self._steps = SqlSteps(
             self.database, self._sql, self._numbers, namespace,
@@ -266,7 +262,7 @@ class SqlClaimStore:
                         [one.object for one in claimed.won], holder, seconds,
                         superseded=claimed.superseded,
                         counted=history.increments(
-                            number, tick, holder, due=won, late=won))
+                            number, tick, holder, due=won))
             return claimed
 
         def again(tx: Transaction) -> Claimed:
@@ -326,8 +322,8 @@ class SqlClaimStore:
         return self._once(work, again)
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
-             lease: str, into: str | None,
-             seconds: float = 0.0) -> set[str]:
+             lease: str, into: str | None, seconds: float = 0.0,
+             times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         by_object = {failure.object: failure for failure in failures}
         keys = _usable(list(by_object))
         if not keys:
@@ -335,7 +331,7 @@ class SqlClaimStore:
         number = self._number(job)
         if into is None:
             return self._run(lambda tx: _end(
-                tx, number, keys, lease, State.DEAD, by_object))
+                tx, number, keys, lease, State.DEAD, by_object, times=times))
         name = into
 
         def work(tx: Transaction) -> set[str]:
@@ -343,7 +339,7 @@ class SqlClaimStore:
             tx.move(tx.sql.retry, number, keys, waiting,
                     {'stands_in': lease, 'into': name})
             if waiting:
-                history.count_in(tx, number, tick, lease,
+                history.count_in(tx, number, tick, lease, times=times,
                                  retried=len(waiting))
                 tx.make(name, State.RETRY, number, tick, list(waiting), '',
                         seconds)
@@ -352,7 +348,8 @@ class SqlClaimStore:
                 # A handler may end its run in its own transaction, and raise
                 # an exception afterwards. Such a run counts as done.
                 tx.leave(lease, history.count_committed(
-                    tx, number, keys, lease))
+                    tx, number, keys, lease,
+                    ports.NO_TIMES if waiting else times))
             return set(waiting)
         return self._once(work, lambda tx: {
             one.object for one in tx.standing(number, keys, name)})
@@ -424,8 +421,9 @@ class SqlClaimStore:
     # Transitions that end claims.
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str) -> set[str]:
-        return self._ended(job, objects, lease, State.DONE)
+               lease: str,
+               times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
+        return self._ended(job, objects, lease, State.DONE, times=times)
 
     def discard(self, job: str, tick: int, objects: Sequence[str], *,
                 lease: str, ending: State, reason: str = '') -> int:
@@ -435,7 +433,8 @@ class SqlClaimStore:
         return len(self._ended(job, objects, lease, ending, reason))
 
     def _ended(self, job: str, objects: Sequence[str], lease: str,
-               ending: State, reason: str = '') -> set[str]:
+               ending: State, reason: str = '',
+               times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         keys = _usable(objects)
         if not keys:
             return set()
@@ -443,7 +442,7 @@ class SqlClaimStore:
         failures = ({key: Failure(key, reason) for key in keys}
                     if ending is State.DEAD else {})
         return self._run(lambda tx: _end(
-            tx, number, keys, lease, ending, failures, reason))
+            tx, number, keys, lease, ending, failures, reason, times))
 
     # Decisions without a claim.
 
@@ -587,8 +586,8 @@ def _usable(objects: Iterable[str]) -> list[str]:
 
 
 def _end(tx: Transaction, number: int, keys: list[str], lease: str,
-         ending: State, failures: dict[str, Failure],
-         reason: str = '') -> set[str]:
+         ending: State, failures: dict[str, Failure], reason: str = '',
+         times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
     """End claims in *lease*.
 
     :returns: the objects whose claims in the lease now have the state
@@ -603,10 +602,12 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
     if rows:
         # All claims in a lease have the same tick.
         history.count_in(tx, number, rows[0].tick, lease,
-                         reason=reason, **{ending.value: len(rows)})
+                         reason=reason, times=times,
+                         **{ending.value: len(rows)})
     left = len(rows)
     if left < len(keys):
-        left += history.count_committed(tx, number, keys, lease)
+        left += history.count_committed(
+            tx, number, keys, lease, ports.NO_TIMES if rows else times)
     tx.leave(lease, left)
     if len(rows) < len(keys):
         # Include the claims that an earlier call ended: the answer to that

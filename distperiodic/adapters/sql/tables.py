@@ -42,6 +42,9 @@ LONGEST_NAME = 200
 LONGEST_PART = 100
 LONGEST_MEMBER = 200
 
+#: Maximum length of the text of a histogram, in characters.
+LONGEST_HISTOGRAM = 800
+
 _OF_TABLES: dict[str, Any] = {
     'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
     'mysql_row_format': 'DYNAMIC',
@@ -218,14 +221,16 @@ history = sa.Table(
     sa.Column('retried', sa.BigInteger, nullable=False),
     #: Take-overs of claims from a holder whose lease expired or that was gone.
     sa.Column('taken_over', sa.BigInteger, nullable=False),
-    #: Time from the tick to its claim, in milliseconds of the store's clock:
-    #: sum and maximum over the claimed objects. For a job with spread, this
-    #: time includes the object's phase.
-    sa.Column('lateness', sa.BigInteger, nullable=False),
-    sa.Column('latest', sa.BigInteger, nullable=False),
-    #: Number of objects that were claimed more than ``late_claim_after``
-    #: seconds after the tick.
+    #: Number of objects whose first run was started more than
+    #: ``late_claim_after`` seconds after the object was due.
     sa.Column('late', sa.BigInteger, nullable=False),
+    #: Histograms of the first runs of the objects by the time from the instant
+    #: at which the object was due to the start of its handler, and of all
+    #: runs by their duration. The member replaces the whole text each time
+    #: that it records results; see :mod:`distperiodic.core.histogram`. None
+    #: means that the member has recorded no result of a run.
+    sa.Column('started', sa.String(LONGEST_HISTOGRAM)),
+    sa.Column('ran', sa.String(LONGEST_HISTOGRAM)),
     #: Reason for the last skip, or for ending claims that must not run again.
     #: None means that no reason is recorded.
     sa.Column('reason', sa.String(LONGEST_REASON)),

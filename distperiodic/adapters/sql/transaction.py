@@ -108,8 +108,7 @@ class Transaction:
             'of_rule': rule, **known.parameters(),
             'first': first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
-            'at_tick': tick, 'runner': holder, 'because': None,
-            'more_due': size, 'more_late': size}).all()
+            'at_tick': tick, 'runner': holder, 'more_due': size}).all()
         # Reuse the caller's strings and tick, and equal instants: a scheduler
         # may keep a million claims, and copies take memory.
         ours = {key: key for key in keys}

@@ -89,6 +89,7 @@ class _Source:
                 book.jobs, store=store, clock=clock, lease=lease, run=run,
                 report=lambda report, _: put(events.Ended(report)),
                 new_lease=new_lease, sure=sure, shared=shared,
+                time=lambda: claim_clock.now(), late_after=late_after,
                 silence_timeout=book.silence_timeout or None, random_=random_,
                 partitions=partitions)
         commands = {name: job for name, job in book.jobs.items()

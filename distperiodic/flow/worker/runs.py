@@ -71,6 +71,9 @@ _NEVER = float('-inf')
 # its runs. A thread takes several runs at a time only if they are short.
 _CHUNK_SECONDS = 0.002
 _CHUNK_RUNS = 64
+# Minimum seconds of a run whose duration is reported alone. Shorter runs of a
+# chunk are reported together, because each value costs CPU time.
+_ALONE = 0.002
 # Minimum seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
 # Number of batch ids that are kept, to detect duplicate messages.
@@ -182,7 +185,7 @@ class BatchRun:
     """One batch of this worker, with the outcomes of its runs."""
 
     __slots__ = ('batch', 'job', 'job_queue', 'left', 'outcomes', 'queue',
-                 'reported', 'seconds')
+                 'reported', 'seconds', 'timings')
 
     def __init__(self, batch: message.Batch, job_queue: 'JobQueue'):
         self.batch = batch
@@ -196,6 +199,9 @@ class BatchRun:
         #: a run that succeeded. Threads append outcomes without a lock.
         self.outcomes: list[int | Done | Failed | Lost | Refused] = []
         self.seconds = 0.0
+        #: Times of runs that have not been reported yet. Threads append to the
+        #: list without a lock.
+        self.timings: list[message.Timing] = []
         #: Monotonic time of the last report, in seconds. Before the first
         #: report, the time at which the first run began, or _NEVER.
         self.reported = _NEVER
@@ -266,11 +272,57 @@ class JobQueue:
         self.runner.run(*chunk)
 
 
+class _Stopwatch:
+    """Times of the runs of one chunk.
+
+    :param began: Monotonic time at which the chunk began, in seconds.
+    """
+
+    __slots__ = ('_alone', '_at', '_attempts', '_began', '_first', '_runs',
+                 '_timings', 'last')
+
+    def __init__(self, batch_run: BatchRun, began: float):
+        self._timings = batch_run.timings
+        self._attempts = batch_run.batch.attempts
+        # With spread, and as steps of tasks, objects are due at different
+        # instants.
+        job = batch_run.job
+        self._alone = (0.0 if job.spread or job.scope is Scope.TASK
+                       else _ALONE)
+        self._at = self._first = self._runs = 0
+        self._began = self.last = began
+
+    def ended(self, index: int, now: float) -> None:
+        """Record that the run at *index* has ended."""
+        took = now - self.last
+        first = self._attempts[index] == 1
+        if took >= self._alone:
+            self.flush()
+            self._timings.append(
+                message.Timing(index, first, 1, self.last, took))
+            self._began = now
+        else:
+            if not self._runs:
+                self._at = index
+            self._first += first
+            self._runs += 1
+        self.last = now
+
+    def flush(self) -> None:
+        """Report the short runs that have ended."""
+        if self._runs:
+            self._timings.append(message.Timing(
+                self._at, self._first, self._runs, self._began,
+                self.last - self._began))
+            self._first = self._runs = 0
+            self._began = self.last
+
+
 class Running:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
-                 'saved', 'shared', 'written_off')
+                 'saved', 'shared', 'stopwatch', 'written_off')
 
     def __init__(self, ident: int):
         self.ident = ident
@@ -278,6 +330,8 @@ class Running:
         # replaced as a whole.
         self.chunk: Chunk | None = None
         self.run: Run | None = None
+        #: Times of the runs of the chunk. None means that there was no chunk.
+        self.stopwatch: _Stopwatch | None = None
         #: The chunk whose remaining runs were offered to the other threads.
         self.shared: list[int] | None = None
         #: The run at the last call of watch().
@@ -438,6 +492,7 @@ class Executor:
         if batch_run.reported == _NEVER:
             batch_run.reported = running.began
         runs = 0
+        stopwatch = running.stopwatch = _Stopwatch(batch_run, running.began)
 
         def is_current() -> bool:
             return self._may_start(batch) is None
@@ -514,18 +569,22 @@ class Executor:
                     # threads were offered the other runs of the chunk.
                     self._settle_timed_out(running)
                     return
+            now = monotonic()
+            stopwatch.ended(index, now)
+            if not chunk:
+                stopwatch.flush()
             batch_run.outcomes.append(
                 Lost(index) if lost
                 else Failed(index, error, traceback, progress) if error
                 else index if result is None else Done(index, result))
             runs += 1
             if chunk:
-                now = monotonic()
                 if now - batch_run.reported >= _REPORT_EVERY:
                     self._settle(batch_run, runs, now - running.began, now)
                     running.began = now
                     runs = 0
         running.chunk = running.run = None
+        stopwatch.flush()
         now = monotonic()
         self._settle(batch_run, runs, now - running.began, now)
 
@@ -559,6 +618,8 @@ class Executor:
         report = message.Report(
             batch.id, batch.worker, done, failed, [], refused, [],
             batch_run.seconds, [], {})
+        report.timings = timings = batch_run.timings[:]
+        del batch_run.timings[:len(timings)]
         outcomes = batch_run.outcomes[:]
         # Keep the outcomes that threads have appended since the list was
         # copied.
@@ -644,6 +705,8 @@ class Executor:
             self._timed_out[running] = self._hanging[running] = TimedOut(
                 batch_run, index, context, timeout, running.ends - timeout,
                 now + waits, now + self._lease)
+            if running.stopwatch is not None:
+                running.stopwatch.flush()
             running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
@@ -667,6 +730,9 @@ class Executor:
             found = self._timed_out.pop(running, None)
         if found is None:
             return
+        found.batch_run.timings.append(message.Timing(
+            found.at, found.batch_run.batch.attempts[found.at] == 1, 1,
+            found.began, found.timeout))
         found.batch_run.outcomes.append(Failed(
             found.at, f'timeout after {found.timeout:g} s',
             progress=found.context.take_unsaved()))

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How late runs begin and how long they last, for the history of ticks.
+
+Each process collects one pair of histograms for each job and tick. When it
+records results, it writes the whole pair to its row of the history::
+
+    executor ── timings ──► RunTimeBook ── texts ──► store, with the results
+
+A text replaces the previous one of the same process. So a repeated call to the
+store counts nothing twice, and no statement reads the row.
+"""
+
+import collections
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distperiodic import ports
+from distperiodic.core import message
+from distperiodic.core.histogram import Histogram
+from distperiodic.core.job import Job
+from distperiodic.core.ring import position_of
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import phase_us
+
+# Number of ticks, of all jobs, whose histograms are kept. Runs of a tick that
+# end after the runs of this number of other ticks replace the histograms of
+# the earlier runs of their tick.
+_KEPT = 10_000
+
+
+class _Pair(NamedTuple):
+    started: Histogram
+    ran: Histogram
+
+
+class RunTimeBook:
+    """Histograms of the runs of one process, by job and tick.
+
+    :param now: Returns the time by the clock of the ticks.
+    :param monotonic: Returns the time of the monotonic clock, in seconds.
+    :param late_after: Seconds after which a start counts as late.
+    """
+
+    def __init__(self, now: Callable[[], Instant],
+                 monotonic: Callable[[], float], late_after: float):
+        self._now = now
+        self._monotonic = monotonic
+        self._late_after = int(late_after * SECOND)
+        self._pairs: collections.OrderedDict[tuple[str, Instant], _Pair] = (
+            collections.OrderedDict())
+
+    def note(self, job: Job, tick: Instant, objects: Sequence[str],
+             timings: Sequence[message.Timing],
+             due: Sequence[Instant] = ()) -> ports.RunTimes:
+        """Add runs to the histograms of a tick, and return the histograms.
+
+        :param objects: Objects of the batch to which the indexes in *timings*
+            refer.
+        :param due: Instant at which each object was due. Empty means that the
+            schedule of the job determines this instant.
+        """
+        if not timings:
+            return ports.NO_TIMES
+        key = job.name, tick
+        pair = self._pairs.get(key)
+        if pair is None:
+            pair = self._pairs[key] = _Pair(Histogram(), Histogram())
+            if len(self._pairs) > _KEPT:
+                self._pairs.popitem(last=False)
+        else:
+            self._pairs.move_to_end(key)
+        # The clock of the ticks when the monotonic clock was zero.
+        base = self._now() - int(self._monotonic() * SECOND) - tick
+        # Objects with their own schedule have no phase.
+        spread = job.spread and job.schedule.at_or_before(tick) == tick
+        period = job.schedule.period_us(tick) if spread else 0
+        late = 0
+        for index, first, number, began, seconds in timings:
+            pair.ran.add(int(seconds * SECOND) // number, number)
+            if not first:
+                continue
+            lateness = base + int(began * SECOND)
+            if due:
+                lateness -= due[index] - tick
+            elif spread:
+                lateness -= phase_us(position_of(objects[index]), period)
+            pair.started.add(lateness, first)
+            if lateness > self._late_after:
+                late += first
+        return ports.RunTimes(late, pair.started.text(), pair.ran.text())
