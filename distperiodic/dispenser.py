@@ -139,18 +139,19 @@ class TaskDispenser:
     def tasks_done(self, worker: str, tasks: Collection[Task]) -> bool:
         """Mark tasks in the worker's bucket as done.
 
-        The other tasks in the bucket stay there.
+        The other tasks in the bucket stay there. A repeated call returns True
+        again: for as long as a task is recorded as done, the store records
+        which worker has finished it.
 
         :param worker: Name of the worker.
         :param tasks: Tasks that the worker has finished.
-        :returns: True if all *tasks* were in the bucket. False means that some
-            of them were not in the bucket, and were not marked. Another worker
-            may have these tasks.
+        :returns: True if all *tasks* were in the bucket, or this worker has
+            marked them before. False means that some of them were not, and
+            were not marked. Another worker may have these tasks.
         :raises InvalidPoolRequest: An argument cannot be used.
         :raises PoolNotFound: The pool does not exist.
         :raises StoreUnavailable: The tasks may or may not have been marked.
-            Repeat the call. If it returns False, use :meth:`check_tasks` to
-            check that only the other tasks are left in the bucket.
+            The caller can safely repeat the call.
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)

@@ -23,6 +23,7 @@ oslo.service should not pay for the import.
 The file is long because it documents each argument of the decorator.
 """
 
+import contextlib
 import difflib
 import functools
 import inspect
@@ -31,6 +32,8 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from concurrent import futures
 from typing import Any
@@ -74,6 +77,9 @@ Method = TypeVar('Method', bound=Callable[..., Any])
 
 #: Value of an option that turns a job off, by the convention of OpenStack.
 _OFF = -1
+
+#: Types of a returned value that is complete, and is not read later.
+_READ = str, bytes, list, tuple, dict, set, frozenset
 
 _MARK = '_distperiodic_job'
 _DOORS = ('jobs', 'commands', 'handler', 'catalogue')
@@ -444,7 +450,7 @@ class PeriodicTasks:
         """
         method = self.__job(name).objects
         return None if method is None else self.__in_context(
-            getattr(self, method))
+            getattr(self, method), lists=True)
 
     def make_context(self, context: Context) -> Any:
         """Return the context to pass to a handler or a catalogue method.
@@ -461,13 +467,38 @@ class PeriodicTasks:
         """
         return context
 
-    def __in_context(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        if type(self).make_context is PeriodicTasks.make_context:
+    def close_context(self, made: Any) -> None:
+        """Release what :meth:`make_context` has acquired.
+
+        Override this method to close, for example, a database session that
+        belongs to the context. The services call it in the same thread, after
+        the handler has returned or raised an exception, or after the catalogue
+        was read. If it raises an exception, the run or the read fails.
+
+        :param made: The object that :meth:`make_context` returned.
+        """
+
+    def __in_context(self, method: Callable[..., Any],
+                     lists: bool = False) -> Callable[..., Any]:
+        """Return a function that passes *method* a context of the class.
+
+        :param lists: True if *method* lists objects, and its caller reads the
+            returned value, such as a query, later.
+        """
+        if (type(self).make_context is PeriodicTasks.make_context
+                and type(self).close_context is PeriodicTasks.close_context):
             return method
 
         @functools.wraps(method)
         def call(context: Context, *args: Any) -> Any:
-            return method(self.make_context(context), *args)
+            with contextlib.ExitStack() as end:
+                made = self.make_context(context)
+                end.callback(self.close_context, made)
+                found = method(made, *args)
+                if not lists or isinstance(found, _READ) or (
+                        not isinstance(found, Iterable)):
+                    return found
+                return _read_until(found, end.pop_all())
         return call
 
     def add_periodic_task(self, task: Callable[..., Any]) -> None:
@@ -704,6 +735,13 @@ class PeriodicTasks:
             job.name,
             job.scope,
         )
+
+
+def _read_until(found: Iterable[Any],
+                end: contextlib.ExitStack) -> Iterator[Any]:
+    """Yield the objects of a catalogue, and then call *end*."""
+    with end:
+        yield from found
 
 
 def _members_of(cls: type) -> dict[str, Any]:

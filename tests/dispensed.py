@@ -24,14 +24,16 @@ class Model:
     def __init__(self):
         self.free = {}
         self.buckets = {}
-        self.done = set()
+        #: Worker that has finished each task that is done.
+        self.done = {}
 
     def recreate(self, scores, again=False):
         """Set the tasks and their scores. If *again*, tasks that are done are
         offered as new.
         """
         if again:
-            self.done -= set(scores)
+            self.done = {task: worker for task, worker in self.done.items()
+                         if task not in scores}
         for bucket in self.buckets.values():
             bucket.update({task: scores[task] for task in bucket
                            if task in scores})
@@ -58,8 +60,8 @@ class Model:
         held = set(self.buckets.get(worker, ())) & set(tasks)
         for task in held:
             del self.buckets[worker][task]
-        self.done |= held
-        return held == set(tasks)
+        self.done |= dict.fromkeys(held, worker)
+        return all(self.done.get(task) == worker for task in tasks)
 
     def give_back(self, worker, tasks):
         bucket = self.buckets.get(worker, {})

@@ -78,6 +78,17 @@ class Context:
         return self._step is not None and self._step.rollback
 
     @property
+    def failure(self) -> str | None:
+        """Reason why the task is rolled back, as text. None in other runs.
+
+        If a step has failed, the text is the name of its command and the error
+        of its last run: ``'mysql.init_instance: no host has room'``. If the
+        task was cancelled, the text begins with ``'cancelled: '``, followed by
+        the user and the reason of the cancellation.
+        """
+        return None if self._step is None else self._step.failure
+
+    @property
     def tick(self) -> datetime.datetime:
         """Tick of this run, in UTC. The run itself may start later."""
         return schedule.datetime_of(self._tick)

@@ -113,6 +113,8 @@ class StepInput(NamedTuple):
     #: Number of times that the task was retried after some of its steps had
     #: been rolled back.
     restarts: int = 0
+    #: Reason why the task is rolled back. None in a normal command.
+    failure: str | None = None
 
 
 class Position(NamedTuple):

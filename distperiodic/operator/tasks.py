@@ -217,14 +217,12 @@ class TaskStore:
                     f'{_past(before.status)}; only a task that is stuck, or '
                     'has failed or was cancelled, can be, and only a stuck '
                     'task can be rolled back')
-            found.records.pop(task_rows.record_key(following), None)
-            if not following.back:
-                # Keep the records of the steps that do not run again.
-                kept = {task_rows.WHOLE, *(
-                    task_rows.record_key(following._replace(step=step))
-                    for step in range(following.step))}
-                found.records = {name: record for name, record
-                                 in found.records.items() if name in kept}
+            if following.back:
+                found.records.pop(task_rows.record_key(following), None)
+            else:
+                # The effects of the steps that run again were undone, so
+                # commands must not see their results.
+                found.forget(following.step)
                 tx.connection.execute(sa.update(_task).where(
                     _task.c.id == task).values(
                         cancelled_by=None, ended=None))

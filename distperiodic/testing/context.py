@@ -21,7 +21,7 @@ def make_context(job: str, object_id: str | int = '', *,
                  deadline: datetime.datetime | None = None,
                  current: bool = True, progress: Any = None,
                  task: str | None = None, step: int = 0,
-                 rollback: bool = False) -> Context:
+                 rollback: bool = False, failure: str = '') -> Context:
     """Return a context with which a test can call a handler.
 
     :param job: Name of the job. For a step of a task, this is the command, as
@@ -41,6 +41,7 @@ def make_context(job: str, object_id: str | int = '', *,
         periodic.
     :param step: Index of the step, from 0.
     :param rollback: True if the run is the rollback of the step.
+    :param failure: Value of ``context.failure`` in a rollback.
     :raises ValueError: *tick* or *deadline* has no time zone, or both
         *object_id* and *task* are given.
     """
@@ -52,7 +53,8 @@ def make_context(job: str, object_id: str | int = '', *,
             raise ValueError(f'object_id is {object_id!r}, but the object of '
                              f'a step is its task, {task!r}; omit object_id')
         name, object_name = f'{COMMAND_PREFIX}{job}', task
-        of_step = StepInput(task, step, rollback, DEFAULT_TIMEOUT, {})
+        of_step = StepInput(task, step, rollback, DEFAULT_TIMEOUT, {},
+                            failure=failure if rollback else None)
 
     def finish(key: str, session: Any, result: str | None) -> None:
         if not current:

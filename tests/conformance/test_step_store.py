@@ -677,6 +677,112 @@ def test_a_task_that_is_retried_forward_forgets_how_it_was_rolled_back(board):
         (0, None), (0, None)]
 
 
+def parameters_of(board, id_):
+    [found] = board.store.steps.load([id_]).values()
+    return found.parameters
+
+
+def test_a_task_that_runs_again_does_not_see_what_was_rolled_back(board):
+    id_ = board.client.submit('two', {'size': 1, 'name': 'x'})
+    board.run(result={'server': 'srv-1', 'size': 2})
+    board.run(error='ill')
+    assert parameters_of(board, id_) == {
+        'size': 2, 'name': 'x', 'server': 'srv-1'}
+    board.run(result={'undone': True, 'size': 3})
+    board.run()
+    assert board.client.get(id_).status == 'failed'
+
+    board.client.retry(id_)
+
+    assert parameters_of(board, id_) == {'size': 1, 'name': 'x'}
+    assert board.client.get(id_).parameters == {'size': 1, 'name': 'x'}
+    board.run(result={'server': 'srv-2'})
+    board.run()
+    task = board.client.get(id_)
+    assert task.status == 'succeeded'
+    assert task.parameters == {'size': 1, 'name': 'x', 'server': 'srv-2'}
+
+
+def test_a_rollback_sees_the_results_of_all_steps_that_are_done(board):
+    id_ = board.client.submit('to and fro')
+    for number in range(3):
+        board.run(result={'last': number, f'of-{number}': number})
+    board.run(error='ill')
+    all_three = {'last': 2, 'of-0': 0, 'of-1': 1, 'of-2': 2}
+    for _ in range(4):
+        assert board.client.get(id_).status == 'rolling_back'
+        assert parameters_of(board, id_) == all_three
+        board.run()
+    assert board.client.get(id_).status == 'failed'
+
+
+@pytest.mark.parametrize('stuck', [1, 2, 3])
+def test_a_task_that_runs_forward_again_sees_the_steps_before_it(board, stuck):
+    id_ = board.client.submit('to and fro', {'last': 'nobody'})
+    for number in range(3):
+        board.run(result={'last': number, f'of-{number}': number})
+    board.run(error='ill')
+    for number in range(3, stuck, -1):
+        board.run(result={'undone': number, 'last': -number})
+    board.run(error='very ill')
+    assert board.client.get(id_).status == 'stuck'
+
+    board.client.retry(id_, back=False)
+
+    assert parameters_of(board, id_) == {
+        'last': stuck - 1, **{f'of-{n}': n for n in range(stuck)}}
+    while board.run():
+        pass
+    assert board.client.get(id_).status == 'succeeded'
+
+
+def failure_of(board, id_):
+    [found] = board.store.steps.load([id_]).values()
+    return Context('', id_, 0, 1, 1, step=found).failure
+
+
+def test_a_rollback_knows_which_command_failed_and_why(board):
+    id_ = board.client.submit('to and fro')
+    board.run()
+    board.run()
+    assert failure_of(board, id_) is None
+    [lease] = board.take()
+
+    ended = board.end(lease, board.begin(lease), error='no room',
+                      proceed=here())
+
+    [(lease, inputs)] = ended.granted
+    assert inputs[id_].failure == 'a.run: no room'
+    board.end(lease, lease.id, error='very ill')
+    board.client.retry(id_)
+    for _ in range(3):
+        assert failure_of(board, id_) == 'a.run: no room'
+        board.run()
+    assert board.client.get(id_).status == 'failed'
+
+
+def test_a_rollback_knows_that_its_task_was_cancelled(board):
+    id_ = board.client.submit('two')
+    board.run()
+    board.client.cancel(id_)
+
+    assert failure_of(board, id_).startswith('cancelled: ')
+    assert board.run() == ['task:a.undo']
+
+
+def test_a_rollback_knows_that_a_command_was_lost_too_often(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    for _ in range(MOST_LOSSES):
+        board.begin(lease, OVER)
+        [lease] = board.retake()
+    board.begin(lease, OVER)
+    board.retake()
+    board.client.retry(id_, back=True)
+
+    assert failure_of(board, id_).startswith('a.run: lost with')
+
+
 def test_a_store_counts_the_tasks_that_end_or_become_stuck(board):
     for _ in 'abc':
         board.client.submit('once')

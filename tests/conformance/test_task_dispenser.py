@@ -172,9 +172,38 @@ def test_done_ends_what_is_named_and_held_and_nothing_else(one):
 
     assert one.check_tasks('ann', ['c'])
     assert one.check_tasks('bob', ['d'])
-    assert not one.tasks_done('ann', ['a'])
     assert one.tasks_done('ann', [])
     assert one.stats().done == 2
+
+
+def test_done_may_be_repeated_by_the_worker_that_finished_a_task(world, pool):
+    """The answer to a call may be lost, and the worker may be restarted."""
+    one = world.dispenser(pool)
+    one.recreate_task_pool({'a': 3, 'b': 2, 'c': 1})
+    one.assign_tasks(3, 'ann')
+    assert one.tasks_done('ann', ['a', 'b'])
+
+    for repeated in (one, world.dispenser(pool)):
+        assert repeated.tasks_done('ann', ['b', 'a'])
+        assert repeated.tasks_done('ann', ['a'])
+        assert not repeated.tasks_done('bob', ['a'])
+        assert not repeated.tasks_done('ann', ['a', 'unknown'])
+    assert one.tasks_done('ann', ['a', 'c'])
+    assert one.stats().done == 3
+    assert not one.give_back('ann', ['a'])
+
+
+def test_a_task_that_is_offered_again_is_no_longer_done_by_its_worker(one):
+    one.recreate_task_pool({'a': 1})
+    one.assign_tasks(1, 'ann')
+    assert one.tasks_done('ann', ['a'])
+    one.recreate_task_pool({'a': 1}, as_of=one.now())
+
+    assert not one.tasks_done('ann', ['a'])
+    assert one.assign_tasks(1, 'bob') == ['a']
+    assert not one.tasks_done('ann', ['a'])
+    assert one.tasks_done('bob', ['a'])
+    assert not one.tasks_done('ann', ['a'])
 
 
 def test_what_is_given_back_is_offered_again_with_its_score(one):
@@ -618,15 +647,15 @@ def test_a_call_sees_the_call_of_its_worker_for_which_it_waited(
     engine.dispose()
 
 
-def test_only_one_of_many_calls_ends_a_task(world, pool):
+def test_only_one_of_many_workers_ends_a_task(world, pool):
     one = world.dispenser(pool)
     one.recreate_task_pool({'a': 1})
-    one.assign_tasks(1, 'ann')
+    one.assign_tasks(1, 'worker-0')
 
     answers = together(6, lambda which: world.dispenser(pool).tasks_done(
-        'ann', ['a']))
+        f'worker-{which % 2}', ['a']))
 
-    assert sorted(answers) == [False] * 5 + [True]
+    assert sorted(answers) == [False] * 3 + [True] * 3
 
 
 def test_recreations_at_once_leave_the_tasks_of_one_of_them(world, pool):

@@ -26,6 +26,7 @@ from distperiodic.exceptions import InvalidJob
 from distperiodic.exceptions import InvalidSchedule
 from distperiodic.exceptions import JobNameTaken
 from distperiodic.periodic import PeriodicTasks
+from distperiodic.periodic import command
 from distperiodic.periodic import periodic_task
 from distperiodic.testing import FrozenClock
 from tests.logged import events
@@ -1202,6 +1203,79 @@ class TestRunPeriodicTasks:
         tasks.periodic_clock.set(at(1005))
         tasks.run_periodic_tasks(None)
         assert tasks.ran == ['extra']
+
+
+class Sessions(PeriodicTasks):
+    """A host whose context has an end."""
+
+    def __init__(self, conf=None):
+        super().__init__(conf)
+        self.seen = []
+
+    def make_context(self, context):
+        self.seen.append('open')
+        return {'run': context}
+
+    def close_context(self, made):
+        self.seen.append(f'close {made["run"]}')
+
+    def nodes(self, context):
+        for node in 'ab':
+            self.seen.append(node)
+            yield node
+
+    def lists(self, context):
+        self.seen.append('listed')
+        return ['a', 'b']
+
+    @periodic_task(objects='nodes')
+    def poll(self, context, node):
+        self.seen.append(node)
+        return iter([1])
+
+    @periodic_task(objects='lists')
+    def fail(self, context, node):
+        raise ValueError(node)
+
+    @command('mysql', 'init')
+    def init(self, context, parameters):
+        return {'Port': 1}
+
+
+def test_a_context_ends_with_its_run():
+    tasks = Sessions()
+
+    assert list(tasks.handler('poll')('c', 'n')) == [1]
+    assert tasks.seen == ['open', 'n', 'close c']
+    assert tasks.handler('task:mysql.init')('d', {}) == {'Port': 1}
+    assert tasks.seen[3:] == ['open', 'close d']
+
+
+def test_a_context_ends_with_a_run_that_fails():
+    tasks = Sessions()
+
+    with pytest.raises(ValueError, match='n'):
+        tasks.handler('fail')('c', 'n')
+
+    assert tasks.seen == ['open', 'close c']
+
+
+def test_a_context_lasts_until_its_catalogue_is_read():
+    tasks = Sessions()
+
+    assert list(tasks.catalogue('poll')('c')) == ['a', 'b']
+    assert tasks.seen == ['open', 'a', 'b', 'close c']
+    assert tasks.catalogue('fail')('d') == ['a', 'b']
+    assert tasks.seen[4:] == ['open', 'listed', 'close d']
+
+
+def test_a_context_that_cannot_be_closed_fails_the_run():
+    class Broken(Sessions):
+        def close_context(self, made):
+            raise OSError('gone')
+
+    with pytest.raises(OSError, match='gone'):
+        Broken().handler('poll')('c', 'n')
 
 
 def test_a_class_may_hand_its_methods_a_context_of_its_own():

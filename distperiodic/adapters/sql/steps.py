@@ -696,7 +696,8 @@ def _count_run(task: task_rows.Task, run: _Lease, now: int) -> dict[str, Any]:
 def _input(task: task_rows.Task) -> workflow.StepInput:
     return workflow.StepInput(
         task.row.id, task.position.step, task.position.back,
-        task.action.timeout, task.parameters, task.restarts)
+        task.action.timeout, task.parameters, task.restarts,
+        task.failure if task.position.back else None)
 
 
 def _ended_well(task: task_rows.Task, result: str | None) -> _End:

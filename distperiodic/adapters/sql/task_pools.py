@@ -12,6 +12,7 @@ The calls of different workers normally write different rows, so the workers do
 not wait for each other.
 """
 
+import hashlib
 import random
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -154,11 +155,16 @@ class SqlTaskPool:
     def finish(self, worker: str, keys: Sequence[str]) -> bool:
         """End the tasks *keys* that are in the worker's bucket.
 
-        :returns: True if all of *keys* were in it.
+        :returns: True if all of *keys* were in it, or were ended by an earlier
+            call for this worker.
         :raises PoolNotFound: the pool does not exist.
         """
+        # The mark identifies the worker, so that the worker may repeat a call
+        # whose answer was lost, even after a restart.
+        digest = hashlib.sha256(worker.encode()).digest()
         return self._leave(worker, keys, done_of, self._sql.finish,
-                           self._calls.finish)
+                           self._calls.finish, self._sql.finished,
+                           int.from_bytes(digest[:8], 'big') >> 2 or 1)
 
     def give_back(self, worker: str, keys: Sequence[str]) -> bool:
         """Free the tasks *keys* that are in the worker's bucket.
@@ -167,19 +173,20 @@ class SqlTaskPool:
         :raises PoolNotFound: the pool does not exist.
         """
         return self._leave(worker, keys, free_of, self._sql.give_back,
-                           self._calls.give_back)
+                           self._calls.give_back, self._sql.marked,
+                           _RANDOM.randrange(*_IDS))
 
     def _leave(self, worker: str, keys: Sequence[str],
-               into: Callable[[int], int], statement: Any,
-               call: Any) -> bool:
+               into: Callable[[int], int], statement: Any, call: Any,
+               left: Any, new_mark: int) -> bool:
         # If the answer to a commit is lost, the transaction is repeated. If
         # the first attempt was successful, the rows then contain the mark.
-        mark = {'new_mark': _RANDOM.randrange(*_IDS)}
+        mark = {'new_mark': new_mark}
         if 0 < len(keys) <= AT_A_TIME:
             rows = self._alone(call, worker, mark | {
                 'into': into(self._number), 'keys': self._dialect.keys(keys)})
-            if rows:
-                return len(rows) == len(keys)
+            if rows is not None and len(rows) == len(keys):
+                return True
 
         def work(connection: sa.Connection) -> bool:
             bucket = self._renew(connection, worker)
@@ -187,8 +194,8 @@ class SqlTaskPool:
                 self._move(connection, statement, bucket.id,
                            into(self._number), keys, **mark)
             return len(keys) == sum(connection.execute(
-                self._sql.marked, mark | {
-                    'of_pool': self._number,
+                left, mark | {
+                    'of_pool': self._number, 'into': into(self._number),
                     'keys': self._dialect.keys(some)}).scalar_one()
                 for some in chunks(keys))
         return self.database.write(work)

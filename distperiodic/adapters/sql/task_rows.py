@@ -35,6 +35,8 @@ _queue = tables.queue
 
 #: Key of the record that concerns the whole task, and not one command.
 WHOLE = ''
+#: End of the keys of records of rollbacks.
+_ROLLBACK = 'r'
 
 
 class Task:
@@ -62,9 +64,40 @@ class Task:
         return self._parameters
 
     def merge(self, result: Mapping[str, Any]) -> None:
-        """Merge the result of a step into the parameters."""
-        self._parameters = {**self.parameters, **result}
+        """Merge the result of the current command into the parameters.
+
+        The record of the command keeps the values that the result replaces, so
+        that :meth:`forget` can restore them.
+        """
+        old = self.parameters
+        self.record()['replaced'] = {
+            name: [old[name]] if name in old else []
+            for name, value in result.items()
+            if name not in old or old[name] != value}
+        self._parameters = {**old, **result}
         self._changed = True
+
+    def forget(self, first: int) -> None:
+        """Forget the results and records of commands that run again.
+
+        Forget all rollbacks, and the normal commands of the steps from *first*
+        on. The parameters become those with which the normal command of step
+        *first* ran.
+        """
+        def last_first(name: str) -> tuple[int, int]:
+            # The rollbacks ran after the normal commands, in reverse order.
+            step = int(name.removesuffix(_ROLLBACK))
+            return (0, step) if name.endswith(_ROLLBACK) else (1, -step)
+        gone = [name for name in self.records if name != WHOLE and (
+            name.endswith(_ROLLBACK) or int(name) >= first)]
+        parameters = dict(self.parameters)
+        for name in sorted(gone, key=last_first):
+            replaced = self.records.pop(name).get('replaced', {})
+            for value, old in replaced.items():
+                del parameters[value]
+                parameters |= {value: one for one in old}
+        self._changed = self._changed or parameters != self.parameters
+        self._parameters = parameters
 
     @property
     def changed_parameters(self) -> str | None:
@@ -75,6 +108,16 @@ class Task:
     def action(self) -> workflow.Action:
         """Command that runs now, or will run next."""
         return workflow.action_at(self.definition, self.position)
+
+    @property
+    def failure(self) -> str:
+        """Reason why the task is rolled back."""
+        for step in range(self.position.cursor, -1, -1):
+            record = self.records.get(str(step), {})
+            if record.get('code') == workflow.CODES[Status.FAILED]:
+                name = self.definition[step].normal.name
+                return f'{name}: {record.get("message", "")}'
+        return f'cancelled: {self.row.cancelled_by}'
 
     @property
     def restarts(self) -> int:
@@ -91,7 +134,9 @@ class Task:
         runs that are over, including the lost ones), ``failures``, ``losses``,
         ``started``, ``ended`` and ``worker`` (the process of the last run). A
         key is missing if it has no value yet. Only ``failures`` and ``losses``
-        decide whether the command runs again.
+        decide whether the command runs again. ``replaced`` has the parameters
+        that the result of the command has replaced: for each name, a list of
+        the old value, which is empty if there was none.
         """
         return self.records.setdefault(record_key(self.position), {})
 
@@ -104,7 +149,7 @@ def _definition(text: str) -> workflow.Definition:
 
 def record_key(position: Position) -> str:
     """Return the key of a command among the records of a task."""
-    return f'{position.step}{"r" if position.back else ""}'
+    return f'{position.step}{_ROLLBACK if position.back else ""}'
 
 
 def locked(tx: Transaction, ids: Sequence[str]) -> dict[str, Task]:
