@@ -312,6 +312,13 @@ def start_first_program(place, *argv):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def check_log(text):
+    """Check that a program logs its guarantee first, and no problem."""
+    lines = text.splitlines()
+    assert 'guarantee=' in lines[0]
+    assert [line for line in lines if not line.startswith('INFO:')] == []
+
+
 def of_reader(place):
     return {'PYTHONPATH': str(ROOT), 'TMPDIR': str(place)}
 
@@ -331,7 +338,8 @@ def test_the_first_program_of_the_tutorial_pings_all_hosts(
         program.send_signal(number)
         _, errors = program.communicate(timeout=30)
 
-    assert (program.returncode, errors) == (0, '')
+    assert program.returncode == 0
+    check_log(errors)
     assert {host for _, host in lines} == HOSTS
     assert len({tick for tick, _ in lines}) == 1
     asked = ['ping', '-f', 'json', '--config-file', 'first_job.conf']
@@ -387,7 +395,8 @@ def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
         program.send_signal(signal.SIGTERM)
         _, errors = program.communicate(timeout=30)
 
-    assert (program.returncode, errors) == (0, '')
+    assert program.returncode == 0
+    check_log(errors)
     assert members() == 0
 
 

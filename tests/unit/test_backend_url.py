@@ -3,13 +3,18 @@
 rejected, and errors do not show passwords.
 """
 
+import sys
+
 import pytest
 from kazoo.protocol import serialization
+from tooz import coordination
 
 from distperiodic import exceptions
 from distperiodic.adapters.coordination import driver
 from distperiodic.adapters.coordination import url as backend_url
 from distperiodic.core import redaction
+from tests import logged
+from tests.services import ports
 
 
 @pytest.fixture
@@ -132,14 +137,15 @@ def test_etcd_keeps_ours_below_a_place_of_its_own():
         b'distperiodic/groups/g/')
 
 
-def test_a_driver_that_is_not_installed_is_named(monkeypatch):
+@pytest.mark.parametrize('error', [RuntimeError, ModuleNotFoundError])
+def test_a_driver_that_cannot_be_loaded_is_named(monkeypatch, error):
     def missing(url, entry):
-        raise RuntimeError("No 'tooz.backends' driver found")
+        raise error("No 'tooz.backends' driver found")
     monkeypatch.setattr(driver.coordination, 'get_coordinator', missing)
 
     with pytest.raises(exceptions.ConfigError,
-                       match=r"pip install 'tooz\[etcd3gw\]'"):
-        driver.make('etcd3+http://u:hunter2@h', b'a', 4)
+                       match="the driver 'zookeeper' cannot be loaded"):
+        driver.make('zookeeper://u:hunter2@h', b'a', 4)
 
 
 @pytest.mark.parametrize('url', ['zookeeper://h?use_ssl=on', 'redis://h?ssl=1',
@@ -173,3 +179,34 @@ def test_no_line_of_kazoo_tells_what_lets_others_in(secret, caplog):
                               '68756e') if part in told] == []
     assert "path='/a'" in told
     assert 'session_id: 7' in told
+
+
+@pytest.mark.parametrize(('url', 'module', 'extra'), [
+    ('redis://me:hunter2@h', 'redis', 'redis'),
+    ('etcd3+http://h', 'etcd3gw', 'etcd'),
+    ('etcd3+https://h', 'etcd3gw', 'etcd'),
+])
+def test_a_driver_that_is_not_installed_is_one_line(
+        url, module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(exceptions.ConfigError) as told:
+        backend_url.check_backend_url(url)
+
+    assert f'needs the package {module}' in str(told.value)
+    assert f"pip install 'distperiodic[{extra}]'" in str(told.value)
+    assert 'hunter2' not in str(told.value)
+
+
+def test_a_server_that_cannot_be_reached_is_named_at_once_and_once(caplog):
+    server = f'{ports.HOST}:{ports.free_port()}'
+    url = f'zookeeper://{server}'
+    for _ in range(2):  # two terms
+        coordinator = driver.make(url, b'a', 4)
+        driver.Explainer(coordinator, url)
+        coordinator.timeout = 1
+        with pytest.raises(coordination.ToozError):
+            coordinator.start()
+
+    assert logged.events(caplog) == ['server not reached']
+    assert logged.lines(caplog)[0]['server'] == server

@@ -12,6 +12,7 @@ import ssl
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 # Import tooz here, in the main thread. tooz imports futurist, and futurist
@@ -31,6 +32,8 @@ from distperiodic.adapters.coordination.url import PUSHING
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
 from distperiodic.core import redaction
+
+LOG = logging.getLogger(__name__)
 
 # Maximum seconds of one attempt to connect. If an attempt fails, the
 # membership thread logs the error and tries again.
@@ -56,13 +59,12 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
         raise exceptions.ConfigError(
             f'backend_url {shown!r} cannot be used: {exc}; correct it'
         ) from exc
-    except RuntimeError as exc:
-        # stevedore raises this error if the driver's extra of tooz is not
-        # installed.
-        extra = scheme.partition('+')[0].replace('etcd3', 'etcd3gw')
+    except (ImportError, RuntimeError) as exc:
+        # stevedore raises one of these errors, depending on its version.
         raise exceptions.ConfigError(
-            f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
-            f"install it: pip install 'tooz[{extra}]'") from exc
+            f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded '
+            f'({exc}); install the version of its package that tooz needs'
+        ) from exc
     if scheme.startswith('etcd3'):
         # This driver has no option for the namespace.
         coordinator.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
@@ -74,13 +76,16 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
 
 
 class _Masking(logging.Filter):
-    """A filter that removes credentials from log lines.
+    """A filter that removes credentials and noise from kazoo's log lines.
 
     kazoo logs its requests with all credentials: the user and the password,
     the digests of both (in the access rights of the nodes that this process
     creates), and the password of the session.
     """
 
+    #: Beginnings of lines about attempts to connect, which Explainer logs.
+    _NOISE = ('Connection dropped: socket connection error',
+              'Failed connecting to Zookeeper')
     _SECRETS = tuple(re.compile(pattern) for pattern in (
         # Match text and bytes in the form that repr() returns.
         r'''((?:\bauth|passwd)=b?)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
@@ -89,6 +94,8 @@ class _Masking(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = masked = record.getMessage()
+        if text.startswith(self._NOISE):
+            return False
         for pattern in self._SECRETS:
             masked = pattern.sub(r'\1***', masked)
         if masked != text:
@@ -101,8 +108,17 @@ _LOG = logging.getLogger('kazoo.client.distperiodic')
 _LOG.addFilter(_Masking())
 
 
+#: Attempts to connect that failed since the last connection to the same
+#: service, by its URL: each server with its error. An attempt of a new term is
+#: not logged again.
+_FAILED: dict[str, set[str]] = {}
+
+
 class Explainer:
     """A component that turns a coordinator's errors into helpful messages.
+
+    It also logs each server that cannot be reached, once until a connection
+    succeeds. kazoo logs each attempt, but without the address.
 
     :param coordinator: tooz's coordinator, not started yet.
     :param url: The ``backend_url``.
@@ -123,10 +139,27 @@ class Explainer:
                 answer = connect(*args, **kwargs)
             except BaseException as exc:
                 self._last = exc
+                self._log_failed(args, exc)
                 raise
             self._last = None
+            _FAILED.pop(self._shown, None)
             return answer
         return connect_and_record
+
+    def _log_failed(self, place: Sequence[Any], exc: BaseException) -> None:
+        """Log that a server cannot be reached.
+
+        :param place: Host name, address and port.
+        """
+        failed = _FAILED.setdefault(self._shown, set())
+        # The text of an error may differ from one attempt to the next.
+        server = f'{place[0]}:{place[2]} {type(exc).__name__}'
+        if server not in failed:
+            failed.add(server)
+            LOG.warning(
+                'server not reached: server=%s:%s reason=%s; this process '
+                'keeps trying all servers of backend_url', place[0], place[2],
+                str(exc) or type(exc).__name__)
 
     def explain(self, exc: BaseException
                 ) -> exceptions.CoordinationUnavailable:

@@ -8,6 +8,7 @@ So this module rejects a URL that has such a part.
 """
 
 import difflib
+import importlib.util
 import os
 import re
 import urllib.parse
@@ -30,13 +31,19 @@ _DRIVERS = {
     'etcd3+https': 'membership_timeout',
 }
 PUSHING = frozenset(['zookeeper', 'kazoo'])
+#: Module that a driver imports, by scheme, with the extra that installs it.
+_MODULES = {
+    'redis': ('redis', 'redis'), 'etcd3+http': ('etcd3gw', 'etcd'),
+    'etcd3+https': ('etcd3gw', 'etcd'),
+}
 
 
 def check_backend_url(backend_url: str) -> str:
     """Return the scheme of *backend_url*, if its driver has group membership.
 
     :raises ConfigError: the URL is malformed, its driver has no group
-        membership, or its driver would ignore a part of the URL.
+        membership or is not installed, or its driver would ignore a part of
+        the URL.
     """
     shown = redaction.redact(backend_url)
     scheme, colon, rest = backend_url.partition('://')
@@ -65,6 +72,11 @@ def check_backend_url(backend_url: str) -> str:
         reason = f'is not a URL ({exc}); correct it'
     if reason:
         raise exceptions.ConfigError(f'backend_url {shown!r} {reason}')
+    module, extra = _MODULES.get(scheme, ('kazoo', ''))
+    if importlib.util.find_spec(module) is None:
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r} needs the package {module}, which is not '
+            f"installed; install it: pip install 'distperiodic[{extra}]'")
     return scheme
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first program of the tutorial, and the one in README.rst."""
 
+import logging
+
 from oslo_config import cfg
 
 from distperiodic import Context
@@ -22,4 +24,5 @@ class Tasks(PeriodicTasks):
 
 if __name__ == '__main__':
     cfg.CONF(default_config_files=['first_job.conf'])
+    logging.basicConfig(level=logging.INFO)
     SchedulerService(cfg.CONF, Tasks(cfg.CONF)).run()
