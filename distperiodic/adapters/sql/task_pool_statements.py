@@ -96,9 +96,6 @@ class Statements:
             bucket=into, mark=mark, place=now)
         self.marked = sa.select(sa.func.count()).where(
             some, _task.c.mark == mark)
-        #: Count the tasks that are done. A task that is offered again keeps
-        #: its mark.
-        self.finished = self.marked.where(_task.c.bucket + 0 == into)
         #: Move all tasks of a bucket.
         self.empty = sa.update(_task).where(
             _task.c.bucket == of_bucket).values(bucket=into)

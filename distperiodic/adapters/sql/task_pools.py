@@ -163,7 +163,7 @@ class SqlTaskPool:
         # whose answer was lost, even after a restart.
         digest = hashlib.sha256(worker.encode()).digest()
         return self._leave(worker, keys, done_of, self._sql.finish,
-                           self._calls.finish, self._sql.finished,
+                           self._calls.finish,
                            int.from_bytes(digest[:8], 'big') >> 2 or 1)
 
     def give_back(self, worker: str, keys: Sequence[str]) -> bool:
@@ -173,14 +173,15 @@ class SqlTaskPool:
         :raises PoolNotFound: the pool does not exist.
         """
         return self._leave(worker, keys, free_of, self._sql.give_back,
-                           self._calls.give_back, self._sql.marked,
+                           self._calls.give_back,
                            _RANDOM.randrange(*_IDS))
 
     def _leave(self, worker: str, keys: Sequence[str],
                into: Callable[[int], int], statement: Any, call: Any,
-               left: Any, new_mark: int) -> bool:
+               new_mark: int) -> bool:
         # If the answer to a commit is lost, the transaction is repeated. If
-        # the first attempt was successful, the rows then contain the mark.
+        # the first attempt was successful, the rows then contain the mark. A
+        # done task that is offered again gets a new row, without a mark.
         mark = {'new_mark': new_mark}
         if 0 < len(keys) <= AT_A_TIME:
             rows = self._alone(call, worker, mark | {
@@ -194,8 +195,8 @@ class SqlTaskPool:
                 self._move(connection, statement, bucket.id,
                            into(self._number), keys, **mark)
             return len(keys) == sum(connection.execute(
-                left, mark | {
-                    'of_pool': self._number, 'into': into(self._number),
+                self._sql.marked, mark | {
+                    'of_pool': self._number,
                     'keys': self._dialect.keys(some)}).scalar_one()
                 for some in chunks(keys))
         return self.database.write(work)
