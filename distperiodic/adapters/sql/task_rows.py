@@ -95,7 +95,8 @@ class Task:
             replaced = self.records.pop(name).get('replaced', {})
             for value, old in replaced.items():
                 del parameters[value]
-                parameters |= {value: one for one in old}
+                if old:
+                    parameters[value] = old[0]
         self._changed = self._changed or parameters != self.parameters
         self._parameters = parameters
 
