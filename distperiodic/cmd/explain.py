@@ -132,7 +132,25 @@ class RingExplain(ring_cmd.OfMembers, Explained):
             return None, [('owner', f'unknown: {configured.one_line(exc)}')]
         if settings.connection and not any(m.points for m in group.members):
             return group, []
-        return group, placed(key, ring_cmd.on_ring(group, settings))
+        members = ring_cmd.on_ring(group, settings)
+        schedule = ''
+        if settings.connection:
+            from distperiodic.operator.queries import StoreQueries
+            with self.store(parsed, StoreQueries) as queries:
+                schedule = next((one.schedule for one in queries.group.jobs()
+                                 if one.name == parsed.job), '')
+        ring = group.ring_of(parsed.job, schedule)
+        having = tuple(m for m in members if m.identity in ring.members)
+        if not having:
+            return group, [('owner', 'nobody: no member on the ring has this '
+                            'job')]
+        rows = placed(key, having)
+        if len(having) < len(members):
+            rows.insert(1, ('ring', (
+                f'{len(having)} of {configured.plural(len(members), "member")}'
+                ' on the ring, which have this job and its schedule in '
+                f'force: {configured.listed([m.identity for m in having])}')))
+        return group, rows
 
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:

@@ -60,7 +60,7 @@ class JobList(display.Table, lister.Lister):
         rows: list[Sequence[Any]] = []
         for name in sorted({*jobs, *defined}):
             job = jobs.get(name) or Job(
-                name, None, None, '', '', due.ALWAYS)
+                name, None, None, '', '', due.ALWAYS, '')
             rows.append((
                 name, *(_plan(defined.get(name), now) if plan else ()),
                 _moment(job.tick), _moment(job.paused_since),

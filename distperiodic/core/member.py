@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Iterable
 
 from distperiodic import exceptions
+from distperiodic.core.job_set import JobRings
 from distperiodic.core.ring import RING_FORMAT
 from distperiodic.core.ring import Ring
 
@@ -82,8 +83,8 @@ class Member:
     #: a tenure with a higher number.
     tenure: int = 1
     ring_format: int = RING_FORMAT
-    #: Hash of the names of the jobs that the member schedules; see
-    #: :func:`sign_of`. 0 means that the member schedules no jobs.
+    #: Hash of the jobs that the member schedules; see :class:`.JobSet`. 0
+    #: means that the member schedules no jobs.
     jobs: int = 0
 
     @functools.cached_property
@@ -149,15 +150,6 @@ def parse_entry(entry: str) -> Member | None:
                   attributes.get('j', 0))
 
 
-def sign_of(jobs: Iterable[str]) -> int:
-    """Return a hash of the names of jobs, from 1 to 99,999.
-
-    The range is small, because an entry must be short. Two different sets of
-    names may have the same hash, but this is rare.
-    """
-    return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
-
-
 def worker_group(group: str, partition: str) -> str:
     """Return the name of the group that the workers of *partition* join.
 
@@ -204,10 +196,19 @@ class View:
     #: Monotonic time until which this view can be trusted, in seconds. Until
     #: that time no other member takes over the objects of this process.
     trusted_until: float
+    #: The rings of single jobs. None means that this process has no jobs, or
+    #: that the members of the group publish none.
+    rings: JobRings | None = None
 
     def trusted(self, now: float) -> bool:
         """Return whether this process is certainly a member at *now*."""
         return self.me is not None and now < self.trusted_until
+
+    def ring_of(self, job: str, schedule: str = '', *,
+                unknown: bool = False) -> Ring:
+        """Return the ring of a job; see :meth:`.JobRings.of`."""
+        return self.ring if self.rings is None else self.rings.of(
+            job, schedule, unknown=unknown)
 
     @property
     def ring_format(self) -> int:

@@ -24,10 +24,12 @@ from tooz import coordination as tooz
 
 from distperiodic import exceptions
 from distperiodic import ports
+from distperiodic.adapters.coordination.driver import published_jobs
 from distperiodic.adapters.coordination.url import NAMESPACE
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import has_tls
 from distperiodic.core import redaction
+from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import Member
 from distperiodic.core.member import parse_entry
 
@@ -49,6 +51,8 @@ class Entry:
     #: When the entry was created, in microseconds of the server's clock. None
     #: means unknown; only ZooKeeper reports this time.
     created: int | None
+    #: The jobs of the member. None means that it published none.
+    jobs: JobSet | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,7 +222,8 @@ class CoordinationProbe:
             text = name.decode(errors='replace') if isinstance(
                 name, bytes) else name
             found.append(Entry(text, parse_entry(text),
-                               _joined(capabilities), None))
+                               _joined(capabilities), None,
+                               _jobs(capabilities)))
         return found
 
     def _zookeeper_entries(self, group: str) -> list[Entry]:
@@ -232,7 +237,8 @@ class CoordinationProbe:
                 found.append(Entry(
                     text, parse_entry(text),
                     _joined(info['capabilities']),
-                    round(info['created_at'].timestamp() * 1000000)))
+                    round(info['created_at'].timestamp() * 1000000),
+                    _jobs(info['capabilities'])))
         return found
 
     def writable_by_all(self) -> bool | None:
@@ -284,3 +290,7 @@ def _joined(capabilities: Any) -> int | None:
     joined = capabilities.get('joined') if isinstance(
         capabilities, dict) else None
     return joined if isinstance(joined, int) else None
+
+
+def _jobs(capabilities: Any) -> JobSet | None:
+    return JobSet.parse(published_jobs(capabilities))

@@ -43,6 +43,8 @@ class Job(NamedTuple):
     #: core.due.ALWAYS means that it is the first schedule of the job, or that
     #: no schedule is recorded.
     schedule_since: int
+    #: Text of the schedule in force. Empty means that none is recorded.
+    schedule: str
 
 
 def connect(connection: str | Database) -> Database:
@@ -135,5 +137,5 @@ class GroupReader:
         return sorted(Job(row.name, row.tick, row.paused_since,
                           row.paused_by or '', row.paused_why or '',
                           due.ALWAYS if row.schedule_since is None
-                          else row.schedule_since)
+                          else row.schedule_since, row.schedule or '')
                       for row in found)

@@ -2,8 +2,11 @@
 """A group as the coordination service lists it at one moment."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from distperiodic.core.job_set import JobRings
+from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import Member
 from distperiodic.core.member import resolve_entries
 from distperiodic.core.member import ring_members
@@ -33,6 +36,19 @@ class Group:
     groups: list[str]
     #: Clock of each member minus the service's clock, in seconds, by entry.
     skews: dict[str, float]
+    #: Jobs of the members, by :attr:`.Member.jobs`.
+    job_sets: Mapping[int, JobSet] = dataclasses.field(default_factory=dict)
+
+    def ring_of(self, job: str, schedule: str) -> Ring:
+        """Return the ring of a job; see :meth:`.JobRings.of`.
+
+        If the members publish no jobs, it is the ring of the group.
+        """
+        if not self.job_sets:
+            return self.ring
+        return JobRings(
+            self.ring, {one.identity: one.jobs for one in self.members},
+            self.job_sets).of(job, schedule)
 
     @property
     def on_ring(self) -> tuple[Member, ...]:
@@ -79,4 +95,5 @@ def look(probe: 'CoordinationProbe', name: str) -> Group:
         name, members, Ring(ring_members(members)), workers,
         {e.name: e.joined for e in entries}, unknown_entries, groups,
         {e.name: (e.joined - e.created) / 1e6 for e in entries
-         if e.joined is not None and e.created is not None})
+         if e.joined is not None and e.created is not None},
+        {e.jobs.digest: e.jobs for e in entries if e.jobs is not None})

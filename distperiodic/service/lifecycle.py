@@ -441,7 +441,7 @@ class Lifecycle(ServiceBase):
         return f'{host_name()}:{self._slot.number}'
 
     def _membership(self, identity: str,
-                    **kind: int) -> Membership:
+                    **kind: Any) -> Membership:
         return Membership(
             self._settings.backend_url, identity, clock=self._clock,
             session_timeout=self._settings.session_timeout,

@@ -41,11 +41,11 @@ from distperiodic.core.control import Outcome
 from distperiodic.core.control import Request
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
+from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import ring_digest
-from distperiodic.core.member import sign_of
 from distperiodic.core.member import worker_group
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.task import ring_key
@@ -153,7 +153,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if settings.backend_url:
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count,
-                jobs=sign_of(self._tasks.jobs))
+                jobs=JobSet.of(self._jobs.values()))
             membership.join(settings.group, self._put_view)
         self._local_topics = {job.topic for job, _ in local.values()}
         self._handlers = Handlers(
@@ -604,7 +604,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._partitions[view.group], view.members)
             return
         self._flow.dispatcher.schedulers_changed(view.members)
-        self._warn_of_other_jobs(view)
+        self._report_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
             # Other members may have owned this member's objects meanwhile.
             # They then run the objects that wait here. Set _admitted_tenure
@@ -616,20 +616,19 @@ class SchedulerService(lifecycle.Lifecycle):
             self._admitted_tenure = view.me.tenure
         self._flow.view_changed()
 
-    def _warn_of_other_jobs(self, view: View) -> None:
-        """Log a warning about members on the ring that schedule other jobs."""
+    def _report_other_jobs(self, view: View) -> None:
+        """Log that members on the ring schedule other jobs."""
         if view.me is None:
             return
         others = frozenset(m.identity for m in view.members
                            if m.points and m.jobs != view.me.jobs)
         if others - self._other_jobs:
-            LOG.warning(
+            LOG.info(
                 'other jobs: group=%s members=%s; these members of the ring '
-                'schedule other jobs or none, so the objects of this '
-                'process\'s jobs that they own run late or not at all; give '
-                'each service its own [distperiodic] group, and pass '
-                'observe=True to a HashRing that only looks up owners; this '
-                'is expected during the upgrade to a release with other jobs',
+                'have other jobs or schedules than this process; the objects '
+                'of each job belong to the members that have it (not an error '
+                'during an upgrade; otherwise give each service its own '
+                '[distperiodic] group)',
                 view.group, ', '.join(sorted(others)))
         self._other_jobs = others
 

@@ -20,8 +20,10 @@ from distperiodic.adapters.coordination.membership import Membership
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import ring
+from distperiodic.core.job_set import JobSet
 from tests import members
 from tests.services import ports
+from tests.unit.world import job
 from tests.waiting import wait_until
 
 CLOCK = SystemClock()
@@ -184,6 +186,36 @@ def test_members_come_to_know_each_other_and_agree(enter):
     for one in crowd:
         assert one.now.me.identity == one.identity
         assert one.now.me.entry == one.me.entry
+
+
+def test_the_ring_of_a_job_consists_of_those_that_have_it(enter):
+    """The members learn the jobs of another release from one of its members.
+    """
+    old, new = (JobSet.of([job(name) for name in names])
+                for names in (['poll', 'gone'], ['poll', 'sync']))
+    crowd = [enter(name, jobs=jobs) for name, jobs in (
+        ('a', old), ('b', old), ('c', new), ('d', None))]
+
+    for one in crowd[:3]:
+        one.wait(*'abcd')
+        assert one.now.ring_of('poll').members == dict.fromkeys('abc', 40)
+        assert one.now.ring_of('gone').members == dict.fromkeys('ab', 40)
+        assert one.now.ring_of('sync').members == {'c': 40}
+    rings = [one.now.ring_of('sync') for one in crowd[:3]]
+    new_too = enter('e', jobs=new)
+    for one in (*crowd[:3], new_too):
+        one.wait(*'abcde')
+    crowd[0].publish(points=7)
+    for one in (*crowd[:3], new_too):
+        wait_until(lambda one=one: one.now.ring.members['a'] == 7, SOON)
+        assert one.now.ring_of('sync').members == {'c': 40, 'e': 40}
+        assert one.now.ring_of('gone').members == {'a': 7, 'b': 40}
+
+    new_too.stop()
+
+    for one, ring_before in zip(crowd[:3], rings, strict=True):
+        one.wait(*'abcd')
+        assert one.now.ring_of('sync').members == ring_before.members
 
 
 def test_who_has_left_is_gone_and_the_others_take_over(enter):

@@ -102,15 +102,6 @@ def test_attributes_of_a_later_release_are_left_out():
 
 # Terms and tenures.
 
-def test_the_same_jobs_have_one_sign_and_other_jobs_another():
-    sign = member.sign_of(['poll', 'sync'])
-
-    assert sign == member.sign_of(['sync', 'poll'])
-    assert sign != member.sign_of(['poll'])
-    assert sign != member.sign_of(['pollsync'])
-    assert 0 < sign < 100_000
-
-
 def test_the_next_term_is_the_same_process_under_another_entry():
     one = a_member(generation=4, tenure=2)
 

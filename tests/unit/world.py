@@ -23,6 +23,8 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.cron import Cron
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
+from distperiodic.core.job_set import JobRings
+from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.partition import NONE
@@ -366,13 +368,23 @@ class World:
         names = tuple(sorted(names))
         ring = self._rings.setdefault(
             names, Ring(dict.fromkeys(names, 40)))
+        # A member without a scheduler has the jobs of *scheduler*.
+        sets = {n: JobSet.of(scheduler.jobs.values()) for n in names} | {
+            one.name: JobSet.of(one.jobs.values()) for one in self.schedulers
+            if one.name in names}
         members = tuple(
-            Member(n, '0' * 16, 1, 40, tenure=tenure) for n in names)
+            Member(n, '0' * 16, 1, 40, tenure=tenure, jobs=sets[n].digest)
+            for n in names)
         me = next(m for m in members if m.identity == scheduler.name)
         now = self.clock.monotonic()
+        digests = {n: sets[n].digest for n in names}
+        known = {one.digest: one for one in sets.values()}
+        before = scheduler.views.get('group')
         scheduler.views['group'] = View(
             'group', members, ring, version=1, since=now - (since or 0.0),
-            me=me, trusted_until=float('inf') if trusted else 0.0)
+            me=me, trusted_until=float('inf') if trusted else 0.0,
+            rings=JobRings(ring, digests, known) if before is None
+            else before.rings.changed_to(ring, digests, known))
         scheduler.flow.view_changed()
 
     def show_all(self, names):

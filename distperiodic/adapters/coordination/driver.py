@@ -222,3 +222,14 @@ def _causes(exc: BaseException | None) -> Iterator[BaseException]:
     while exc is not None:
         yield exc
         exc = exc.__cause__ or exc.__context__
+
+
+def published_jobs(capabilities: Any) -> Any:
+    """Return the text of the jobs in the attributes of an entry.
+
+    The text is empty if the member has published none.
+    """
+    found = capabilities.get('jobs', '') if isinstance(
+        capabilities, dict) else ''
+    return found.decode(errors='replace') if isinstance(found, bytes) else (
+        found)

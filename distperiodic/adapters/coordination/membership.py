@@ -38,6 +38,8 @@ from distperiodic.adapters.coordination.term import TermLost
 from distperiodic.adapters.coordination.url import PUSHING
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.core import redaction
+from distperiodic.core.job_set import JobRings
+from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.member import check_identity
@@ -81,9 +83,9 @@ class Membership:
         nothing.
     :param slots: Number of runs that this process accepts at a time; 0 for a
         process that accepts no runs.
-    :param jobs: Signature of the jobs that this process schedules; see
-        :func:`distperiodic.core.member.sign_of`. 0 for a process that
-        schedules no jobs.
+    :param jobs: The jobs that this process schedules. None for a process that
+        schedules no jobs; the views of such a process have no rings of single
+        jobs.
     :param session_timeout: Seconds without a heartbeat after which other
         members take over. A timeout in *backend_url* takes precedence, and the
         server may grant another value.
@@ -96,7 +98,7 @@ class Membership:
 
     def __init__(self, backend_url: str, identity: str, *,
                  clock: ports.Clock, points: int = 0, slots: int = 0,
-                 jobs: int = 0,
+                 jobs: JobSet | None = None,
                  session_timeout: float = 10.0,
                  heartbeat_interval: float = 1.0):
         self._scheme = check_backend_url(backend_url)
@@ -107,7 +109,10 @@ class Membership:
         self._interval = heartbeat_interval
         self._me = Member(
             check_identity(identity), secrets.token_hex(8), 0,
-            points, slots, jobs=jobs)
+            points, slots, jobs=jobs.digest if jobs else 0)
+        self._jobs = jobs
+        #: Sets of jobs that members have, by their digests.
+        self._job_sets = {jobs.digest: jobs} if jobs else {}
         # Values for the next term. publish() sets them in any thread. Only the
         # membership thread writes _me.
         self._points = points
@@ -331,7 +336,8 @@ class Membership:
         return (KazooTerm if pushes else Term)(
             self._url, self._me.entry, wake=self._wake,
             stopping=self._stopping, clock=self._clock,
-            requested_timeout=self._requested_timeout, interval=self._interval)
+            requested_timeout=self._requested_timeout, interval=self._interval,
+            jobs=self._jobs.text if self._jobs else '')
 
     def _serve_from(self, term: Term,
                     old: Term | None) -> None:
@@ -461,7 +467,7 @@ class Membership:
             if not unchanged:
                 self._notify_listeners(group)
         else:
-            self._changed(group, entries, me, until)
+            self._changed(term, group, entries, me, until)
         # The session was alive at term.heard, so the views of the other groups
         # can be trusted until the same time.
         for other in self._groups.values():
@@ -483,7 +489,7 @@ class Membership:
             if view.me is not None and not view.trusted(now):
                 self._notify_listeners(group)
 
-    def _changed(self, group: _Group, entries: frozenset[str],
+    def _changed(self, term: Term, group: _Group, entries: frozenset[str],
                  me: Member | None, until: float) -> None:
         members, unknown_entries = resolve_entries(entries, me)
         for entry in frozenset(unknown_entries) - group.unknown_entries:
@@ -503,13 +509,39 @@ class Membership:
             group.name, members, ring,
             version=(old.version if old else 0) + (not same),
             since=old.since if same and old else now,
-            me=me, trusted_until=until)
+            me=me, trusted_until=until,
+            rings=self._rings(term, group, members, ring))
         if not same:
             LOG.info(
                 'view: group=%s members=%d version=%d joined=%s left=%s',
                 group.name, len(members), group.view.version,
                 _shortened(joined - left), _shortened(left - joined))
         self._notify_listeners(group)
+
+    def _rings(self, term: Term, group: _Group, members: Iterable[Member],
+               ring: Ring) -> JobRings | None:
+        """Return the rings of single jobs for the next view of *group*."""
+        if self._jobs is None:
+            return None
+        digests = {}
+        for member in members:
+            if not member.points:
+                continue
+            digests[member.identity] = member.jobs
+            if member.jobs and member.jobs not in self._job_sets:
+                text = term.jobs_of(group.name, member.entry)
+                found = JobSet.parse(text)
+                if found is not None and found.digest == member.jobs:
+                    self._job_sets[found.digest] = found
+                elif text is not None:
+                    LOG.warning(
+                        'jobs unknown: group=%s member=%s; its entry states '
+                        'no valid set of jobs, so with a store the other '
+                        'members serve its objects, and without a store '
+                        'nobody else does', group.name, member.identity)
+        before = None if group.view is None else group.view.rings
+        return (JobRings(ring, digests, self._job_sets) if before is None
+                else before.changed_to(ring, digests, self._job_sets))
 
     def _notify_listeners(self, group: _Group) -> None:
         view = group.view

@@ -48,7 +48,7 @@ class Term:
 
     def __init__(self, url: str, entry: str, *, wake: threading.Event,
                  stopping: threading.Event, clock: ports.Clock,
-                 requested_timeout: float, interval: float):
+                 requested_timeout: float, interval: float, jobs: str = ''):
         self._wake = wake
         self._stopping = stopping
         self._clock = clock
@@ -62,7 +62,8 @@ class Term:
         self.heard = clock.monotonic()
         self._closed = False
         #: Attributes of the entry that other processes may read.
-        self._capabilities: dict[str, int] = {}
+        self._capabilities: dict[str, Any] = {}
+        self._jobs = jobs
         #: Groups that this entry has joined.
         self.joined: set[str] = set()
         self._entry = entry.encode()
@@ -126,9 +127,28 @@ class Term:
         return {m.decode(errors='replace') if isinstance(m, bytes) else m
                 for m in members}
 
+    def jobs_of(self, group: str, entry: str) -> Any:
+        """Return the text of the jobs that the member with this entry has.
+
+        None means that the entry is no longer in its group. The text is empty
+        if the member has published none.
+        """
+        def read() -> Any:
+            try:
+                return self._coordinator.get_member_capabilities(
+                    group.encode(), entry.encode()).get(timeout=self.timeout)
+            except utils.SerializationError:
+                return None
+        try:
+            return driver.published_jobs(self._request(read))
+        except (coordination.GroupNotCreated, coordination.MemberNotJoined):
+            return None
+
     def join(self, group: str) -> None:
         self.joined.add(group)
         self._capabilities = {'joined': self._clock.now()}
+        if self._jobs:
+            self._capabilities['jobs'] = self._jobs
         for attempt in (1, 2):
             try:
                 self._request(lambda: self._coordinator.join_group(
@@ -305,6 +325,17 @@ class KazooTerm(Term):
                     lambda: self._client.get_children_async(path, watch)))
             except kazoo.NoNodeError:
                 self._create(group)
+
+    def jobs_of(self, group: str, entry: str) -> Any:
+        path = self._path_of_member(group.encode(), entry.encode())
+        try:
+            data, _ = self._answer(lambda: self._client.get_async(path))
+        except kazoo.NoNodeError:
+            return None
+        try:
+            return driver.published_jobs(utils.loads(data))
+        except utils.SerializationError:
+            return ''
 
     def confirm(self) -> None:
         sent_at = self._clock.monotonic()

@@ -63,6 +63,9 @@ class Attendance:
             name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
                       _GAPS[1]) for name, job in jobs.items()}
         self._statuses: dict[str, ports.JobStatus] = {}
+        #: Number of changes of the schedules in force that this process has
+        #: seen.
+        self.schedules = 0
         #: Jobs whose schedule in force differs from that of this process.
         self._outdated: set[str] = set()
         #: Results of scans to record at the next read, by job.
@@ -111,6 +114,11 @@ class Attendance:
         def known(statuses: dict[str, ports.JobStatus]) -> None:
             self._pending = False
             self._report(statuses)
+            self.schedules += any(
+                before is None or before.schedule != status.schedule
+                for before, status in (
+                    (self._statuses.get(name), status)
+                    for name, status in statuses.items()))
             self._note_reopened(statuses, checked)
             self._statuses = statuses
             self._outdated = {
@@ -264,6 +272,14 @@ class Attendance:
         this process knows.
         """
         return job in self._outdated
+
+    def in_force(self, job: str) -> str:
+        """Return the text of the schedule in force.
+
+        Empty means that it is not known.
+        """
+        status = self._statuses.get(job)
+        return status.schedule if status else ''
 
     def since(self, job: str) -> Instant:
         """Return the instant from which the schedule in force applies."""

@@ -18,21 +18,24 @@ from typing import Protocol
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core.catalogue import Reading
+from distperiodic.core.job import Job
+from distperiodic.core.job_set import JobRings
 from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.listing import Listing
 from distperiodic.flow.scheduler.listing import SharedListing
 
 
 class Change(NamedTuple):
-    """A change of the ring or of this member's tenure."""
+    """A change of the rings or of this member's tenure."""
 
-    #: The previous ring. None means that other members may have owned the
-    #: objects of this member meanwhile. All that this member knows about these
-    #: objects must then be discarded.
-    before: Ring | None
+    #: False means that other members may have owned the objects of this member
+    #: meanwhile. All that this member knows about these objects must then be
+    #: discarded.
+    stayed: bool
     #: Instant from which ticks of the objects of this member can be due. None
     #: means that the rows of the store record this instant.
     since: Instant | None
@@ -57,6 +60,9 @@ class Authority(Protocol):
     def change(self, view: View) -> Change | None:
         """Return the change since the last call, or None if there is none."""
 
+    def ring(self, view: View, job: Job) -> Ring:
+        """Return the ring of *job* in *view*, which may have no members."""
+
     def must_read_again(self, reading: Reading | None) -> bool:
         """Return whether gained arcs need a new reading of the catalogue.
 
@@ -65,14 +71,21 @@ class Authority(Protocol):
 
 
 class _Authority:
+    """Common part of both authorities.
+
+    :param attendance: Knows the schedules that the store has put in force.
+    """
 
     def __init__(self, clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str):
+                 group: str, identity: str, attendance: Attendance):
         self._clock = clock
         self._membership = membership
         self._group = group
         self._identity = identity
+        self._attendance = attendance
         self._ring: Ring | None = None
+        self._rings: JobRings | None = None
+        self._schedules = 0
         #: This member's tenure in the last view. None means that this process
         #: was not a member.
         self._tenure: int | None = None
@@ -83,6 +96,16 @@ class _Authority:
         except exceptions.ViewUnknown:
             return None
         return view if self._identity in view.ring.members else None
+
+    def _rings_changed(self, view: View) -> bool:
+        """Return whether the ring of a job may have changed since the last
+        call.
+        """
+        before = self._ring, self._rings, self._schedules
+        self._ring, self._rings = view.ring, view.rings
+        self._schedules = self._attendance.schedules
+        return not (before[0] is self._ring and before[1] is self._rings
+                    and before[2] == self._schedules)
 
 
 class StoreAuthority(_Authority):
@@ -97,7 +120,7 @@ class StoreAuthority(_Authority):
         return self._known()
 
     def change(self, view: View) -> Change | None:
-        before, self._ring = self._ring, view.ring
+        changed = self._rings_changed(view)
         # Before this process has joined its group, the ring may contain an
         # earlier process with the same name, for which this process then acts.
         # Until this process has joined, other members may own the objects of
@@ -105,9 +128,15 @@ class StoreAuthority(_Authority):
         # read. So a new tenure discards the previous ring.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
-        if before is view.ring and tenure == self._tenure:
+        if not changed and tenure == self._tenure:
             return None
-        return Change(before if tenure == self._tenure else None, None, False)
+        return Change(tenure == self._tenure, None, False)
+
+    def ring(self, view: View, job: Job) -> Ring:
+        # The store rejects claims of members that have another schedule. A
+        # member whose jobs are unknown is left out: two members that claim the
+        # same objects do no harm, but objects that no member claims do.
+        return view.ring_of(job.name, self._attendance.in_force(job.name))
 
     def must_read_again(self, reading: Reading | None) -> bool:
         # This member's last reading of the catalogue may be too old. The
@@ -122,8 +151,8 @@ class RingAuthority(_Authority):
     listing: type[Listing] = Listing
 
     def __init__(self, clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str):
-        super().__init__(clock, membership, group, identity)
+                 group: str, identity: str, attendance: Attendance):
+        super().__init__(clock, membership, group, identity, attendance)
         self._began = clock.now()
 
     def view(self) -> View | None:
@@ -135,18 +164,23 @@ class RingAuthority(_Authority):
 
     def change(self, view: View) -> Change | None:
         assert view.me is not None
-        before, self._ring = self._ring, view.ring
+        changed = self._rings_changed(view)
         tenure, self._tenure = self._tenure, view.me.tenure
-        if before is view.ring and tenure == self._tenure:
+        if not changed and tenure == self._tenure:
             return None
         if tenure is None and len(view.ring.members) == 1:
             # This member is alone and has just started. No other member was
             # responsible for earlier ticks.
-            return Change(None, self._began, True)
+            return Change(False, self._began, True)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
         stayed = tenure == self._tenure
-        return Change(before if stayed else None, self._clock.now() - age,
-                      not stayed)
+        return Change(stayed, self._clock.now() - age, not stayed)
+
+    def ring(self, view: View, job: Job) -> Ring:
+        # Each object has one owner, whatever the schedules of the members. A
+        # member whose jobs are unknown is included: otherwise it and another
+        # member could both own its objects.
+        return view.ring_of(job.name, unknown=True)
 
     def must_read_again(self, reading: Reading | None) -> bool:
         return reading is not None and reading.partial

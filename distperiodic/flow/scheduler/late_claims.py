@@ -35,7 +35,7 @@ from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core.due import Row
 from distperiodic.core.job import Job
-from distperiodic.core.member import View
+from distperiodic.core.ring import Ring
 from distperiodic.core.ring import minus
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -104,8 +104,11 @@ class LateClaimer:
         """Record that the store answers again after an outage."""
         self._answered_since = now
 
-    def scan(self, name: str, now: Instant, view: View) -> None:
-        """Start a late scan of the job *name* if it is this member's turn."""
+    def scan(self, name: str, now: Instant, ring: Ring) -> None:
+        """Start a late scan of the job *name* if it is this member's turn.
+
+        :param ring: Ring of the job.
+        """
         part = self._parts[name]
         job = part.job
         grace = self.grace(job, now)
@@ -123,7 +126,7 @@ class LateClaimer:
             return
         turn = (self._unchecked_since(name, plan.schedule if same_ticks
                                       else None, checked, grace, now)
-                + grace * (1 + self._rank(name, view, now) // _SCANNERS))
+                + grace * (1 + self._rank(name, ring, now) // _SCANNERS))
         if now < turn:
             self._timers.push(turn, name, TimerKind.LATE)
             return
@@ -136,9 +139,9 @@ class LateClaimer:
             self._claimer.attendance.expected(name), until)
         if (same_ticks and part.reading is not None
                 and len(part.reading.catalogue) > self._page):
-            self._count(part, last, scan, view)
+            self._count(part, last, scan, ring)
         else:
-            self._walk(part, scan, view)
+            self._walk(part, scan, ring)
 
     @staticmethod
     def _same_ticks(part: Part) -> bool:
@@ -180,18 +183,21 @@ class LateClaimer:
                          else ticks.after(checked))
         return max(since, self._claimer.attendance.reopened_at(name))
 
-    def _rank(self, name: str, view: View, now: Instant) -> int:
+    def _rank(self, name: str, ring: Ring, now: Instant) -> int:
         """Return this member's index in the order of the scanning members."""
         period = self._parts[name].job.schedule.period_us(now)
         if now - self._found.get(name, due.ALWAYS) <= _FIRST_FOR * period:
             return 0
-        members = sorted(view.ring.members)
-        # If no member has points, all of them are drained or stopping.
-        first = members.index(view.ring.owner_of(name)) if view.ring else 0
+        members = sorted(ring.members)
+        if self._identity not in ring.members:
+            # All members with the job are stopping, or this process has not
+            # joined yet. Then it scans last.
+            return len(members)
+        first = members.index(ring.owner_of(name)) if len(ring) else 0
         return (members.index(self._identity) - first) % len(members)
 
     def _count(self, part: Part, tick: Instant, scan: ports.Checked,
-               view: View) -> None:
+               ring: Ring) -> None:
         """Read the rows if *tick* is decided for fewer objects than expected.
 
         The expected number is the number of objects in the catalogue, plus the
@@ -205,7 +211,7 @@ class LateClaimer:
 
         def counted(number: int) -> None:
             if part.removed is None or number < expected + part.removed:
-                self._walk(part, scan, view)
+                self._walk(part, scan, ring)
                 return
             self._claimer.attendance.record_checked(name, scan)
             self._scanning.discard(name)
@@ -217,8 +223,7 @@ class LateClaimer:
         self._store.submit(lambda store: store.settled(name, tick), counted,
                         failed)
 
-    def _walk(self, part: Part, scan: ports.Checked,
-              view: View) -> None:
+    def _walk(self, part: Part, scan: ports.Checked, ring: Ring) -> None:
         """Read the rows of all members, and claim their due ticks.
 
         The rows of this member are left out while pieces of a large tick
@@ -253,7 +258,7 @@ class LateClaimer:
         newest = job.schedule.at_or_before(scan.until)
         Walk(
             self._store, name,
-            minus([CIRCLE], view.ring.arcs(self._identity))
+            minus([CIRCLE], ring.arcs(self._identity))
             if others_only else [CIRCLE],
             before=due.ALWAYS if newest is None else newest,
             page=self._page, on_page=page, on_end=end).advance()

@@ -23,7 +23,6 @@ from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
-from distperiodic.core.member import View
 from distperiodic.core.ring import Arc
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import minus
@@ -48,7 +47,7 @@ class Listing:
 
     :param page: Maximum number of rows in one request to the store.
     :param walked: Called when a walk is complete, with the part, the instant
-        of the walk, and the view.
+        of the walk, and the ring of the job.
     """
 
     def __init__(self, parts: Mapping[str, Part], *,
@@ -56,7 +55,7 @@ class Listing:
                  timers: TimerQueue,
                  claimer: Claimer, page: int,
                  walked: Callable[
-                     [Part, Instant, View | None], None]):
+                     [Part, Instant, Ring | None], None]):
         self._parts = parts
         self._clock = clock
         self._identity = identity
@@ -66,7 +65,7 @@ class Listing:
         self._page = page
         self._walked = walked
 
-    def walk_gained(self, part: Part, at: Instant, view: View,
+    def walk_gained(self, part: Part, at: Instant, ring: Ring,
                     discard_rows: bool = False) -> None:
         """Walk the arcs that this member gained since the last walk.
 
@@ -75,13 +74,13 @@ class Listing:
         :param discard_rows: True delists the objects with rows on these arcs,
             and then lists all objects on the arcs again.
         """
-        part.ring = view.ring
+        part.ring = ring
         # Walk the whole ring. This also delists the objects that this member
         # no longer owns. Their new owners list these objects in their own
         # stores.
-        self.walk(part, [CIRCLE], part.since, view, discard_rows)
+        self.walk(part, [CIRCLE], part.since, ring, discard_rows)
 
-    def _arcs(self, part: Part, view: View,
+    def _arcs(self, part: Part, ring: Ring,
               before: Ring | None) -> Iterable[Arc]:
         """Return the arcs of this member that must be walked.
 
@@ -95,7 +94,7 @@ class Listing:
             # One request for the whole ring is cheaper than one request for
             # each arc.
             return [CIRCLE]
-        arcs = view.ring.arcs(self._identity)
+        arcs = ring.arcs(self._identity)
         if before is None:
             return arcs
         rest = [] if part.walk is None else part.walk.rest()
@@ -103,7 +102,7 @@ class Listing:
             arcs, minus(before.arcs(self._identity), rest))
 
     def walk(self, part: Part, arcs: Iterable[Arc],
-             at: Instant, view: View | None,
+             at: Instant, ring: Ring | None,
              discard_rows: bool = False) -> None:
         """Compare the rows on these arcs with the catalogue, and claim the due
         ticks of the rows.
@@ -118,12 +117,12 @@ class Listing:
         def page(low: int, high: int, rows: list[Row]) -> None:
             reading = part.reading
             assert reading is not None
-            rows = self._comparable(part, view, rows)
+            rows = self._comparable(part, ring, rows)
             if discard_rows:
                 gone, rows = rows, []
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, compare_listing(
-                job, reading, self._indexes(part, view, low, high), rows, at,
+                job, reading, self._indexes(part, ring, low, high), rows, at,
                 self._listed_at(part)), at)
 
         def end(complete: bool) -> None:
@@ -132,7 +131,7 @@ class Listing:
                 part.ring = None
                 self._compare_soon(job)
                 return
-            self._walked(part, at, view)
+            self._walked(part, at, ring)
         reading = part.reading
         assert reading is not None
         if not reading.partial:
@@ -147,7 +146,7 @@ class Listing:
         part.begin_walk(walk, at)
         walk.advance()
 
-    def _comparable(self, part: Part, view: View | None,
+    def _comparable(self, part: Part, ring: Ring | None,
                     rows: list[Row]) -> list[Row]:
         """Return the rows that this member compares with the catalogue."""
         return rows
@@ -161,7 +160,7 @@ class Listing:
         """
         return None
 
-    def _indexes(self, part: Part, view: View | None,
+    def _indexes(self, part: Part, ring: Ring | None,
                  low: int, high: int) -> Iterable[int]:
         """Return the indexes of this member's objects at the positions *low*
         to *high*.
@@ -169,7 +168,7 @@ class Listing:
         assert part.reading is not None
         catalogue = part.reading.catalogue
         return [index for index in catalogue.between(low, high)
-                if part.owns(view, self._identity,
+                if part.owns(ring, self._identity,
                              catalogue.positions[index])]
 
     def _compared(self, part: Part, found: Differences,
@@ -183,7 +182,7 @@ class Listing:
 
     def record_differences(self, part: Part, before: Reading,
                            reading: Reading, at: Instant,
-                           view: View) -> None:
+                           ring: Ring) -> None:
         """Record the differences between the readings *before* and *reading*.
         """
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
@@ -196,10 +195,10 @@ class Listing:
         arrived = (new - old) | changed
         indexes = [index for index, key in enumerate(ids)
                    if key in arrived and part.owns(
-                       view, self._identity, positions[index])]
+                       ring, self._identity, positions[index])]
         gone = [key for key in before.catalogue.ids
                 if key not in new and part.owns(
-                    view, self._identity, position_of(key))]
+                    ring, self._identity, position_of(key))]
         # The store has watermarks of these objects. It keeps each watermark
         # that is later than the given one.
         rows = [Row(ids[index], positions[index], due.ALWAYS, due.ALWAYS,
@@ -250,7 +249,7 @@ class Listing:
         self._timers.push(self._clock.now() + SECOND, job.name,
                           TimerKind.LOOK)
 
-    def judge_gained(self, part: Part, view: View,
+    def judge_gained(self, part: Part, ring: Ring,
                      before: Ring | None) -> None:
         """Claim the due ticks of the rows on gained arcs.
 
@@ -259,9 +258,9 @@ class Listing:
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [
                 row for row in rows
-                if part.owns(view, self._identity, row.position)])
+                if part.owns(ring, self._identity, row.position)])
         Walk(
-            self._store, part.job.name, self._arcs(part, view, before),
+            self._store, part.job.name, self._arcs(part, ring, before),
             before=None, page=self._page, on_page=page,
             # If rows could not be read, the walk after the next read of the
             # catalogue reads them.
@@ -284,16 +283,16 @@ class SharedListing(Listing):
     Each member compares and delists only the objects that it owns.
     """
 
-    def walk_gained(self, part: Part, at: Instant, view: View,
+    def walk_gained(self, part: Part, at: Instant, ring: Ring,
                     discard_rows: bool = False) -> None:
-        before, part.ring = part.ring, view.ring
-        self.walk(part, self._arcs(part, view, before), at, view, discard_rows)
+        before, part.ring = part.ring, ring
+        self.walk(part, self._arcs(part, ring, before), at, ring, discard_rows)
 
-    def _comparable(self, part: Part, view: View | None,
+    def _comparable(self, part: Part, ring: Ring | None,
                     rows: list[Row]) -> list[Row]:
         # Leave out rows of other members, which walk their own arcs.
         return [row for row in rows if part.owns(
-            view, self._identity, row.position)]
+            ring, self._identity, row.position)]
 
     def _listed_at(self, part: Part) -> Callable[
             [str], tuple[Instant, ...]] | None:

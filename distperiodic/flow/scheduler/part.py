@@ -30,7 +30,6 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import schedule_named
 from distperiodic.core.job import text_of
-from distperiodic.core.member import View
 from distperiodic.core.ring import Arc
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import Instant
@@ -115,7 +114,7 @@ class Part:
     """
 
     __slots__ = ('_readings', 'cursor', 'job', 'last_tick', 'object_timers',
-                 'reading', 'removed', 'ring', 'since', 'walk')
+                 'reading', 'removed', 'ring', 'ring_seen', 'since', 'walk')
 
     def __init__(self, job: Job, last_tick: Instant,
                  reading: Reading | None):
@@ -133,6 +132,9 @@ class Part:
         #: The ring for which the rows of this part were walked. None means
         #: that the part must be walked.
         self.ring: Ring | None = None
+        #: The ring of the job in the last view. None means that there was no
+        #: view yet.
+        self.ring_seen: Ring | None = None
         #: Instant from which ticks of gained objects can be due.
         self.since = due.ALWAYS
         #: The walk in progress. None means that there is none.
@@ -150,13 +152,13 @@ class Part:
         """True if each member runs the job for itself, whatever the ring."""
         return self.job.scope is Scope.MEMBER
 
-    def owns(self, view: View | None, identity: str,
+    def owns(self, ring: Ring | None, identity: str,
              position: int) -> bool:
         return self.per_member or (
-            view is not None and len(view.ring) > 0
-            and view.ring.owner_at(position) == identity)
+            ring is not None and len(ring) > 0
+            and ring.owner_at(position) == identity)
 
-    def ids(self, view: View | None, identity: str) -> list[str]:
+    def ids(self, ring: Ring | None, identity: str) -> list[str]:
         """Return this member's objects that follow the job's schedule.
 
         The objects are in the order of their positions, like their rows in the
@@ -168,8 +170,8 @@ class Part:
             return []
         if self.per_member:
             return list(reading.catalogue.ids)
-        assert view is not None
-        ids = reading.catalogue.placed_ids(view.ring, identity)
+        assert ring is not None
+        ids = reading.catalogue.placed_ids(ring, identity)
         if reading.schedules:
             return [key for key in ids if key not in reading.schedules]
         return ids

@@ -130,7 +130,7 @@ class _Source:
             parts, clock=claim_clock, identity=identity, store=store,
             authority=(StoreAuthority if shared
                        else RingAuthority)(
-                claim_clock, membership, group, identity),
+                claim_clock, membership, group, identity, self._attendance),
             timers=timers,
             reads=CatalogueReads(claim_clock, reader, identity),
             claimer=self._claimer, late=late, dispatcher=dispatcher,

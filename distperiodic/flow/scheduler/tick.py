@@ -36,6 +36,7 @@ from distperiodic.core.catalogue import Reading
 from distperiodic.core.claim import Claimed
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
+from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -98,6 +99,8 @@ class Ticker:
         #: Timers that wait until the store is reachable again, by job.
         self._delayed: dict[str, dict[TimerKind, None]] = {}
         self._closed = self._drained = False
+        #: Value of ``Attendance.schedules`` at the last check of the rings.
+        self._schedules = 0
         #: Number of ticks or objects, by (job, outcome).
         self.counts = dispatcher.counts
 
@@ -144,6 +147,10 @@ class Ticker:
             self._push_all(delayed, now)
             if self._late is not None:
                 self._late.store_back(now)
+        if self._claimer.attendance.schedules != self._schedules:
+            # The ring of a job depends on the schedule in force.
+            self._schedules = self._claimer.attendance.schedules
+            self._view()
         handled = 0
         following = self._timers.next
         if self._held or following is not None and following <= now:
@@ -174,23 +181,24 @@ class Ticker:
     def _turn(self, part: Part, kind: TimerKind, due: Instant,
               now: Instant, view: View | None) -> None:
         job = part.job
-        if view is None and not part.per_member:
+        ring = None if view is None else self._authority.ring(view, job)
+        if ring is None and not part.per_member:
             self._hold(part, kind)
         elif kind is TimerKind.TICK:
-            self._tick(part, due, now, view)
+            self._tick(part, due, now, ring)
         elif self._claimer.away:
             self._delayed.setdefault(job.name, {})[kind] = None
         elif kind is TimerKind.LOOK:
-            self._look(part, now, view)
+            self._look(part, now, ring)
         elif kind is TimerKind.REST:
             self._claimer.claim_rest(job.name)
             self._set_rest_timer(part)
         elif kind is TimerKind.OWN:
-            self._claim_own(part, now, view)
+            self._claim_own(part, now, ring)
         elif kind is TimerKind.SPREAD:
-            self._claim_spread(part, now, view)
-        elif self._late is not None and view is not None:
-            self._late.scan(job.name, now, view)
+            self._claim_spread(part, now, ring)
+        elif self._late is not None and ring is not None:
+            self._late.scan(job.name, now, ring)
 
     def _clock_set_back(self, seen: Instant, now: Instant) -> None:
         LOG.warning(
@@ -255,7 +263,7 @@ class Ticker:
             return 'it has not read the catalogue of this job yet'
         by_rule: dict[str, list[str]] = {}
         for one in part.reading.catalogue.placed_ids(
-                view.ring, self._identity):
+                self._authority.ring(view, part.job), self._identity):
             if key in (None, one):
                 by_rule.setdefault(rule_of(part.reading, one), []).append(one)
         answers: list[Claimed] = []
@@ -289,20 +297,27 @@ class Ticker:
         for part in self._parts.values():
             if part.per_member:
                 continue
+            ring = self._authority.ring(view, part.job)
+            before, part.ring_seen = part.ring_seen, ring
+            if not change.stayed:
+                before = None
+            elif before is ring:
+                # Only rings of other jobs have changed.
+                continue
             if change.since is not None:
                 part.since = listing.counts_from(part, change.since)
-            first = change.before is None and part.reading is None
-            if change.before is None:
+            first = before is None and part.reading is None
+            if before is None:
                 self._claimer.forget(part.job.name)
                 self._reads.invalidate(part.job.name)
                 part.ring = None
             if self._must_read_first(part) and not first:
-                self._listing.judge_gained(part, view, change.before)
+                self._listing.judge_gained(part, ring, before)
             if part.reading is None or self._must_read_first(part):
                 self._timers.push(now, part.job.name, TimerKind.LOOK)
             else:
                 self._listing.walk_gained(
-                    part, listing.counts_from(part, now), view,
+                    part, listing.counts_from(part, now), ring,
                     discard_rows=change.abandon)
 
     def _must_read_first(self, part: Part) -> bool:
@@ -342,7 +357,7 @@ class Ticker:
     # -- view ─► catalogue
 
     def _tick(self, part: Part, tick: Instant, now: Instant,
-              view: View | None) -> None:
+              ring: Ring | None) -> None:
         """Handle a tick of the job."""
         job = part.job
         if not self._claimer.ready(job.name):
@@ -351,36 +366,36 @@ class Ticker:
             self.counts[job.name, 'held'] += 1
         elif job.scope is not Scope.OBJECTS:
             part.last_tick = max(part.last_tick, tick)
-            self._start(part, tick, now, view)
+            self._start(part, tick, now, ring)
         elif self._reads.under_way(job.name):
             self.counts[job.name, 'held'] += 1
             self._reads.report_slow(job)
         else:
-            assert view is not None
-            self._reads.request(job, view.ring, tick)
+            assert ring is not None
+            self._reads.request(job, ring, tick)
 
     def _look(self, part: Part, now: Instant,
-              view: View | None) -> None:
+              ring: Ring | None) -> None:
         """Start a tick that is due, or read the catalogue after a change."""
         job = part.job
         newest = job.schedule.at_or_before(now)
         if newest is not None and newest > part.last_tick:
             if self._may_read(job.name, newest, now):
-                self._tick(part, newest, now, view)
+                self._tick(part, newest, now, ring)
             return
         if part.per_member:
             return
-        assert view is not None
+        assert ring is not None
         if part.reading is not None and (
-                part.ring is view.ring or not self._must_read_first(part)):
+                part.ring is ring or not self._must_read_first(part)):
             if part.ring is None and part.walk is None:
                 # The store could not read or record the whole listing, or does
                 # not list an object of the catalogue.
                 self._listing.walk_gained(
-                    part, listing.counts_from(part, now), view)
+                    part, listing.counts_from(part, now), ring)
         elif (not self._reads.under_way(job.name)
                 and self._may_read(job.name, part.last_tick, now)):
-            self._reads.request(job, view.ring, listing.counts_from(part, now))
+            self._reads.request(job, ring, listing.counts_from(part, now))
 
     def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
         """Return whether the catalogue may be read for *tick* now.
@@ -405,6 +420,7 @@ class Ticker:
         if part is None or read is None or self._closed:
             return
         now = self._clock.now()
+        ring = None if view is None else self._authority.ring(view, part.job)
         # A tick may have become due while the catalogue method ran.
         self._timers.push(now, job, TimerKind.LOOK)
         if isinstance(reading, Exception):
@@ -413,15 +429,15 @@ class Ticker:
             self._pump()
             return
         self._reads.succeeded(job)
-        if view is None:
+        if ring is None:
             self._hold(part)
-        elif reading.partial and read.ring is not view.ring:
+        elif reading.partial and read.ring is not ring:
             # The catalogue method has listed the objects that this member
             # owned on another ring. Repeat the read for the same instant, so
             # that new objects can be due from this instant on.
-            self._reads.request(part.job, view.ring, read.at)
+            self._reads.request(part.job, ring, read.at)
         else:
-            self._listed(part, reading, read, now, view)
+            self._listed(part, reading, read, now, ring)
         self._pump()
 
     def compare_again(self, job: str, objects: Sequence[str]) -> None:
@@ -440,31 +456,31 @@ class Ticker:
     # -- catalogue ─► owned
 
     def _listed(self, part: Part, reading: Reading, read: Read,
-                now: Instant, view: View) -> None:
+                now: Instant, ring: Ring) -> None:
         """Handle a reading of the catalogue."""
         before = part.reading
         tick, at = read.at, max(read.at, part.since)
         part.read(reading, at)
         if tick > part.last_tick:
             part.removed = 0
-        if (read.ring is not view.ring
+        if (read.ring is not ring
                 and self._authority.must_read_again(reading)):
             # The ring changed during the read. Read once more for the same
             # instant, so that new objects can be due from this instant on.
             # After that, the whole part is compared.
             part.ring = None
             part.removed = None
-            self._reads.request(part.job, view.ring, read.at)
+            self._reads.request(part.job, ring, read.at)
         else:
             differs = before is not None and part.ring is not None and (
                 reading.catalogue is not before.catalogue
                 or reading.schedules != before.schedules)
-            if part.ring is not view.ring:
+            if part.ring is not ring:
                 part.removed = None
-                self._listing.walk_gained(part, at, view)
+                self._listing.walk_gained(part, at, ring)
             if before is not None and differs:
                 self._listing.record_differences(
-                    part, before, reading, at, view)
+                    part, before, reading, at, ring)
         part.object_timers.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
             # The first walk is in progress. The walk claims the objects that
@@ -479,12 +495,12 @@ class Ticker:
             part.last_tick = tick
             # The first walk itself claims the objects that it lists.
             if before is not None or part.walk is None:
-                self._start(part, tick, now, view)
+                self._start(part, tick, now, ring)
 
     # -- owned ─► claim
 
     def _start(self, part: Part, tick: Instant, now: Instant,
-               view: View | None) -> None:
+               ring: Ring | None) -> None:
         """Claim this member's objects for a tick that is due."""
         job = part.job
         if tick < part.since:
@@ -493,28 +509,28 @@ class Ticker:
         if job.spread:
             # All objects are due for the previous tick by now. Claim those
             # that were not claimed yet.
-            self._claim_spread(part, now, view)
+            self._claim_spread(part, now, ring)
             before = job.schedule.at_or_before(tick - 1)
             if (before is not None and part.cursor is not None
                     and part.cursor.tick < before):
                 # The previous tick was not started, because no object could be
                 # claimed when it was due.
                 part.spread(before, before - 1)
-                self._claim_spread(part, now, view)
+                self._claim_spread(part, now, ring)
             part.spread(tick, tick - 1)
             self._arm_timers(part, now)
             return
-        self._claimer.start_tick(job, tick, part.ids(view, self._identity))
+        self._claimer.start_tick(job, tick, part.ids(ring, self._identity))
         self._set_rest_timer(part)
 
     def _claim_own(self, part: Part, now: Instant,
-                   view: View | None) -> None:
+                   ring: Ring | None) -> None:
         """Claim this member's due objects that have their own schedules."""
         assert part.reading is not None
         due = part.object_timers.take(now)
         by_tick: dict[tuple[Instant, str], list[str]] = {}
         for key, tick in due:
-            if part.owns(view, self._identity, position_of(key)):
+            if part.owns(ring, self._identity, position_of(key)):
                 rule = rule_of(part.reading, key)
                 by_tick.setdefault((tick, rule), []).append(key)
         for (tick, rule), keys in sorted(by_tick.items()):
@@ -524,7 +540,7 @@ class Ticker:
                                TimerKind.OWN, now, len(due))
 
     def _claim_spread(self, part: Part, now: Instant,
-                      view: View | None) -> None:
+                      ring: Ring | None) -> None:
         """Claim this member's objects that are due by their phase."""
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
@@ -541,7 +557,7 @@ class Ticker:
             indexes = cursor.take(until)
             taken += len(indexes)
             return [ids[index] for index in indexes
-                    if part.owns(view, self._identity, positions[index])
+                    if part.owns(ring, self._identity, positions[index])
                     and ids[index] not in reading.schedules]
         if job.misfire is schedule.Misfire.SKIP:
             self._claimer.judge_objects(job, take(too_late))
@@ -558,7 +574,7 @@ class Ticker:
                               TimerKind.REST)
 
     def _arm(self, part: Part, since: Instant,
-             view: View | None) -> None:
+             ring: Ring | None) -> None:
         """Set the timers of objects with a phase or with their own schedule.
 
         Call this at the end of a walk.
@@ -572,7 +588,7 @@ class Ticker:
             # The walk did not include the arcs that this member already owned.
             # Claim the due objects on these arcs before the cursor is
             # replaced.
-            self._claim_spread(part, now, view)
+            self._claim_spread(part, now, ring)
             part.spread(newest, since - 1)
         self._arm_timers(part, now)
 

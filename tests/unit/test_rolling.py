@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old and new members side by side, with different jobs."""
+
+import collections
+
+import pytest
+
+from tests.unit import world as worlds
+
+OBJECTS = [f'o-{n}' for n in range(60)]
+
+
+@pytest.fixture
+def world():
+    return worlds.World()
+
+
+def job(name, every=60.0, **options):
+    return worlds.job(name, every=every, objects=True, **options)
+
+
+class Group:
+    """Members that share a store, or have no store."""
+
+    def __init__(self, world, shared=True):
+        self.world = world
+        self.store = world.shared_store() if shared else None
+        self.members = {}
+
+    def start(self, name, *jobs):
+        self.members[name] = one = self.world.scheduler(
+            *jobs, name=name, sees=None, store=self.store,
+            catalogues={one.name: OBJECTS for one in jobs})
+        self.world.show_all(self.members)
+        return one
+
+    def stop(self, name):
+        self.world.schedulers.remove(self.members.pop(name))
+        self.world.show_all(self.members)
+
+    def runs(self, name):
+        """Return who ran each (object, tick) of a job."""
+        found = collections.defaultdict(list)
+        for one in self.world.schedulers:
+            for run in one.starts:
+                if run.job == name:
+                    found[run.object, run.tick].append(one.name)
+        return found
+
+
+@pytest.mark.parametrize('shared', [True, False], ids=['store', 'ring only'])
+def test_a_new_job_runs_on_the_members_that_have_it(world, shared):
+    group = Group(world, shared)
+    for name in 'ab':
+        group.start(name, job('poll'))
+    world.advance(30)
+    group.start('c', job('poll'), job('sync'))
+    world.advance(100)
+    group.start('d', job('poll'), job('sync'))
+    world.advance(120)
+
+    for name in 'poll', 'sync':
+        runs = group.runs(name)
+        assert runs.keys() == {
+            (key, tick) for key in OBJECTS for tick in (60, 120, 180, 240)}
+        assert {len(who) for who in runs.values()} == {1}
+    assert {who for (_, tick), [who] in group.runs('sync').items()
+            if tick < 180} == {'c'}
+    assert {who for (_, tick), [who] in group.runs('sync').items()
+            if tick >= 180} == {'c', 'd'}
+    # No run waited for a late scan.
+    assert max(run.at - run.tick for one in world.schedulers
+               for run in one.starts) < 0.1
+
+
+@pytest.mark.parametrize('shared', [True, False], ids=['store', 'ring only'])
+def test_a_removed_job_runs_until_its_last_member_leaves(world, shared):
+    group = Group(world, shared)
+    a = group.start('a', job('poll'), job('gone'))
+    group.start('b', job('poll'))
+    group.start('c', job('poll'))
+    world.advance(130)
+
+    assert group.runs('gone').keys() == {
+        (key, tick) for key in OBJECTS for tick in (60, 120)}
+    group.stop('a')
+    world.advance(120)
+
+    assert {(run.object, run.tick) for run in a.starts
+            if run.job == 'gone'} == {
+        (key, tick) for key in OBJECTS for tick in (60, 120)}
+    assert group.runs('poll').keys() >= {
+        (key, tick) for key in OBJECTS for tick in (180, 240)}
+
+
+def test_who_joins_without_the_job_costs_its_members_nothing(world):
+    group = Group(world)
+    one = group.start('a', job('poll'), job('sync'))
+    group.start('b', job('poll'))
+    world.advance(70)
+    asked = len([1 for asked in one.reader.asked if asked.job.name == 'sync'])
+
+    group.start('c', job('poll'))
+    world.advance(10)
+
+    assert asked == len([
+        1 for asked in one.reader.asked if asked.job.name == 'sync'])
+
+
+def test_the_members_with_the_new_schedule_serve_all_objects_at_once(world):
+    group = Group(world)
+    for name in 'ab':
+        group.start(name, job('poll', every=60.0))
+    world.advance(70)
+    new = group.start('c', job('poll', every=20.0))
+    world.advance(100)
+
+    assert {(run.object, run.tick) for run in new.starts} == {
+        (key, tick) for key in OBJECTS for tick in (80, 100, 120, 140, 160)}
+    assert max(run.at - run.tick for run in new.starts) < 0.1
+
+
+def test_who_lacks_a_job_does_not_count_among_its_late_scanners(world):
+    """The only other member with the job is cut off from the store."""
+    group = Group(world)
+    for name in 'abcdef':
+        group.start(name, job('poll', every=20.0))
+    able = group.start('g', job('poll', every=20.0), job('sync', every=20.0))
+    other = group.start('h', job('poll', every=20.0), job('sync', every=20.0))
+    world.advance(30)
+    other.queue.away = True
+    world.advance(60)
+
+    late = [run.at - run.tick for run in able.starts
+            if run.job == 'sync' and run.tick > 30]
+    assert len(late) == 3 * len(OBJECTS)
+    assert max(late) < 6
