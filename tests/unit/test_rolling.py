@@ -120,6 +120,37 @@ def test_the_members_with_the_new_schedule_serve_all_objects_at_once(world):
     assert max(run.at - run.tick for run in new.starts) < 0.1
 
 
+def test_without_a_store_each_owner_follows_its_own_schedule(world):
+    """Two members that follow different schedules never own the same object.
+    """
+    group = Group(world, shared=False)
+    group.start('a', job('poll', every=60.0))
+    world.advance(70)
+    group.start('b', job('poll', every=20.0))
+    world.advance(170)
+
+    owner = group.members['a'].views['group'].ring.owner_of
+    assert {(run.object, run.tick) for one in world.schedulers
+            for run in one.starts if run.tick > 70} == {
+        (key, tick) for key in OBJECTS for tick in (
+            (120, 180, 240) if owner(key) == 'a' else range(80, 241, 20))}
+
+
+def test_a_restart_with_another_job_moves_its_objects(world):
+    group = Group(world)
+    for name in 'ab':
+        group.start(name, job('poll'), job('sync'))
+    world.advance(70)
+
+    # The new process has the same name and the same points.
+    world.schedulers.remove(group.members['b'])
+    group.start('b', job('poll'))
+    world.advance(60)
+
+    assert {run.object for run in group.members['a'].starts
+            if (run.job, run.tick) == ('sync', 120)} == {*OBJECTS}
+
+
 def test_who_lacks_a_job_does_not_count_among_its_late_scanners(world):
     """The only other member with the job is cut off from the store."""
     group = Group(world)
