@@ -7,7 +7,6 @@ import pytest
 
 from distperiodic import exceptions
 from distperiodic.core import catalogue
-from distperiodic.core import member
 from distperiodic.core import ring
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
@@ -130,10 +129,9 @@ def test_an_object_whose_own_schedule_changed_is_listed_with_the_new_one(
 def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
     names = [f'object-{n}' for n in range(100)]
     divided = ring.Ring({'me': 40, 'other': 40})
-    view = member.View('group', (), divided, 1, 0.0, None, 0.0)
     part = Part(job(objects=True), 0, reading(*names))
 
-    mine, others = part.ids(view, 'me'), part.ids(view, 'other')
+    mine, others = part.ids(divided, 'me'), part.ids(divided, 'other')
 
     # The ids are in the order of their positions on the ring.
     assert mine == sorted(
@@ -237,7 +235,5 @@ def test_the_last_two_readings_count_while_nothing_is_walked():
 
 def test_nothing_is_owned_while_all_members_are_drained_or_stopping():
     part = Part(job(objects=True), 0, None)
-    view = member.View(
-        'group', (), ring.Ring({'a': 0, 'b': 0}), 1, 0.0, None, 0.0)
 
-    assert not part.owns(view, 'a', 0)
+    assert not part.owns(ring.Ring({'a': 0, 'b': 0}), 'a', 0)

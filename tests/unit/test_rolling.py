@@ -140,12 +140,13 @@ def test_a_restart_with_another_job_moves_its_objects(world):
     group = Group(world)
     for name in 'ab':
         group.start(name, job('poll'), job('sync'))
-    world.advance(70)
+    world.advance(119)
 
     # The new process has the same name and the same points.
     world.schedulers.remove(group.members['b'])
+    world.advance(2)
     group.start('b', job('poll'))
-    world.advance(60)
+    world.advance(1)
 
     assert {run.object for run in group.members['a'].starts
             if (run.job, run.tick) == ('sync', 120)} == {*OBJECTS}
