@@ -47,6 +47,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from distperiodic import exceptions
 from distperiodic.core.claim import State
 from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
@@ -240,6 +241,19 @@ def named(text: str) -> tuple[Schedule, bool]:
     """
     bare = text.removesuffix(' spread')
     return schedule_named(bare), bare != text
+
+
+def period_of(text: str | None, now: Instant) -> int | None:
+    """Return the current period of the schedule *text*, in microseconds.
+
+    None means that there is no schedule, or that a later release has written
+    it.
+    """
+    try:
+        rule, _ = named(text or '')
+    except exceptions.InvalidSchedule:
+        return None
+    return rule.period_us(rule.at_or_before(now) or now)
 
 
 def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],

@@ -112,7 +112,8 @@ class HealthQueries:
                     _job.c.space == self.group.namespace,
                     _job.c.kind == tables.KIND)
                 .order_by(_job.c.name)).all()
-            periods = {row.id: _period(row.schedule, now) for row in rows}
+            periods = {row.id: audit.period_of(row.schedule, now)
+                       for row in rows}
             ticks = _recent(connection, {
                 row.id: (row.newest, periods[row.id]) for row in rows
                 if row.newest is not None}, now)
@@ -124,17 +125,6 @@ class HealthQueries:
                 < now - unattended * SECOND else 0,
                 ticks.get(row.id, ())) for row in rows]
         return self.group.read_snapshot(work)
-
-
-def _period(schedule: str | None, now: Instant) -> int | None:
-    if not schedule:
-        return None
-    try:
-        rule, _ = audit.named(schedule)
-    except exceptions.DistperiodicError:
-        # A later release has written it.
-        return None
-    return rule.period_us(rule.at_or_before(now) or now)
 
 
 def _listed(connection: sa.Connection, number: int) -> int:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work that waits for a worker, as operators read it in every database."""
+
+import collections
+import uuid
+
+import pytest
+
+from distperiodic import tasks
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import Failure
+from distperiodic.operator.waiting import WaitingQueries
+from tests.configured import configuration
+
+SECOND = 1_000_000
+World = collections.namedtuple('World', 'store queries client now')
+
+
+@pytest.fixture
+def world(database_url):
+    group = f'tests-{uuid.uuid4().hex[:8]}'
+    store = SqlClaimStore(database_url, namespace=group)
+    client = tasks.Client(configuration(connection=database_url, group=group),
+                          workflows={})
+    made = World(store, WaitingQueries(database_url, namespace=group),
+                 client, store.now())
+    yield made
+    made.queries.close()
+    client.close()
+    store.close()
+
+
+def claim(world, age, *objects, job='poll', **options):
+    """Claim *objects* for the tick *age* seconds ago; return the lease."""
+    lease = uuid.uuid4().hex
+    won = world.store.claim(
+        job, world.now - age * SECOND, objects, lease=lease, holder='api-1',
+        seconds=600.0, supersede=True, **options).won
+    assert len(won) == len(objects)
+    return lease
+
+
+def start(world, age, lease, *objects, job='poll'):
+    running = uuid.uuid4().hex
+    world.store.start(job, world.now - age * SECOND, objects, lease=lease,
+                      into=running, holder='w-1', seconds=600.0)
+    return running
+
+
+def test_nothing_waits_in_a_group_without_claims(world):
+    assert world.queries.waiting() == []
+    assert world.queries.starving(1.0, 9) == []
+
+
+def test_a_claim_waits_until_its_run_is_started(world):
+    lease = claim(world, 30, 'a', 'b', 'c')
+    other = claim(world, 20, 'x', job='sync')
+
+    poll, sync = world.queries.waiting()
+
+    assert poll == ('poll', 3, world.now - 30 * SECOND, 'a', True, True)
+    assert sync == ('sync', 1, world.now - 20 * SECOND, 'x', True, True)
+
+    running = start(world, 30, lease, 'a')
+    start(world, 20, other, 'x', job='sync')
+    [poll] = world.queries.waiting()
+    assert poll[1:] == (2, world.now - 30 * SECOND, 'b', True, True)
+
+    # Neither an end nor a wait for a retry is work that waits for a worker.
+    start(world, 30, lease, 'b', 'c')
+    world.store.fail('poll', world.now - 30 * SECOND, [Failure('a', 'no')],
+                     lease=running, into=uuid.uuid4().hex, seconds=60.0)
+    assert world.queries.waiting() == []
+
+
+def test_a_claim_that_supersedes_another_waits_since_the_first(world):
+    claim(world, 40, 'a')
+    claim(world, 30, 'a', 'b')
+    claim(world, 20, 'a', 'b')
+
+    [poll] = world.queries.waiting()
+
+    assert poll == ('poll', 2, world.now - 40 * SECOND, 'a', True, True)
+
+
+def test_objects_that_are_superseded_again_and_again_starve(world):
+    period = 10 * SECOND
+    world.store.adopt({'poll': f'every {period}', 'sync': f'every {period}'})
+    for age in (45, 35, 25):
+        lease = claim(world, age, 'a', 'b')
+    claim(world, 5, 'young', job='sync')
+    claim(world, 500, 'own', rule='every 3600000000')
+
+    first, second = world.queries.starving(3.0, 9)
+
+    assert first[:3] == ('poll', 'a', world.now - 45 * SECOND)
+    assert second.object == 'b'
+    assert first.periods >= 4.5
+    assert world.queries.starving(3.0, 1) == [
+        first._replace(periods=pytest.approx(first.periods, rel=0.5))]
+    assert world.queries.starving(first.periods + 1000, 9) == []
+
+    start(world, 25, lease, 'a')
+    [left] = world.queries.starving(3.0, 9)
+    assert left.object == 'b'
+
+
+def test_a_schedule_that_this_release_does_not_know_starves_nothing(world):
+    world.store.adopt({'poll': 'at dawn'})
+    claim(world, 45, 'a')
+
+    assert world.queries.starving(1.0, 9) == []
+    assert len(world.queries.waiting()) == 1
+
+
+def test_only_some_leases_are_read_however_many_there_are(world):
+    """The oldest and the newest leases are read, and all are counted."""
+    # The object of the newest lease has waited longest.
+    claim(world, 900, 'old')
+    for at in range(30):
+        claim(world, 200 - at, f'o-{at}')
+    claim(world, 100, 'old')
+
+    [poll] = world.queries.waiting()
+
+    assert poll == ('poll', 31, world.now - 900 * SECOND, 'old', True, False)
+
+
+def test_a_ready_step_waits_until_it_is_claimed_and_started(world):
+    first = world.client.submit('a.check', {})
+    world.client.submit('a.check', {})
+    world.client.submit('b.check', {})
+
+    a, b = world.queries.waiting()
+    assert a[:2] == ('task:a.check', 2)
+    assert (a.object, a.claimed, a.complete) == (first, False, True)
+    assert (b.job, b.number) == ('task:b.check', 1)
+    since = a.since
+
+    [lease] = world.store.steps.take(
+        {'task:a.check': 1}, tasks=None, into=uuid.uuid4().hex,
+        holder='api-1', seconds=600.0)
+    a, _ = world.queries.waiting()
+    # The claimed step has waited since it became ready.
+    assert (a.number, a.object, a.since, a.claimed) == (
+        2, first, since, True)
+
+    world.store.start(lease.job, lease.tick, [first], lease=lease.id,
+                      into=uuid.uuid4().hex, holder='w-1', seconds=600.0)
+    a, _ = world.queries.waiting()
+    assert (a.number, a.claimed) == (1, False)
