@@ -153,7 +153,9 @@ class Coordinator:
         :raises ConfigError: An option cannot be used.
         :raises CoordinationUnavailable: The coordination service did not
             answer.
-        :raises DuplicateMember: Another live process has this identity.
+        :raises DuplicateMember: Another live process has this identity; or a
+            process with this identity has died, and *timeout* is shorter than
+            the time until its entry expires.
         """
         self._stopped = False
         self._connect(timeout)

@@ -424,18 +424,17 @@ def _connection(conf: cfg.ConfigOpts, own: str) -> str:
         return '' if own == NO_STORE else own
     # Use the option object of oslo.db, because the service may register this
     # option as well. A command must read the same value from the same file.
-    conf.register_opts([opt for opt in options.database_opts
-                        if opt.name == 'connection'], group='database')
-    return conf.database.connection or ''
+    registered = [opt for opt in options.database_opts
+                  if opt.name == 'connection']
+    conf.register_opts(registered, group='database')
+    return _values(conf, 'database', registered)['connection'] or ''
 
 
 def _embedded(found: Settings) -> Settings:
     """Return *found* with an embedded store, for a process that runs alone.
 
-    :raises ConfigError: The group or the state path cannot be part of the URL
-        of the file.
+    :raises ConfigError: The state path cannot be part of the URL of the file.
     """
-    check_identity(found.group, 'group id')
     if '?' in found.state_path:
         raise exceptions.ConfigError(
             f'[{GROUP}] state_path {found.state_path!r} contains a "?", '
@@ -465,6 +464,11 @@ def _values(conf: cfg.ConfigOpts, group: str,
             reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
                             str(exc))
             refused.append(f'[{group}] {opt.dest}: {reason}')
+        except cfg.NoSuchOptError:
+            # The text of the error may be a part of a password.
+            refused.append(
+                f'[{group}] {opt.dest}: a "$" in the value begins the name of '
+                'an option that does not exist; write "$$" for each "$"')
     if refused:
         raise exceptions.ConfigError('; '.join(refused))
     return values
@@ -656,6 +660,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     values |= times.fit(_TIMES, given, store=store)
     times.check(values, given, store=store)
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
+    # The group becomes a part of the names of files and of nodes.
+    check_identity(found.group, f'[{GROUP}] group')
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
         # A process that runs alone uses an embedded store. The times were

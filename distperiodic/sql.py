@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for catalogue methods that read objects from an SQL database.
+"""Helpers for services that use an SQL database.
 
-With these helpers, a catalogue method reads only the objects that its member
-owns. Add an indexed column to the table of the objects. Store the result of
+If the tables of the service and of distperiodic are in one database, pass
+:func:`include_name` to the Alembic environment of the service.
+
+The other helpers are for catalogue methods that read objects. With these
+helpers, a catalogue method reads only the objects that its member owns. Add an
+indexed column to the table of the objects. Store the result of
 :func:`position_of` in this column when you insert a row. A catalogue method
 with a parameter ``arcs`` then selects the rows by their positions:
 
@@ -13,6 +17,7 @@ with a parameter ``arcs`` then selects the rows by their positions:
             select(Node).where(in_arcs(Node.position, arcs)))
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +28,27 @@ from sqlalchemy.sql import functions
 from distperiodic.core import ring
 from distperiodic.core.catalogue import id_of
 
-__all__ = ['in_arcs', 'position_of']
+__all__ = ['in_arcs', 'include_name', 'position_of']
+
+#: Prefix of the names of all tables of distperiodic.
+_PREFIX = 'distperiodic_'
+
+
+def include_name(name: str | None, type_: str,
+                 parent_names: Mapping[str, str | None]) -> bool:
+    """Return whether Alembic compares a table with the service's metadata.
+
+    Pass this function to ``context.configure()`` in the ``env.py`` of your
+    service. Without it, ``alembic revision --autogenerate`` writes a migration
+    that drops the tables of distperiodic.
+
+    :param name: Name of a table or of another object in the database.
+    :param type_: ``'table'`` or the kind of the other object.
+    :param parent_names: Names of the table and schema to which the object
+        belongs.
+    :returns: False for the tables of distperiodic.
+    """
+    return type_ != 'table' or not (name or '').startswith(_PREFIX)
 
 
 def position_of(obj: Any) -> int:

@@ -4,6 +4,7 @@
 import contextlib
 import logging
 import sys
+import threading
 
 from oslo_config import cfg
 from oslo_service import backend
@@ -116,6 +117,20 @@ def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
             ','.join(sorted(unknown)),
             ','.join(sorted({one for types in unknown.values()
                              for one in types})))
+
+
+def check_main_thread(call: str, instead: str) -> None:
+    """Check that this thread may handle signals.
+
+    :param call: The call that handles signals.
+    :param instead: What a program can do in another thread.
+    :raises RuntimeError: This is not the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            f'{call} handles signals, and thread '
+            f'{threading.current_thread().name!r} is not the main thread; '
+            f'in another thread, {instead}')
 
 
 def check_backend() -> None:

@@ -23,6 +23,7 @@ from oslo_config import cfg
 from oslo_service import opts as service_opts
 from oslo_service.backend import base
 
+from distperiodic.service import checks
 from distperiodic.service import heap
 from distperiodic.service import lifecycle
 
@@ -121,7 +122,10 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
         distperiodic's services cannot be used. The text is one line.
     :raises TypeError: *services* is empty, or contains an object that is not a
         service.
+    :raises RuntimeError: This is not the main thread.
     """
+    checks.check_main_thread(
+        'launch()', 'start, stop and wait for the services one by one')
     for service in services or (None,):
         if not isinstance(service, base.ServiceBase):
             raise TypeError(

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from oslo_config import cfg
 from oslo_service import backend
+from oslo_service import opts as service_opts
 from oslo_service.backend.base import ServiceBase
 
 from distperiodic import exceptions
@@ -46,6 +47,7 @@ from distperiodic.flow import events
 from distperiodic.flow.log_throttle import LogThrottle
 from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
+from distperiodic.service.checks import check_main_thread
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
 from distperiodic.service.checks import warn_of_workflows
@@ -376,9 +378,12 @@ class Lifecycle(ServiceBase):
         mutable options again. A second Ctrl-C ends the process at once.
 
         :raises SystemExit: An option cannot be used; the text is one line.
+        :raises RuntimeError: This is not the main thread.
         :raises Exception: The error that stopped the service, unless a stop
             was requested.
         """
+        check_main_thread(
+            'run()', 'call start(), and later stop() and wait()')
         # Select threads first. Otherwise oslo.messaging would select eventlet
         # for the whole process.
         backend.register_backend_default_hook(
@@ -603,19 +608,6 @@ class Lifecycle(ServiceBase):
             pause = min(pause * 2, 10.0)
         return False
 
-    def _grace(self) -> float:
-        """Return the seconds for which a stop may wait for runs to end.
-
-        The launcher kills the process after ``graceful_shutdown_timeout``
-        seconds. :data:`CLOSING` seconds of this time are reserved. If the
-        option is 0, the result is one hour.
-        """
-        try:
-            total = self._conf.graceful_shutdown_timeout
-        except cfg.NoSuchOptError:
-            total = 60
-        return max(0.5, total - CLOSING) if total else 3600.0
-
     def _share(self, share: float, closed_by: float) -> float:
         """Return the number of seconds for one step of closing.
 
@@ -623,3 +615,16 @@ class Lifecycle(ServiceBase):
         """
         return min(CLOSING, max(
             0.3, share * (closed_by - self._clock.monotonic())))
+
+
+def grace(conf: cfg.ConfigOpts) -> float:
+    """Return the seconds for which a stop may wait for runs to end.
+
+    The launcher kills the process after ``graceful_shutdown_timeout`` seconds.
+    :data:`CLOSING` seconds of this time are reserved. If the option is 0, the
+    result is one hour.
+    """
+    # A value in a file is unreadable without a registration.
+    service_opts.register_service_opts(conf)
+    total = conf.graceful_shutdown_timeout
+    return max(0.5, total - CLOSING) if total else 3600.0

@@ -682,7 +682,7 @@ class SchedulerService(lifecycle.Lifecycle):
         """
         if not self._started.is_set() or self._stopping.is_set():
             return
-        end = self._clock.monotonic() + self._grace()
+        end = self._clock.monotonic() + lifecycle.grace(self._conf)
         self._stop_requested()
         self._last_worker = self._last_answer = self._clock.monotonic()
         self._draining = True

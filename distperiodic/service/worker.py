@@ -358,7 +358,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._member.publish(slots=0)
         self._inbox.put(events.Called(self._return_unstarted))
         self._executor.drain()
-        end = self._clock.monotonic() + self._grace()
+        end = self._clock.monotonic() + lifecycle.grace(self._conf)
         while not self._is_idle() and self._clock.monotonic() < end:
             self._executor.watch()
             self._pause.wait(0.02)

@@ -727,3 +727,20 @@ def test_a_view_is_a_value(made, hash_ring):
     assert before.members != hash_ring.ring_view().members
     with pytest.raises(dataclasses.FrozenInstanceError):
         before.members = ()
+
+
+def test_a_start_that_ends_too_early_names_the_other_process(tmp_path):
+    """The other process may be alive, or may have died a moment ago."""
+    url = f'file://{tmp_path}'
+    first, second = (coordinator.Coordinator(
+        url, 'group', member_id='api-1', session_timeout=20)
+        for _ in range(2))
+    first.start()
+    try:
+        with pytest.raises(exceptions.DuplicateMember) as told:
+            second.start(timeout=1)
+    finally:
+        first.stop()
+
+    assert "'api-1' has an entry in group 'group' already" in str(told.value)
+    assert '\n' not in str(told.value)

@@ -45,6 +45,35 @@ def test_a_relation_that_cannot_hold_is_refused_in_one_line(options, told):
     assert '\n' not in text
 
 
+@pytest.mark.parametrize('backend_url', ['', 'file:///x'])
+def test_a_group_that_no_service_can_store_is_called_a_group(backend_url):
+    with pytest.raises(exceptions.ConfigError,
+                       match=r"^\[distperiodic\] group 'a b/c' \(5 char"):
+        settings(group='a b/c', backend_url=backend_url)
+
+
+@pytest.mark.parametrize(('section', 'option'), [
+    ('distperiodic', 'connection'), ('distperiodic', 'backend_url'),
+    ('database', 'connection')])
+def test_a_dollar_in_a_password_is_named_with_its_remedy(
+        tmp_path, section, option):
+    line = f'[{section}]\n{option} = postgresql://u:pa$word@h/x\n'
+    with pytest.raises(exceptions.ConfigError) as raised:
+        read(tmp_path, line)
+
+    text = str(raised.value)
+    assert text.startswith(f'[{section}] {option}: ')
+    assert 'write "$$"' in text
+    assert 'word' not in text
+
+
+def test_a_doubled_dollar_is_a_dollar(tmp_path):
+    found = read(tmp_path, '[distperiodic]\nbackend_url = file:///x\n'
+                 'connection = postgresql://u:pa$$word@h/x\n')
+
+    assert found == 'postgresql://u:pa$word@h/x'
+
+
 def test_all_contradictions_are_in_one_message():
     with pytest.raises(exceptions.ConfigError) as raised:
         settings(connection=STORE, session_timeout=4.0, late_claim_after=5.0,
@@ -200,7 +229,7 @@ def test_the_store_is_in_the_database_of_the_service_if_nothing_else_is_said(
 @pytest.mark.parametrize(('options', 'told'), [
     ({'state_path': '/var/lib/what?'},
      "state_path '/var/lib/what\\?' contains"),
-    ({'group': 'a/b'}, "group id 'a/b'"),
+    ({'group': 'a/b'}, "group 'a/b'"),
     ({'group': 'g' * 101}, 'has 101 characters, but a store allows 100'),
 ], ids=['question mark', 'group', 'long group'])
 def test_what_no_file_can_be_named_by_is_told(options, told):

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 from oslo_config import cfg
@@ -121,3 +122,31 @@ def test_sigint_that_is_ignored_stays_so():
     assert service.done == ['start', 'stop']
     # The signal that ended the service was SIGTERM.
     assert service.second is signal.SIG_IGN
+
+
+def test_a_thread_that_hears_no_signals_is_refused_in_one_line():
+    service, told = Service(), []
+
+    def run():
+        with pytest.raises(RuntimeError) as raised:
+            service.run()
+        told.append(str(raised.value))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+    assert 'is not the main thread; in another thread, call start()' in told[0]
+    assert service.done == []
+
+
+@pytest.mark.parametrize(('text', 'seconds'), [
+    ('graceful_shutdown_timeout = 20', 18), ('', 58)])
+def test_a_stop_has_the_time_that_the_file_of_the_host_gives(
+        tmp_path, text, seconds):
+    """Nothing but a launcher of oslo.service registers the option."""
+    file = tmp_path / 'host.conf'
+    file.write_text(f'[DEFAULT]\n{text}\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)], project='host')
+
+    assert lifecycle.grace(conf) == seconds

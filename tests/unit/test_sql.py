@@ -5,9 +5,13 @@ import types
 
 import pytest
 import sqlalchemy as sa
+from alembic import autogenerate
+from alembic.runtime import migration
 
 from distperiodic import exceptions
 from distperiodic import sql
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
 from distperiodic.core import ring
 
 NAMES = [f'node-{n}' for n in range(2000)]
@@ -79,3 +83,32 @@ def test_an_object_is_placed_by_its_id():
 def test_what_has_no_id_has_no_place():
     with pytest.raises(exceptions.InvalidObject, match='has no id'):
         sql.position_of(object())
+
+
+def differences(url, **options):
+    """Return what Alembic would change in a database that a host shares."""
+    metadata = sa.MetaData()
+    sa.Table('node', metadata, sa.Column('name', sa.String(9)))
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        found = autogenerate.compare_metadata(
+            migration.MigrationContext.configure(connection, opts=options),
+            metadata)
+    engine.dispose()
+    return {(change[0], change[1].name) for change in found}
+
+
+def test_alembic_of_a_host_leaves_our_tables_alone(tmp_path):
+    """Without the helper, Alembic would drop them."""
+    url = f'sqlite:///{tmp_path}/shared.sqlite'
+    schema.sync(url)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text('CREATE TABLE old (name VARCHAR(9))'))
+    engine.dispose()
+
+    assert differences(url, include_name=sql.include_name) == {
+        ('add_table', 'node'), ('remove_table', 'old')}
+    assert {name for change, name in differences(url)
+            if change == 'remove_table'} == {
+                'old', schema.VERSION_TABLE, *tables.metadata.tables}

@@ -129,6 +129,9 @@ class Membership:
         self._thread: threading.Thread | None = None
         #: Error that prevents this process from joining its groups, or None.
         self.problem: exceptions.DistperiodicError | None = None
+        #: Error to report if this process waits for another entry with its
+        #: identity to disappear, or None.
+        self._contested: exceptions.DuplicateMember | None = None
         #: Session timeout that the server granted, in seconds. None until this
         #: process has read a group for the first time.
         self.session_timeout: float | None = None
@@ -182,14 +185,16 @@ class Membership:
     def wait_joined(self, timeout: float) -> None:
         """Wait until :meth:`joined` returns True.
 
-        :raises DuplicateMember: another live process has this identity.
+        :raises DuplicateMember: another live process has this identity, or
+            the entry of a dead process has not expired yet.
         :raises ConfigError: the driver is not installed or rejects the URL.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
         """
         with self._changed_condition:
             self._changed_condition.wait_for(self._settled, timeout)
         if not self.joined():
-            raise self.problem or exceptions.CoordinationUnavailable(
+            raise self.problem or self._contested or (
+                exceptions.CoordinationUnavailable)(
                 f'no answer from {self._shown} within {timeout:.0f} s; '
                 'check backend_url and that the service runs')
 
@@ -416,6 +421,7 @@ class Membership:
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True
+                    self._contested = None
                     was = group.view.me if group.view is not None else None
                     if was is not None and was.tenure == self._me.tenure:
                         LOG.info('entry changed: group=%s member=%s entry=%s',
@@ -425,6 +431,12 @@ class Membership:
                                  group.name, self.identity, self._me.entry)
                     return
                 term.leave(group.name)
+            self._contested = exceptions.DuplicateMember(
+                f'member id {self.identity!r} has an entry in group '
+                f'{group.name!r} already ({", ".join(sorted(rivals))}); wait '
+                'until it expires if its process has died, '
+                f'{term.timeout:g} s after its last sign of life; otherwise '
+                'give each process its own member_id')
             waited = self._clock.monotonic() - waited_from
             if waited > term.timeout + 1.0:
                 # The entry of a dead process would have expired by this time.

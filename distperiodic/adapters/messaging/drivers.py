@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 import stevedore
+from oslo_config import cfg
 
 from distperiodic import ports
 from distperiodic.core.partition import Partition
@@ -25,12 +26,22 @@ EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
 def url_of(conf: Any) -> str:
-    """Return ``[DEFAULT] transport_url``, including passwords."""
+    """Return ``[DEFAULT] transport_url``, including passwords.
+
+    :raises ConfigError: The value refers to an option that does not exist.
+    """
     # This import fixes the backend of oslo.service, so import it late.
     import oslo_messaging
     # Creating a TransportURL registers the option.
     oslo_messaging.TransportURL(conf)
-    return conf.transport_url
+    try:
+        return conf.transport_url
+    except cfg.NoSuchOptError:
+        # The text of the error may be a part of a password.
+        raise ConfigError(
+            '[DEFAULT] transport_url: a "$" in the value begins the name of '
+            'an option that does not exist; write "$$" for each "$"'
+        ) from None
 
 
 def driver_of(url: str) -> ports.BusDriver:
