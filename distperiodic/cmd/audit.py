@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from distperiodic.core.job import Job
     from distperiodic.operator.queries import Account
     from distperiodic.operator.queries import StoreQueries
+    from distperiodic.operator.waiting import Starving
 
 # Maximum number of ticks of one job to audit. The audit computes each tick.
 _MOST_TICKS = 1_000_000
@@ -37,6 +38,9 @@ _MOST_TICKS = 1_000_000
 _CLAIMING = 120.0
 # Maximum number of ticks that the sentence above the table lists.
 _NAMED = 3
+# Number of periods for which an object must have waited for a start, and
+# maximum number of such objects that are read.
+_STARVING, _MOST_STARVING = 3, 1000
 
 
 class _Audited(NamedTuple):
@@ -62,7 +66,8 @@ class Audit(display.Table, lister.Lister):
     """Show whether all due work was done, in numbers of objects and of tasks.
 
     Exit code 0: nothing is lost or unexplained; 1: some work is lost or
-    unexplained, or the catalogue of a job of --tasks cannot be read.
+    unexplained, an object was superseded for several periods and not started,
+    or the catalogue of a job of --tasks cannot be read.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -91,6 +96,7 @@ class Audit(display.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.queries import StoreQueries
         from distperiodic.operator.task_audit import tasks_alike
+        from distperiodic.operator.waiting import WaitingQueries
         named = configured.job_of(parsed)
         settings = self.database(parsed)
         tasks = listed.load(self, parsed)
@@ -101,6 +107,10 @@ class Audit(display.Table, lister.Lister):
                        for name in names]
             alike = ([] if named is not None
                      else tasks_alike(accounts.group, since))
+        with self.store(parsed, WaitingQueries) as queries:
+            starving = [one for one in queries.starving(
+                _STARVING, _MOST_STARVING + 1)
+                if one.superseded and named in (None, one.job)]
         total: collections.Counter[Fate] = sum(
             (one.total for one in audited), collections.Counter())
         of_tasks = [
@@ -109,12 +119,13 @@ class Audit(display.Table, lister.Lister):
             for name, fates in sorted(task_audit.by_type(alike).items())]
         self.wrong = any(
             one.unread or one.total[fate] for one in (*audited, *of_tasks)
-            for fate in audit.FINDINGS)
+            for fate in audit.FINDINGS) or bool(starving)
         self.sentence = '\n'.join(filter(None, [
             _sentence(audited, total, parsed.since,
                       [] if named is not None else _missing(tasks, names))
             if audited or not of_tasks else '',
-            _sentence_of_tasks(alike, parsed.since) if of_tasks else '']))
+            _sentence_of_tasks(alike, parsed.since) if of_tasks else '',
+            _sentence_of_starving(starving)]))
         if parsed.ticks:
             return ('Job', 'Tick', *_COLUMNS), [
                 (one.job, configured.moment(tick),
@@ -223,6 +234,20 @@ def _sentence_of_tasks(alike: Sequence[task_audit.Alike],
     number = sum(one.number for one in alike)
     return (f'{configured.plural(number, "task")} submitted {since.phrase} '
             f'or not ended: {task_audit.phrase(alike)}.')
+
+
+def _sentence_of_starving(starving: 'Sequence[Starving]') -> str:
+    """Return a sentence about objects that wait, although they are claimed."""
+    if not starving:
+        return ''
+    first, number = starving[0], len(starving)
+    more = 'more than ' * (number > _MOST_STARVING)
+    return (f'{more}{configured.plural(min(number, _MOST_STARVING), "object")}'
+            f' {"was" if number == 1 else "were"} superseded for '
+            f'{_STARVING} periods or more and not started, such as '
+            f'{first.object!r} of {first.job} since '
+            f'{configured.moment(first.since)}: there is more work than the '
+            'workers can do, or no worker runs it; see distperiodic status.')
 
 
 def _missing(tasks: 'periodic.PeriodicTasks | None',

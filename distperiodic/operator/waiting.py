@@ -62,10 +62,7 @@ class Waiting(NamedTuple):
 
 
 class Starving(NamedTuple):
-    """An object that has waited for several periods of its schedule.
-
-    Its claims were superseded, or its claim was not started.
-    """
+    """A claimed object that has waited for several periods of its schedule."""
 
     job: str
     object: str
@@ -73,6 +70,9 @@ class Starving(NamedTuple):
     since: Instant
     #: Number of periods of the object's schedule since then.
     periods: float
+    #: True if a later claim has superseded the one that waited first. False
+    #: means that no later tick was claimed.
+    superseded: bool
 
 
 class _Lease(NamedTuple):
@@ -140,7 +140,8 @@ class WaitingQueries:
                     if period and now - row.waiting >= periods * period:
                         found.append(Starving(
                             name, row.object, row.waiting,
-                            (now - row.waiting) / period))
+                            (now - row.waiting) / period,
+                            row.tick > row.waiting))
             return sorted(found, key=lambda one: (
                 one.since, one.job, one.object))[:limit]
         return self.group.read_snapshot(read)
@@ -172,7 +173,8 @@ class WaitingQueries:
         waiting = sa.func.coalesce(
             _claim.c.waiting, _claim.c.tick).label('waiting')
         return connection.execute(
-            sa.select(_claim.c.object, _claim.c.rule, waiting).where(
+            sa.select(_claim.c.object, _claim.c.rule, _claim.c.tick,
+                      waiting).where(
                 _claim.c.job == lease.job,
                 _claim.c.object.in_(json.loads(keys or '[]')),
                 _claim.c.lease == lease.id, _claim.c.state == State.CLAIMED)

@@ -263,6 +263,24 @@ def test_an_end_that_is_missing_is_unexplained(place, tick):
         'poll': {'due': 5, 'on_time': 5, **UNKNOWN, 'unexplained': 2}})
 
 
+def test_what_is_superseded_again_and_again_is_told(
+        place_of_sqlite, tick_of_sqlite):
+    place, tick = place_of_sqlite, tick_of_sqlite
+    place.store.adopt({'poll': 'every 60000000'})
+    for at in range(10):
+        place.run('poll', tick + at * MINUTE, 'a')
+        place.store.claim('poll', tick + at * MINUTE, ['b'], lease=f'l-{at}',
+                          holder='api-1', seconds=60.0, supersede=True)
+
+    code, found = audit(place, tasks=False)
+    told = place.above('audit')
+
+    assert code == 1
+    assert (found['poll']['on_time'], found['poll']['superseded']) == (10, 9)
+    assert re.search(r"1 object was superseded for 3 periods or more and not "
+                     r"started, such as 'b' of poll since", told), told
+
+
 def test_what_was_started_too_late_is_told(place_of_sqlite, tick_of_sqlite):
     place, tick = place_of_sqlite, tick_of_sqlite
     place.run('poll', tick, 'a')
