@@ -213,6 +213,9 @@ class StepStore(Protocol):
     def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
         """Return the input of the current steps of tasks, by task."""
 
+    def cancelled(self, tasks: Sequence[str]) -> set[str]:
+        """Return those of *tasks* whose cancellation was requested."""
+
     def advance(self, job: str, tick: int,
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
                 lease: str, into: str, pause: Callable[[int], float],

@@ -121,7 +121,9 @@ class Client:
         :param type: Type of a workflow, or ``module.command`` for a task of
             one step.
         :param parameters: Values that the steps share: a dictionary that JSON
-            can represent, of at most 1,000,000 characters as JSON.
+            can represent, of at most 1,000,000 characters as JSON. Values are
+            nested at most 100 levels deep, integers have at most 300 digits,
+            and the keys of all dictionaries are text.
         :param key: The caller's own name for the task. If a task with this key
             exists, the call writes nothing and returns the id of that task.
         :param queue: Ordered queue. Its tasks run one at a time, in the order
@@ -344,11 +346,12 @@ class Client:
         """Cancel a task, and return its status.
 
         A task that waits is cancelled at once. A task that runs is rolled
-        back after its current step has ended. If that step has not started
-        yet, or waits for a retry, the rollback begins at once. A task that is
-        stuck in a step rolls back this step and the steps before it. If the
-        rollback of a step is stuck, the task gives up this rollback, and rolls
-        back the steps before that step.
+        back after its current step has ended. Within some seconds,
+        ``context.cancelled`` becomes true in the handler of this step. If that
+        step has not started yet, or waits for a retry, the rollback begins at
+        once. A task that is stuck in a step rolls back this step and the steps
+        before it. If the rollback of a step is stuck, the task gives up this
+        rollback, and rolls back the steps before that step.
 
         :param id_: Id of the task.
         :param why: Reason, which is shown with the task.

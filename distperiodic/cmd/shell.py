@@ -29,7 +29,7 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import terminal
-from distperiodic.core import task_values
+from distperiodic.core import values
 
 #: The exit code that a shell shows for a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
@@ -293,7 +293,7 @@ def _check_unicode(argv: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             raise exceptions.ConfigError(
-                f'argument {number}, {task_values.shown(word)}, is not valid '
+                f'argument {number}, {values.shown(word)}, is not valid '
                 f'{sys.getfilesystemencoding()}; give it in UTF-8, in a '
                 'locale that uses UTF-8') from None
 

@@ -2,6 +2,7 @@
 """``distperiodic task submit``: submit a task, and optionally wait for it."""
 
 import argparse
+import collections
 import contextlib
 import datetime
 import json
@@ -19,6 +20,11 @@ from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import of_tasks
 from distperiodic.core import schedule
+
+# Maximum number of bytes of the JSON text of parameters. It may have many
+# spaces and escapes.
+_LONGEST = 16_000_000
+
 
 if TYPE_CHECKING:
     from distperiodic import tasks
@@ -139,10 +145,14 @@ def read_json(path: str) -> dict[str, Any]:
     shown = 'standard input' if path == '-' else path
     try:
         if path == '-':
-            content = sys.stdin.buffer.read()
+            content = sys.stdin.buffer.read(_LONGEST + 1)
         else:
             with open(path, 'rb') as file:
-                content = file.read()
+                content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise exceptions.ConfigError(
+                f'{shown}: longer than {_LONGEST} bytes; store the data '
+                'elsewhere, and its location in the parameters')
         found = _loads(content.decode('utf-8-sig'))
     except OSError as exc:
         raise exceptions.ConfigError(
@@ -185,8 +195,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(
-            f'the key {max(names, key=names.count)!r} is given twice')
+        twice = collections.Counter(names).most_common(1)[0][0]
+        raise ValueError(f'the key {twice!r:.100} is given twice')
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.core import schedule
 from distperiodic.core import task_values
+from distperiodic.core import values
 from distperiodic.core.workflow import StepInput
 
 #: Maximum number of characters of a run's progress, as JSON.
@@ -50,9 +51,11 @@ class Context:
         #: True if the result of the run will be ignored, because the run has
         #: exceeded its timeout, because the process stops, or because another
         #: worker may have become the active worker of the partition. In a
-        #: handler process, the attribute is also true if the lease was lost. A
-        #: long-running handler should check this attribute, and return early
-        #: if it is true.
+        #: handler process, the attribute is also true if the lease was lost.
+        #: In a step of a task, it is also true some seconds after the task was
+        #: cancelled; then the result counts, and the rollback begins with this
+        #: step. A long-running handler should check this attribute, and return
+        #: early if it is true.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -109,9 +112,10 @@ class Context:
         that no progress is known.
 
         A handler may assign any value that JSON can represent, of at most
-        64 KiB as JSON. The value is saved within a second or two, and at once
-        if the run fails. So the next attempt can continue from this value, on
-        any worker. Without a store, progress is not saved.
+        64 KiB as JSON, with the limits of parameters. The value is saved
+        within a second or two, and at once if the run fails. So the next
+        attempt can continue from this value, on any worker. Without a store,
+        progress is not saved.
 
         :raises InvalidProgress: The assigned value cannot be saved.
         """
@@ -120,19 +124,11 @@ class Context:
     @progress.setter
     def progress(self, value: Any) -> None:
         try:
-            text = json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as exc:
+            text = values.json_text(value, MAX_PROGRESS)
+        except values.InvalidValue as exc:
             raise exceptions.InvalidProgress(
-                f'job {self.job!r} object {self.object!r}: progress is '
-                f'{type(value).__name__}, which JSON cannot represent '
-                f'({exc}); assign numbers, text, lists and dictionaries'
-            ) from None
-        if len(text) > MAX_PROGRESS:
-            raise exceptions.InvalidProgress(
-                f'job {self.job!r} object {self.object!r}: progress has '
-                f'{len(text)} characters as JSON, but the limit is '
-                f'{MAX_PROGRESS}; store the data elsewhere, and its location '
-                'in progress')
+                f'job {self.job!r} object {self.object!r}: progress of type '
+                f'{values.kind_of(value)} cannot be saved: {exc}') from None
         self._progress, self._unsaved = value, text
 
     def take_unsaved(self) -> str | None:

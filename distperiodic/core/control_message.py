@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from distperiodic.core import values
 from distperiodic.core.control import Verb
 from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import SECOND
@@ -242,8 +243,9 @@ def state_of(text: str) -> dict[str, Any]:
     """
     try:
         state = json.loads(text or '{}')
+        values.json_text(state, 2 * MAX_STATE)
     except (ValueError, RecursionError):
-        raise InvalidMessage('state is not JSON') from None
+        raise InvalidMessage('state is not JSON, or too large') from None
     if not isinstance(state, dict):
         raise InvalidMessage(f'state is {kind_of(state)}, not an object')
     pools = state.get('pools', {})

@@ -16,7 +16,7 @@ from distperiodic.core.schedule import LONGEST_S
 from distperiodic.core.schedule import finite_number
 from distperiodic.core.task_values import name_problem
 from distperiodic.core.task_values import recorded_name_problem
-from distperiodic.core.task_values import shown
+from distperiodic.core.values import shown
 from distperiodic.core.workflow import DEFAULT_TIMEOUT
 from distperiodic.core.workflow import Action
 from distperiodic.core.workflow import Definition
@@ -99,11 +99,17 @@ def _refused(where: str, locate: Locate) -> Iterator[None]:
         raise InvalidWorkflow(
             f'{where}{locate(exc.path)}: {place}{": " if place else ""}{exc}'
         ) from None
+    except Exception as exc:
+        # A program may define a workflow by objects with their own methods.
+        raise InvalidWorkflow(
+            f'{where}: the values cannot be read ({type(exc).__name__}); use '
+            'dictionaries, lists, text and numbers') from None
 
 
 def _key(part: object) -> str:
     """Return a key of a dictionary for an error message."""
-    return (part if isinstance(part, str) and not name_problem(part)
+    return (str.__str__(part)
+            if isinstance(part, str) and not name_problem(part)
             else shown(part))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import exceptions
+from distperiodic.core.values import shown
 
 Task = str | int
 #: Score of each task.
@@ -77,9 +78,11 @@ def key_of(task: Task) -> str:
         long, or has a character that a database cannot store.
     """
     if isinstance(task, str):
+        task = str.__str__(task)
         _check_text('task', task, LONGEST_TASK, empty=True)
         return _TEXT + task
     if isinstance(task, int) and not isinstance(task, bool):
+        task = int.__pos__(task)
         # Check the size first: str() raises ValueError for an int of several
         # thousand digits.
         digits = str(abs(task)) if abs(task) < 10 ** _DIGITS else ''
@@ -92,8 +95,8 @@ def key_of(task: Task) -> str:
                     f'{digits.translate(_COMPLEMENT)}')
         return f'{_NUMBER}{_PLUS}{len(digits):03}{digits}'
     raise exceptions.InvalidPoolRequest(
-        f'task {task!r:.100} is a {type(task).__name__}; give a str or an '
-        'int')
+        f'task {shown(task, 100)} is a {type(task).__name__}; give a str '
+        'or an int')
 
 
 def task_of(key: str) -> Task:
@@ -114,8 +117,8 @@ def keys_of(tasks: Iterable[Task]) -> list[str]:
     """
     if isinstance(tasks, (str, bytes, int)):
         raise exceptions.InvalidPoolRequest(
-            f'the tasks are a {type(tasks).__name__}, {tasks!r:.100}; give a '
-            'list, even of one task')
+            f'the tasks are a {type(tasks).__name__}, {shown(tasks, 100)}; '
+            'give a list, even of one task')
     try:
         found = list(tasks)
     except TypeError:
@@ -147,16 +150,16 @@ def _place_of(task: Task, score: float) -> float:
     if type(score) is not float and (
             isinstance(score, bool) or not isinstance(score, numbers.Real)):
         raise exceptions.InvalidPoolRequest(
-            f'the score of task {task!r} is {score!r:.100}; give an int or a '
-            'float')
+            f'the score of task {shown(task, 100)} is {shown(score, 100)}; '
+            'give an int or a float')
     try:
         number = float(score)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
         raise exceptions.InvalidPoolRequest(
-            f'the score of task {task!r} is {number}, which has no place in '
-            'an order; give a finite number')
+            f'the score of task {shown(task, 100)} is {number}, which has no '
+            'place in an order; give a finite number')
     # Do not use -number, which would be -0.0 for a score of 0.
     return 0.0 - number
 
@@ -173,8 +176,8 @@ def check_limit(limit: int) -> int:
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise exceptions.InvalidPoolRequest(
-            f'the limit is {limit!r:.100}; give a whole number above 0; to '
-            'empty a bucket, call give_back()')
+            f'the limit is {shown(limit, 100)}; give a whole number above '
+            '0; to empty a bucket, call give_back()')
     return min(limit, MOST)
 
 
@@ -199,10 +202,11 @@ def check_pool(pool: str) -> str:
 def _check_name(what: str, name: str, longest: int) -> str:
     if not isinstance(name, str):
         raise exceptions.InvalidPoolRequest(
-            f'the {what} is {name!r:.100}, a {type(name).__name__}; give a '
-            'str')
-    _check_text(what, name, longest)
-    return str(name)
+            f'the {what} is {shown(name, 100)}, a {type(name).__name__}; '
+            'give a str')
+    text = str.__str__(name)
+    _check_text(what, text, longest)
+    return text
 
 
 def _check_text(what: str, text: str, longest: int,

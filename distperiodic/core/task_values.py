@@ -5,7 +5,10 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from typing import cast
 
+from distperiodic.core import values
+from distperiodic.core.values import shown
 from distperiodic.exceptions import InvalidTask
 
 #: Maximum number of characters of the name of a module, a command or a type.
@@ -28,7 +31,8 @@ def name_problem(value: object, module: bool = False) -> str:
     """
     if problem := recorded_name_problem(value, module):
         return problem
-    if value != str(value).strip():
+    text = str.__str__(cast(str, value))
+    if text != text.strip():
         return (f'{shown(value)}, which begins or ends with a space; remove '
                 'the space')
     return ''
@@ -44,35 +48,23 @@ def recorded_name_problem(value: object, module: bool = False) -> str:
     remedy = f'give 1 to {MAX_NAME} characters {letters}'
     if not isinstance(value, str):
         return f'{shown(value)}, which is not text; {remedy}, in quotes'
-    legal = 0 < len(value) <= MAX_NAME and (
-        _MODULE.fullmatch(value) is not None if module
-        else value.isprintable())
+    text = str.__str__(value)
+    legal = 0 < len(text) <= MAX_NAME and (
+        _MODULE.fullmatch(text) is not None if module
+        else text.isprintable())
     return '' if legal else f'{shown(value)}; {remedy}'
 
 
-def parameters_problem(parameters: Mapping[Any, Any]) -> str:
-    """Return the reason why a task cannot have these *parameters*.
+def parameters_text(parameters: Mapping[Any, Any]) -> str:
+    """Return the JSON text of the parameters of a task, with sorted keys.
 
-    :returns: The problem and the remedy. Empty means that the parameters are
-        valid.
+    :raises InvalidTask: A task cannot have these parameters.
     """
-    for key in parameters:
-        if not isinstance(key, str):
-            return (f'have the key {shown(key)}, which JSON would turn into '
-                    'text; use strings as keys')
     try:
-        text = json.dumps(dict(parameters), allow_nan=False)
-        # A lone surrogate is valid in JSON, but no database stores it.
-        if r'\ud' in text:
-            json.dumps(dict(parameters), ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as exc:
-        return (f'cannot be written as JSON ({shown(str(exc))}); use '
-                'strings, numbers, lists and dictionaries')
-    if len(text) > MAX_PARAMETERS:
-        return (f'have {len(text)} characters as JSON, but the limit is '
-                f'{MAX_PARAMETERS}; store the data elsewhere, and its '
-                'location in the parameters')
-    return ''
+        return values.json_text(
+            _dict_of(parameters), MAX_PARAMETERS, sort_keys=True)
+    except values.InvalidValue as exc:
+        raise InvalidTask(f'cannot be written as JSON: {exc}') from None
 
 
 def result_text(result: object) -> str | None:
@@ -89,12 +81,35 @@ def result_text(result: object) -> str | None:
         raise InvalidTask(
             f'the command returned {shown(result)}; return a dictionary, to '
             'merge into the parameters of later steps, or None')
-    if problem := parameters_problem(result):
-        raise InvalidTask(f'the values that the command returned {problem}')
-    return json.dumps(dict(result))
+    try:
+        return values.json_text(_dict_of(result), MAX_PARAMETERS)
+    except values.InvalidValue as exc:
+        raise InvalidTask(
+            'the values that the command returned cannot be written as JSON: '
+            f'{exc}') from None
 
 
-def shown(value: object) -> str:
-    """Return *value* for an error message, shortened if it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f'{text[:57]}...'
+def merge_problem(parameters: Mapping[str, Any],
+                  result: Mapping[str, Any]) -> str:
+    """Return the reason why a result cannot be merged into the parameters.
+
+    :param parameters: Parameters of the task, which were checked.
+    :param result: Result of a step, which was checked.
+    :returns: The problem and the remedy. Empty means that they can be merged.
+    """
+    size = len(json.dumps({**parameters, **result}))
+    if size <= MAX_PARAMETERS:
+        return ''
+    return ('the parameters of the task, merged with the result of this step: '
+            + values.too_large(str(size), MAX_PARAMETERS))
+
+
+def _dict_of(given: Mapping[Any, Any]) -> dict[Any, Any]:
+    if isinstance(given, dict):
+        return given
+    try:
+        return dict(given)
+    except Exception as exc:
+        raise values.InvalidValue(
+            f'the {values.kind_of(given)} cannot be read '
+            f'({values.kind_of(exc)}); use a dictionary') from None

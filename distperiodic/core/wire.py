@@ -111,7 +111,7 @@ def kind_of(value: Any) -> str:
 
 def shown(word: Any) -> str:
     """Return the first characters of a text, or the kind of another value."""
-    return f'{word!r:.40}' if type(word) is str else kind_of(word)
+    return f'{word[:40]!r:.40}' if type(word) is str else kind_of(word)
 
 
 def _mac(message: Mapping[str, Any], key: Key) -> str:

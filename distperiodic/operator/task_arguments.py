@@ -5,7 +5,6 @@ Errors name the argument, its value and the remedy.
 """
 
 import datetime
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.core import schedule
 from distperiodic.core import task_values
+from distperiodic.core import values
 
 
 def _is_name(value: Any, most: int) -> bool:
@@ -92,10 +92,10 @@ def parameters_text(parameters: Any) -> str:
     if not isinstance(found, Mapping):
         raise exceptions.InvalidTask(
             f'parameters are {shown(parameters)}; give a dictionary')
-    problem = task_values.parameters_problem(found)
-    if problem:
-        raise exceptions.InvalidTask(f'parameters {problem}')
-    return json.dumps(dict(found), sort_keys=True)
+    try:
+        return task_values.parameters_text(found)
+    except exceptions.InvalidTask as exc:
+        raise exceptions.InvalidTask(f'parameters {exc}') from None
 
 
 def instant(at: Any) -> int | None:
@@ -142,5 +142,4 @@ def check_timeout(timeout: Any) -> None:
 
 def shown(value: object) -> str:
     """Return *value* for an error message, shortened if it is long."""
-    text = repr(value)
-    return text if len(text) <= 100 else f'{text[:97]}...'
+    return values.shown(value, 100)

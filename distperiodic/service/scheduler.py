@@ -52,6 +52,7 @@ from distperiodic.core.task import ring_key
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
+from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
@@ -182,6 +183,8 @@ class SchedulerService(lifecycle.Lifecycle):
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
             late_after=settings.late_claim_after, sure=self._sure,
             partitions=settings.partitions)
+        self._cancellations = None if self._store is None else Cancellations(
+            self._executor, self._store, self._clock)
         self._pruner = None if self._store is None else ServicePruner(
             self._store, self._clock, group=settings.group,
             history=settings.history_retention,
@@ -477,6 +480,8 @@ class SchedulerService(lifecycle.Lifecycle):
                 next_sweep = now + lifecycle.SWEEP
                 self._flow.sweep()
                 self._executor.watch()
+                if self._cancellations is not None:
+                    self._cancellations.sweep()
                 self._control.sweep()
                 if self._pruner is not None and not self._draining:
                     self._pruner.sweep()

@@ -33,6 +33,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.store_clock import StoreClock
+from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
@@ -123,6 +124,8 @@ class WorkerService(lifecycle.Lifecycle):
             clock=self._clock, report=report, may_start=may_start,
             grants=lambda: self._run_leases)
         self._executor = self._handlers.executor
+        self._cancellations = None if self._store is None else Cancellations(
+            self._executor, self._store, self._clock)
         if settings.dispatcher == 'local':
             LOG.warning(
                 'no work expected: dispatcher=local; schedulers run the work '
@@ -283,6 +286,8 @@ class WorkerService(lifecycle.Lifecycle):
                 continue
             next_sweep = now + lifecycle.SWEEP
             self._executor.watch()
+            if self._cancellations is not None:
+                self._cancellations.sweep()
             self._control.sweep()
             if self._run_leases is not None:
                 self._run_leases.sweep()

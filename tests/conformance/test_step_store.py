@@ -1443,3 +1443,15 @@ class Model:
                 self.at, self.status = at, 'rolling_back'
                 return
         self.status = 'failed'
+
+
+def test_a_worker_learns_which_of_its_tasks_were_cancelled(board):
+    ids = [board.client.submit('two') for _ in range(3)]
+    leases = board.take()
+    for lease in leases:
+        board.begin(lease)
+
+    assert board.store.steps.cancelled(ids) == set()
+    assert board.client.cancel(ids[1]) == 'running'
+    assert board.store.steps.cancelled(ids) == {ids[1]}
+    assert board.store.steps.cancelled(ids[:1]) == set()

@@ -72,6 +72,12 @@ def _until_of_attempt(context, parameters):
     return {'attempt': context.attempt}
 
 
+def _until_cancelled(context, parameters):
+    """Run until the handler learns that its task was cancelled."""
+    while not context.cancelled:
+        time.sleep(0.01)
+
+
 def _late(context, parameters):
     """In the first attempt, continue for some seconds after the timeout."""
     if context.attempt == 1:
@@ -137,7 +143,8 @@ BEHAVIOURS = {
     'fail': _fail, 'fail_once': _fail_once, 'hang': _hang, 'exit': _exit,
     'exit_once': _exit_once, 'junk': _junk, 'late': _late,
     'unserialisable': _unserialisable, 'hoard': _hoard, 'until': _until,
-    'until_of_attempt': _until_of_attempt}
+    'until_of_attempt': _until_of_attempt,
+    'until_cancelled': _until_cancelled}
 
 
 class Modules(PeriodicTasks):

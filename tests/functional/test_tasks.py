@@ -820,6 +820,18 @@ def test_a_waiting_task_is_cancelled_at_once_and_a_running_one_after_its_step(
     assert task.cursor == 1
 
 
+@pytest.mark.parametrize('step', [0, 1], ids=['thread', 'process'])
+def test_a_handler_learns_that_its_task_is_cancelled(isolated, step):
+    isolated.start('scheduler')
+    id_ = isolated.submit(behaves={str(step): 'until_cancelled'})
+    waiting.wait_until(
+        lambda: [r for r in isolated.runs() if r['step'] == step], SOON)
+
+    isolated.client.cancel(id_)
+
+    assert isolated.ended(id_, 'cancelled').cursor == step
+
+
 def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
         tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)

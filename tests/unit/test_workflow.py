@@ -2,6 +2,7 @@
 """The state machine of a task, and the format of a workflow."""
 
 import json
+import os
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from distperiodic import exceptions
 from distperiodic import tasks
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.core import definitions
 from distperiodic.core import task_values
@@ -346,3 +348,68 @@ def test_a_result_that_cannot_be_merged_is_refused(result):
 
     assert '\n' not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+_BOMB = 'a0: &a0 [{normal: {module: m, command: c}}]\n' + ''.join(
+    f'a{n}: &a{n} [{", ".join([f"*a{n - 1}"] * 9)}]\n' for n in range(1, 7))
+_MERGES = 'a0: &a0 {k: v}\n' + ''.join(
+    f'a{n}: &a{n} {{<<: [{", ".join([f"*a{n - 1}"] * 9)}]}}\n'
+    for n in range(1, 7))
+
+
+@pytest.mark.parametrize('name', ['w.yaml', 'w.json'])
+@pytest.mark.parametrize('text', [
+    pytest.param(_BOMB, id='bomb'), pytest.param(_MERGES, id='merges'),
+    pytest.param('a: ' + '[' * 100_000, id='deep'),
+    pytest.param('[' * 100_000, id='brackets'),
+    pytest.param('{"a":' * 100_000, id='braces'),
+    pytest.param('a: &x [*x]', id='cycle'),
+    pytest.param('a: ' + '9' * 6_000, id='digits'),
+    pytest.param('{"a": 1' + '0' * 6_000 + '}', id='number'),
+    pytest.param('a: [{normal: {module: m, command: c, timeout: .nan}}]',
+                 id='nan'),
+    pytest.param('a: !!python/object:os.system x', id='tag'),
+    pytest.param('"\\ud800": []', id='surrogate'),
+    pytest.param('a: *' + 'x' * 50_000, id='alias'),
+    pytest.param(f'{"x" * 50_000}: 1\n{"x" * 50_000}: 2', id='twice'),
+    pytest.param('a: !!set {b, c}', id='set'),
+    pytest.param('? [a, b]\n: 1', id='key'), pytest.param('\0', id='nul'),
+    pytest.param('#' * 2_000_001, id='long'),
+])
+def test_an_odd_file_is_refused_at_once_in_a_short_line(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    clock = SystemClock()
+    start = clock.monotonic()
+
+    with pytest.raises(exceptions.InvalidWorkflow) as caught:
+        read_workflows(str(path))
+
+    assert clock.monotonic() - start < 5
+    message = str(caught.value).removeprefix(str(path))
+    assert 0 < len(message) < 700
+    assert '\n' not in message
+
+
+def test_a_device_a_fifo_and_a_directory_are_refused_at_once(tmp_path):
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    for path in ('/dev/zero', str(fifo), str(tmp_path), 'a\0b'):
+        with pytest.raises(exceptions.InvalidWorkflow):
+            read_workflows(path)
+
+
+@pytest.mark.parametrize('text', [_BOMB, _MERGES])
+def test_aliases_are_counted_with_what_they_repeat(tmp_path, text):
+    path = tmp_path / 'w.yaml'
+    path.write_text(text)
+
+    with pytest.raises(exceptions.InvalidWorkflow, match='aliases repeat'):
+        read_workflows(str(path))
+
+
+def test_aliases_may_repeat_a_step(tmp_path):
+    path = tmp_path / 'w.yaml'
+    path.write_text('a: [&s {normal: {module: m, command: c}}, *s, *s]\n')
+
+    assert len(read_workflows(str(path))['a']) == 3

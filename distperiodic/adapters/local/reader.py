@@ -13,6 +13,7 @@ from distperiodic.adapters.local import forks
 from distperiodic.core import catalogue
 from distperiodic.core import context
 from distperiodic.core import schedule
+from distperiodic.core import values
 from distperiodic.core.job import Job
 from distperiodic.core.job import own_schedule
 from distperiodic.core.ring import Arc
@@ -72,8 +73,8 @@ class CatalogueMethods:
                  else method(read_context))
         if given is None or isinstance(given, (str, bytes)):
             raise InvalidObject(
-                f'{job.objects} returned {given!r:.100}; return a list of '
-                'objects, an empty one if there are none')
+                f'{job.objects} returned {values.shown(given, 100)}; return a '
+                'list of objects, an empty one if there are none')
         objects = given if isinstance(given, (list, tuple)) else list(given)
         known = self._known.setdefault(
             job.name, catalogue.Catalogues(keep=1))

@@ -9,18 +9,26 @@ Plane.
 
 import functools
 import json
+import os
 import re
+import stat
 from typing import Any
 
 import yaml
 
 from distperiodic.core import definitions
 from distperiodic.core import workflow
-from distperiodic.core.task_values import shown
+from distperiodic.core.values import shown
 from distperiodic.exceptions import InvalidWorkflow
 
+# Maximum number of bytes of a file. PyYAML reads some 100,000 bytes a second.
+_LONGEST = 2_000_000
 # Maximum number of lists and dictionaries around a value. A valid file has 4.
 _DEEPEST = 20
+# Maximum number of values, if each alias is replaced by its value.
+_MOST_VALUES = 500_000
+# Maximum number of characters of a problem, which may quote the file.
+_LONGEST_PROBLEM = 300
 _TOO_DEEP = ('the values are nested too deeply, or contain themselves; write '
              'each workflow as a list of steps')
 _TWICE = '{!r} is given twice; remove or rename one of them'
@@ -44,9 +52,8 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
         invalid. The message gives the line and the column.
     """
     try:
-        with open(path, encoding='utf-8-sig') as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as exc:
+        text = _content(path).decode('utf-8-sig')
+    except (OSError, ValueError) as exc:
         raise InvalidWorkflow(
             f'{path}: {getattr(exc, "strerror", None) or exc}; correct '
             '[distperiodic] workflows, or make the file readable as UTF-8'
@@ -55,9 +62,31 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
     try:
         source, locate = read(text)
     except _Unreadable as exc:
-        raise InvalidWorkflow(f'{path}{exc.place}: {exc}') from None
+        problem = str(exc)
+        if len(problem) > _LONGEST_PROBLEM:
+            half = _LONGEST_PROBLEM // 2
+            problem = f'{problem[:half]}...{problem[-half:]}'
+        raise InvalidWorkflow(f'{path}{exc.place}: {problem}') from None
     return definitions.parse_workflows(
         {} if source is None else source, path, locate)
+
+
+def _content(path: str) -> bytes:
+    """Return the content of a regular file.
+
+    :raises OSError: The file cannot be read, or is not a regular file. A
+        device or a FIFO may have no end, or never answer.
+    :raises ValueError: The file is too long, or its path is invalid.
+    """
+    # Opening a FIFO without O_NONBLOCK waits for its writer.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, 'rb') as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError('not a regular file')
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise ValueError(f'longer than {_LONGEST} bytes')
+    return content
 
 
 def _place(text: str, offset: int) -> str:
@@ -185,6 +214,7 @@ def _read_yaml(text: str) -> tuple[Any, definitions.Locate]:
         source = None
         if root is not None:
             _check_keys(root, 0, {})
+            _check_number(root, {})
             source = loader.construct_document(root)
     except yaml.reader.ReaderError as exc:
         raise _Unreadable(
@@ -240,6 +270,30 @@ def _check_keys(node: Any, depth: int, checked: dict[int, int]) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _check_keys(item, depth + 1, checked)
+
+
+def _check_number(node: Any, numbers: dict[int, int]) -> int:
+    """Return the number of values in *node*, with each alias replaced.
+
+    :param numbers: Results for the nodes that were counted, by the identity of
+        the node.
+    :raises _Unreadable: There are too many values.
+    """
+    known = numbers.get(id(node))
+    if known is not None:
+        return known
+    number = 1
+    if isinstance(node, yaml.MappingNode):
+        number += sum(_check_number(value, numbers) for _, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        number += sum(_check_number(item, numbers) for item in node.value)
+    if number > _MOST_VALUES:
+        raise _Unreadable(
+            f'the aliases repeat values too often: {number} values, but the '
+            f'limit is {_MOST_VALUES}; use fewer aliases',
+            _mark(node.start_mark))
+    numbers[id(node)] = number
+    return number
 
 
 def _locate(root: Any, path: definitions.Path) -> str:

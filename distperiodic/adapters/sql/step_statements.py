@@ -125,6 +125,11 @@ def tasks(dialect: Dialect) -> Any:
     return sa.select(_task).where(dialect.among(_task.c.id))
 
 
+def cancelled(dialect: Dialect) -> Any:
+    return sa.select(_task.c.id).where(
+        dialect.among(_task.c.id), _task.c.cancelled_by.is_not(None))
+
+
 def committed(dialect: Dialect) -> Any:
     return sa.select(
         _claim.c.object, _claim.c.tick, _claim.c.progress, _claim.c.worker

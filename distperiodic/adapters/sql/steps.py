@@ -302,6 +302,12 @@ class SqlSteps:
         return self._database.read(
             lambda connection: self._inputs(connection, objects))
 
+    def cancelled(self, tasks: Sequence[str]) -> set[str]:
+        dialect = self._database.dialect
+        return self._database.read(lambda connection: set(connection.execute(
+            dialect.once(sql.cancelled),
+            {'keys': dialect.keys(tasks)}).scalars()))
+
     def _inputs(self, connection: sa.Connection,
                 objects: Sequence[str]) -> dict[str, workflow.StepInput]:
         dialect = self._database.dialect
@@ -702,11 +708,9 @@ def _input(task: task_rows.Task) -> workflow.StepInput:
 
 def _ended_well(task: task_rows.Task, result: str | None) -> _End:
     found = json.loads(result) if result else None
-    if found and (problem := task_values.parameters_problem(
-            {**task.parameters, **found})):
-        return _ended_badly(
-            task, 'the parameters of the task, merged with the result of this '
-            f'step, {problem}')
+    if found and (problem := task_values.merge_problem(
+            task.parameters, found)):
+        return _ended_badly(task, problem)
     return _End(task, Outcome.DONE, False, result=found)
 
 

@@ -37,6 +37,7 @@ import threading
 import traceback as traceback_module
 import types
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -819,6 +820,25 @@ class Executor:
             run = running.run
             if run is not None:
                 run[2].cancelled = True
+
+    def running_tasks(self) -> list[str]:
+        """Return the tasks whose steps run here and may be cancelled.
+
+        A rollback is not cancelled.
+        """
+        return [run[2].object for run in self._step_runs()]
+
+    def cancel_tasks(self, tasks: Collection[str]) -> None:
+        """Signal to the handlers of steps of *tasks* to return early."""
+        for _, _, context in self._step_runs():
+            if context.object in tasks:
+                context.cancelled = True
+
+    def _step_runs(self) -> list[Run]:
+        runs = [running.run for running in list(self._running.values())]
+        return [run for run in runs if run is not None
+                and run[2].task is not None
+                and not (run[2].rollback or run[2].cancelled)]
 
     @property
     def busy(self) -> int:
