@@ -898,6 +898,14 @@ class BrokerProbe(Protocol):
         :raises BusUnavailable: The login failed; the message gives the reason.
         """
 
+    def check_rights(self, host: BrokerHost, queue: str) -> None:
+        """Create a queue, send a message to it, read it, and delete the queue.
+
+        :param queue: Name of the queue, which no process uses.
+        :raises BusUnavailable: The user lacks a right; the message names the
+            right and the remedy.
+        """
+
     def find(self) -> BrokerHost:
         """Return the first server that accepts the login of the URL.
 

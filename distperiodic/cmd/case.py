@@ -98,15 +98,16 @@ class Case:
             raise findings.NotNow('correct backend_url first') from None
 
     @functools.cached_property
-    def _survey(self) -> 'CoordinationProbe | None':
+    def _survey(self) -> (
+            'CoordinationProbe | exceptions.DistperiodicError'):
         from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import coordination_probe as survey
         try:
             return self._stack.enter_context(survey.CoordinationProbe(
                 self.settings.backend_url, clock=SystemClock(),
                 session_timeout=self.settings.session_timeout))
-        except exceptions.DistperiodicError:
-            return None
+        except exceptions.DistperiodicError as exc:
+            return exc
 
     @property
     def survey(self) -> 'CoordinationProbe':
@@ -115,8 +116,8 @@ class Case:
         :raises NotNow: the coordination service does not answer.
         """
         assert self.scheme
-        if self._survey is None:
-            raise findings.NotNow('the coordination service does not answer')
+        if isinstance(self._survey, exceptions.DistperiodicError):
+            raise findings.NotNow('see coordination_join')
         return self._survey
 
     @functools.cached_property
@@ -187,12 +188,14 @@ class Case:
     def joined(self) -> Joined:
         """The result of joining a temporary group and leaving it again.
 
-        :raises NotNow: the coordination service does not answer.
+        :raises NotNow: backend_url is empty or cannot be used.
         :raises CoordinationUnavailable: the group cannot be joined.
         """
         from distperiodic.adapters.coordination.membership import Membership
         from distperiodic.adapters.local.clock import SystemClock
-        assert self.survey
+        if self.scheme and isinstance(
+                self._survey, exceptions.DistperiodicError):
+            raise self._survey
         name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
         membership = Membership(
             self.settings.backend_url, 'doctor', clock=SystemClock(),

@@ -3,9 +3,10 @@
 
 Each check is a function, whose docstring the operator sees. The function
 returns its finding and, if there is a problem, the remedy. The checks run in
-the order of this file, the cheap checks first. They change nothing, with two
-exceptions: ``state_path_writable`` may create a directory and a lock file, and
-``coordination_join`` joins a temporary group and leaves it again.
+the order of this file, the cheap checks first. They change nothing, with three
+exceptions: ``state_path_writable`` may create a directory and a lock file,
+``coordination_join`` joins a temporary group and leaves it again, and
+``broker_rights`` creates a temporary queue and deletes it again.
 
 The file is long because the order of its functions is the order of the report.
 """
@@ -376,6 +377,28 @@ def broker_reachable(case: Case) -> Finding:
         return fail(found if len(bad) == 1 else
                     f'{found}, and {len(bad) - 1} more', remedy)
     return warn(found, remedy)
+
+
+@check('broker')
+def broker_rights(case: Case) -> Finding:
+    """The login may create a queue, send to it, and read from it."""
+    from distperiodic.adapters.messaging import queue_names
+    queue = queue_names.probe_queue(case.settings.group)
+    answered = 0
+    for probe in dict.fromkeys(case.brokers.values()):
+        try:
+            host = probe.find()
+        except exceptions.BusUnavailable:
+            continue
+        answered += 1
+        try:
+            probe.check_rights(host, queue)
+        except exceptions.BusUnavailable as exc:
+            found, _, remedy = str(exc).rpartition('; ')
+            return fail(found, remedy)
+    if not answered:
+        raise NotNow('no broker accepts the login')
+    return ok('created, used and deleted a temporary queue')
 
 
 @check('broker')

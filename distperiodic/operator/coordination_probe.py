@@ -127,6 +127,8 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
                                       'quorum')
     fields = dict(line.split(': ', 1) for line in text.splitlines()
                   if ': ' in line)
+    if fields.get('Mode') == 'read-only':
+        return Server(address, False, 'runs read-only: it has no quorum')
     version = fields.get('Zookeeper version', '').partition('-')[0]
     return Server(address, True,
                   f'{fields.get("Mode", "serves")}, version {version or "?"}')

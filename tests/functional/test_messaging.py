@@ -18,6 +18,7 @@ import amqp
 import pytest
 
 from distperiodic import exceptions
+from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.drivers import EXAMPLE
 from distperiodic.core import message
 from tests import services
@@ -621,3 +622,32 @@ def test_importing_the_adapter_imports_no_messaging():
             '"kombu")) for m in sys.modules))')
     assert subprocess.run([sys.executable, '-c', code],
                           check=False).returncode == 0
+
+
+def test_a_user_without_a_right_is_told_the_right_and_not_the_login(mortal):
+    """The login is accepted, so the password is not the problem."""
+    mortal.ctl('add_user', 'limited', 's3cret')
+    url = f'rabbit://limited:s3cret@{mortal.url.rpartition("@")[2]}'
+    probe = drivers.probe(Ends(url).conf, url)
+    ours = r'^distperiodic($|\.)'
+    name = 'distperiodic.tests.doctor.1'
+
+    for rights in [['', ours, ours], [ours, '', ours], [ours, ours, '']]:
+        mortal.ctl('set_permissions', 'limited', *rights)
+        probe.check(probe.find())
+        with pytest.raises(exceptions.BusUnavailable,
+                           match=r'refuses a right \(.*; .*set_permissions'):
+            probe.check_rights(probe.find(), name)
+    mortal.ctl('set_permissions', 'limited', '', ours, ours)
+    ends = Ends(url)
+    with (took_at_most(5), pytest.raises(
+            exceptions.BusUnavailable,
+            match=r'accepts the login, .*; .*set_permissions') as refusal):
+        ends.work.start(10)
+    assert 's3cret' not in str(refusal.value)
+    ends.work.close()
+
+    mortal.ctl('set_permissions', 'limited', ours, ours, ours)
+    probe.check_rights(probe.find(), name)
+    with connected(url) as ends:
+        ends.talk(1)

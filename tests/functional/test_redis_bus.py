@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic.adapters.messaging import drivers
+from distperiodic.adapters.redis import client as clients
 from tests import services
 from tests.ends import LATE
 from tests.ends import Ends
@@ -303,9 +304,8 @@ def test_a_refused_login_is_told_at_once(guarded, login, why, caplog):
 def test_a_password_may_have_any_character(guarded):
     with by_hand(guarded) as one:
         one.acl_setuser('odd', enabled=True, keys=['distperiodic.*'],
-                        passwords=['+a/b?c@d%e'], commands=[
-                            '+@stream', '+@set', '+@keyspace', '+@connection',
-                            '+info'])
+                        passwords=['+a/b?c@d%e'],
+                        commands=clients.RIGHTS.split()[1:])
     for quoted in 'a%2Fb%3Fc%40d%25e', 'a/b?c@d%25e':
         with connected(
                 f'redis://odd:{quoted}@{ports.HOST}:{guarded.port}/0'
@@ -319,8 +319,45 @@ def test_a_user_without_rights_is_told_which_are_missing(guarded):
                         commands=['+@connection'])
     ends = Ends(f'redis://idle:p@{ports.HOST}:{guarded.port}/0')
 
-    with pytest.raises(exceptions.BusUnavailable, match=r'\+@stream'):
+    with pytest.raises(exceptions.BusUnavailable, match=r'\+xgroup\|create'):
         ends.work.start(10)
+    probe = drivers.probe(
+        cfg.ConfigOpts(), f'redis://idle:p@{ports.HOST}:{guarded.port}/0')
+    with pytest.raises(exceptions.BusUnavailable, match='SETUSER idle'):
+        probe.check_rights(probe.find(), 'distperiodic.tests.doctor')
+
+
+def test_the_documented_rights_are_enough_and_no_wider(guarded):
+    with by_hand(guarded) as one:
+        one.acl_setuser('bus', enabled=True, passwords=['+p'],
+                        keys=['distperiodic.*'],
+                        commands=clients.RIGHTS.split()[1:])
+        one.execute_command('ACL', 'LOG', 'RESET')
+    url = f'redis://bus:p@{ports.HOST}:{guarded.port}/0'
+    probe = drivers.probe(cfg.ConfigOpts(), url)
+    with connected(url) as ends:
+        ends.talk(3)
+    probe.check_rights(probe.find(), 'distperiodic.tests.doctor')
+
+    with by_hand(guarded) as one:
+        # The client tells its name and release, and needs no answer.
+        assert {entry[b'object'] for entry in one.execute_command(
+            'ACL', 'LOG')} <= {b'client|setinfo'}
+        user = client.Redis(ports.HOST, guarded.port, username='bus',
+                           password='p')
+        for command in 'FLUSHALL', 'SWAPDB 0 1', 'KEYS *', 'GET distperiodic.x':
+            with pytest.raises(client.exceptions.NoPermissionError):
+                user.execute_command(*command.split())
+        user.close()
+    assert probe.queues(probe.find(), ['distperiodic.tests.doctor']) == {
+        'distperiodic.tests.doctor': None}
+
+
+@pytest.mark.parametrize(('query', 'why'), [
+    ('ssl_ca_certs=/no/such@place/ca.pem', 'ssl_ca_certs=/no/such@place/ca')])
+def test_a_file_that_is_missing_is_told_at_once(query, why):
+    with pytest.raises(exceptions.ConfigError, match=why):
+        drivers.probe(cfg.ConfigOpts(), f'rediss://u:p@h/0?{query}')
 
 
 def test_a_database_that_is_none_is_told_at_once(mortal):

@@ -385,7 +385,7 @@ def test_an_object_that_cannot_be_shown_is_left_out_all_the_same(caplog):
 
 @pytest.mark.parametrize('given', [
     [None], [{'id': 'a'}, {'id': 'b'}], [thing('')], _ends_early, None, 7],
-    ids=repr)
+    ids=['None', 'equal ids', 'empty id', 'ends early', 'nothing', 'number'])
 def test_a_catalogue_of_which_nothing_can_be_used_is_not_an_empty_one(given):
     read = Reading(poll=given if callable(given) else lambda context: given)
 

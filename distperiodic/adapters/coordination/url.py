@@ -97,7 +97,12 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
     if '@' in url.path or '@' in url.query:
         return ('has a "/" or a "?" before its last "@", at which its driver '
                 'ends the hosts; give the service a password without both')
-    for host in url.netloc.rpartition('@')[2].split(','):
+    login, at, hosts = url.netloc.rpartition('@')
+    if at and scheme in PUSHING and not all(login.partition(':')[::2]):
+        return ('has a user without a password, or a password without a user, '
+                'which its driver ignores, so every client could write to the '
+                'group; write USER:PASSWORD@ or remove it')
+    for host in hosts.split(','):
         port = re.fullmatch(r'.*[^:\]]:(\d+)|\[.*\]:(\d+)', host)
         number = int(port[1] or port[2]) if port else 1
         if not 1 <= number <= 65535:

@@ -29,6 +29,7 @@ from typing import Any
 
 from distperiodic.adapters.messaging import consumer
 from distperiodic.adapters.messaging.drivers import EXAMPLE
+from distperiodic.adapters.messaging.drivers import RABBIT_RIGHTS
 from distperiodic.adapters.messaging.probe import RabbitProbe
 from distperiodic.adapters.messaging.queue_names import NAME_LIMIT
 from distperiodic.adapters.messaging.transport import EXCHANGE
@@ -42,6 +43,8 @@ from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
 
+# Part of RabbitMQ's error for a missing right, as opposed to a refused login.
+_NO_RIGHT = re.compile('access to (?:queue|exchange|topic)')
 # The broker's error if a queue or an exchange exists with other options.
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
@@ -129,6 +132,11 @@ class BrokerConnection:
                 'processes the same options in transport_url and '
                 '[oslo_messaging_rabbit], or stop all of them, delete the '
                 f'{other["kind"]}, and start them again')
+        if _NO_RIGHT.search(self._last_error):
+            raise BusUnavailable(
+                f'the broker at {self._broker.redacted_url} accepts the '
+                f'login, but refuses a right ({self._last_error}); allow the '
+                f'user to configure, write and read: {RABBIT_RIGHTS}')
         raise BusUnavailable(
             f'no broker at {self._broker.redacted_url} accepted a login '
             f'within {timeout:g} s ({self._last_error}); check that the '

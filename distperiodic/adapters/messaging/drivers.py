@@ -23,6 +23,9 @@ from distperiodic.exceptions import ConfigError
 NAMESPACE = 'distperiodic.bus'
 #: Example of a URL, for error messages.
 EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
+#: Command that gives a RabbitMQ user the rights that a process needs.
+RABBIT_RIGHTS = ('rabbitmqctl set_permissions -p VHOST USER '
+                 + ' '.join([r"'^distperiodic($|\.)'"] * 3))
 
 
 def url_of(conf: Any) -> str:

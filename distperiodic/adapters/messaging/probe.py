@@ -13,6 +13,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.adapters.messaging.drivers import EXAMPLE
+from distperiodic.adapters.messaging.drivers import RABBIT_RIGHTS
 from distperiodic.ports import BrokerHost
 from distperiodic.ports import QueueState
 from distperiodic.ports import Weakness
@@ -100,6 +101,24 @@ class RabbitProbe:
         """
         with self._connection(host):
             pass
+
+    def check_rights(self, host: BrokerHost, queue: str) -> None:
+        """See :meth:`distperiodic.ports.BrokerProbe.check_rights`."""
+        import amqp
+        with self._connection(host) as connection:
+            channel = connection.channel()
+            try:
+                channel.exchange_declare(queue, 'topic', auto_delete=True)
+                channel.queue_declare(queue, exclusive=True)
+                channel.queue_bind(queue, queue, queue)
+                channel.basic_publish(amqp.Message(''), queue, queue)
+                channel.basic_get(queue, no_ack=True)
+                channel.queue_delete(queue)
+            except amqp.AccessRefused as exc:
+                raise exceptions.BusUnavailable(
+                    f'{host} accepts the login of user {host.user!r}, but '
+                    f'refuses a right ({exc.reply_text}); allow the user to '
+                    f'configure, write and read: {RABBIT_RIGHTS}') from None
 
     def find(self) -> BrokerHost:
         """Return the first server that accepts the login.

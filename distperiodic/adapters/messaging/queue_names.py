@@ -20,6 +20,7 @@ matters if the group rejects the second process, or if a new process replaces a
 process that hangs.
 """
 
+import secrets
 import urllib.parse
 
 #: Maximum number of characters in the name of a queue, which is ASCII. AMQP
@@ -54,6 +55,11 @@ def control_topic(group: str) -> str:
 def replies_topic(group: str) -> str:
     """Return the topic prefix of the queues for replies to operators."""
     return f'distperiodic.{_quoted(group)}.replies'
+
+
+def probe_queue(group: str) -> str:
+    """Return a name for a temporary queue of ``distperiodic doctor``."""
+    return f'distperiodic.{_quoted(group)}.doctor.{secrets.token_hex(8)}'
 
 
 def _quoted(name: str) -> str:

@@ -103,8 +103,10 @@ class RedisCarrier:
         self.close(0)
         raise self._refused or BusUnavailable(
             f'no Redis at {self._place} accepted a login within {timeout:g} s '
-            f'({self._last_error}); check that it runs, and the host and port '
-            'of transport_url')
+            f'({self._last_error}); check that it runs, the host and port of '
+            'transport_url, and that the port '
+            + ('uses TLS' if self._place.tls else
+               'uses no TLS, or write rediss://'))
 
     def ended(self, timeout: float) -> bool:
         """See :meth:`distperiodic.ports.Carrier.ended`."""

@@ -16,6 +16,10 @@ from distperiodic.ports import BrokerHost
 
 #: The oldest release with all commands and options that the carrier uses.
 OLDEST = (6, 2)
+#: The rights that the bus needs, for a Redis user.
+RIGHTS = ('~distperiodic.* +xadd +xgroup|create +xautoclaim +xreadgroup +xack '
+          '+xdel +xlen +xinfo +sadd +srem +smembers +sismember +exists '
+          '+pexpire +del +info +ping +select')
 #: All errors of Redis, and of the connection to it.
 FAILURES = (redis.RedisError, OSError)
 #: Errors of the connection. All other errors are answers of the server.
@@ -87,13 +91,19 @@ def refusal_of(error: BaseException, place: Place) -> BusUnavailable | None:
     if isinstance(error, errors.NoPermissionError):
         return BusUnavailable(
             f'{place} refuses a command of user {place.user!r} ({text}); '
-            'allow the user the commands +@stream +@set +@keyspace '
-            '+@connection +@transaction +info on the keys '
-            '~distperiodic.*')
+            f'allow it: ACL SETUSER {place.user} {RIGHTS}')
     if isinstance(error, errors.AuthenticationError) or 'AUTH' in text:
         return BusUnavailable(
             f'{place} refuses user {place.user!r} ({text}); correct the user '
             'and the password in transport_url')
+    if 'CERTIFICATE_VERIFY_FAILED' in text:
+        return BusUnavailable(
+            f'{place} has a certificate that this host does not trust '
+            f'({text}); correct ssl_ca_certs in transport_url')
+    if isinstance(error, errors.ConnectionError) and 'SSL' in text:
+        return BusUnavailable(
+            f'{place} and this host agree on no TLS ({text}); correct '
+            'ssl_certfile and ssl_keyfile, or the port, in transport_url')
     if 'DB index' in text:
         return BusUnavailable(
             f'{place} has no such database ({text}); correct the number at '

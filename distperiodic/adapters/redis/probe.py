@@ -48,6 +48,28 @@ class RedisProbe:
         with self._client(host) as client:
             client.ping()
 
+    def check_rights(self, host: BrokerHost, queue: str) -> None:
+        """See :meth:`distperiodic.ports.BrokerProbe.check_rights`."""
+        group, names = 'doctor', f'{queue}.names'
+        with self._client(host) as client:
+            client.xgroup_create(queue, group, '0', mkstream=True)
+            try:
+                client.pexpire(queue, _SILENT)
+                client.sadd(names, queue)
+                client.sismember(names, queue)
+                client.smembers(names)
+                client.srem(names, queue)
+                client.xadd(queue, {'message': ''}, nomkstream=True)
+                [[_, entries]] = client.xreadgroup(
+                    group, group, {queue: '>'}, count=1)
+                client.xautoclaim(queue, group, group, 0)
+                for id_, _ in entries:
+                    client.xack(queue, group, id_)
+                    client.xdel(queue, id_)
+                client.exists(queue)
+            finally:
+                client.delete(queue)
+
     def find(self) -> BrokerHost:
         """See :meth:`distperiodic.ports.BrokerProbe.find`."""
         reasons = []

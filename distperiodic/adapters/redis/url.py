@@ -7,6 +7,8 @@ this name. Percent-encoded characters of the user and the password are decoded.
 """
 
 import dataclasses
+import os
+import re
 import urllib.parse
 
 from distperiodic.exceptions import ConfigError
@@ -15,6 +17,7 @@ from distperiodic.ports import BrokerHost
 EXAMPLE = 'redis://:password@broker:6379/0'
 _PORT, _SENTINEL_PORT = 6379, 26379
 _FILES = ('ssl_ca_certs', 'ssl_certfile', 'ssl_keyfile')
+_OPTION = re.compile(f'({"|".join(("sentinel", *_FILES))})=')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +62,14 @@ def parse(url: str) -> Place:
     """
     scheme, _, rest = url.partition('://')
     # A password may contain any character except "%" without percent-encoding.
-    login, _, address = rest.rpartition('@')
+    # The path of a file in an option may contain "@".
+    before, _, query = rest.partition('?')
+    if not _OPTION.match(query):
+        login, at, last = rest.rpartition('@')
+        before, _, query = last.partition('?')
+        before = login + at + before
+    login, _, address = before.rpartition('@')
     user, _, password = login.partition(':')
-    address, _, query = address.partition('?')
     servers, _, database = address.partition('/')
     shown = f'{scheme}://{"***@" if login else ""}{address}'
     try:
@@ -86,6 +94,10 @@ def _place(scheme: str, servers: str, database: str, query: str, user: str,
             f'sentinel, {", ".join(_FILES)}')
     if files and scheme != 'rediss':
         raise ValueError(f'{", ".join(files)} has no effect without rediss://')
+    for name, path in files.items():
+        if not (os.path.isfile(path) and os.access(path, os.R_OK)):
+            raise ValueError(
+                f'{name}={path} is not a file that this user can read')
     if database and not (database.isascii() and database.isdecimal()):
         raise ValueError(f'the database {database!r} is not a number')
     port = _SENTINEL_PORT if sentinel else _PORT

@@ -128,6 +128,15 @@ class Probe:
             raise exceptions.BusUnavailable(
                 f'{self._place} cannot be written; create it for this user')
 
+    def check_rights(self, host, queue):
+        place = self._place / queue
+        try:
+            place.mkdir()
+            place.rmdir()
+        except OSError as exc:
+            raise exceptions.BusUnavailable(
+                f'{exc.strerror}: {place}; allow this user to write') from None
+
     def find(self):
         self.check(self.hosts[0])
         return self.hosts[0]
