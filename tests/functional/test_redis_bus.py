@@ -343,9 +343,9 @@ def test_the_documented_rights_are_enough_and_no_wider(guarded):
         # The client tells its name and release, and needs no answer.
         assert {entry[b'object'] for entry in one.execute_command(
             'ACL', 'LOG')} <= {b'client|setinfo'}
-        user = client.Redis(ports.HOST, guarded.port, username='bus',
-                           password='p')
-        for command in 'FLUSHALL', 'SWAPDB 0 1', 'KEYS *', 'GET distperiodic.x':
+        user = client.Redis.from_url(url)
+        for command in ('FLUSHALL', 'SWAPDB 0 1', 'KEYS *',
+                        'GET distperiodic.x'):
             with pytest.raises(client.exceptions.NoPermissionError):
                 user.execute_command(*command.split())
         user.close()
