@@ -12,8 +12,10 @@ operators have done on purpose is no finding: a paused job, a drained member.
 :func:`notes` names it.
 """
 
+import collections
 import dataclasses
 import enum
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -22,6 +24,7 @@ from typing import NamedTuple
 
 from distperiodic.core.live import Lack
 from distperiodic.core.live import Live
+from distperiodic.core.member import ring_digest
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.wording import listed
@@ -32,6 +35,7 @@ from distperiodic.core.wording import tasks_text
 from distperiodic.operator.activity import Failing
 from distperiodic.operator.live_group import Group
 from distperiodic.operator.members import MemberRow
+from distperiodic.operator.members import topics
 from distperiodic.operator.partitions import Partition
 from distperiodic.operator.task_queries import Halted
 from distperiodic.operator.task_queries import Overdue
@@ -46,8 +50,11 @@ FAILING = 3
 #: workers are full.
 SUPERSEDED = 2
 #: Seconds that even the fastest of several requests to the store takes, if the
-#: store is slow.
-SLOW = 0.25
+#: store is slow; and the age of a request of a member without an answer.
+SLOW, UNANSWERED = 0.25, 5.0
+#: Seconds, in addition to the session timeout, for which reading a catalogue
+#: may take.
+READING = 5.0
 # Maximum number of objects, or of tasks, that have their own findings.
 _NAMED = 5
 
@@ -72,8 +79,8 @@ CODES: Mapping[str, Code] = {
         'make the database answer; until then nothing is claimed, and nothing '
         'is lost'),
     'store-slow': Code(
-        Severity.FAILURE,
-        'the store answers slowly: {seconds:.2f} s per request',
+        Severity.FAILURE, 'the store answers slowly: {seconds:.2f} s for '
+        'a request of {whose}',
         'look for load, locks or a slow network at the database; ticks and '
         'results are late meanwhile'),
     'coordination-unavailable': Code(
@@ -110,6 +117,20 @@ CODES: Mapping[str, Code] = {
         'object',
         'compare its configuration with that of the others: distperiodic '
         'doctor, on its host; a misspelt option has no effect'),
+    'member-unhealthy': Code(
+        Severity.FAILURE, 'the process on host {host} says: {why}',
+        'correct the cause; see its log; distperiodic member show {name}'),
+    'view-differs': Code(
+        Severity.FAILURE,
+        'the process on host {host} sees another group than the other '
+        'schedulers, so they disagree about the owners of objects',
+        'check its connection to the coordination service; restart it'),
+    'handlers-hanging': Code(
+        Severity.FAILURE,
+        '{handlers} of partition {partition} have not returned, such as that '
+        'of {job}/{object}',
+        'correct the handler, which ignores its timeout or has none; restart '
+        'the process to end the hanging runs'),
     'ring-formats': Code(
         Severity.WARNING,
         'members offer different ring formats ({formats}) and use {used}',
@@ -123,6 +144,16 @@ CODES: Mapping[str, Code] = {
         'no live scheduler has the job, so its {objects} do not run',
         'start a scheduler whose code has the job; if the job was removed or '
         'renamed: distperiodic db prune --claims DAYS'),
+    'catalogue-failing': Code(
+        Severity.FAILURE,
+        '{schedulers} cannot read the catalogue of the job: {error}',
+        'correct the catalogue method, or what it reads; until then, the '
+        'objects of its last good reading stay due, and new ones do not run'),
+    'catalogue-hanging': Code(
+        Severity.FAILURE,
+        'reading the catalogue of the job has not ended on {schedulers}',
+        'find out for what the catalogue method waits, and give it a timeout; '
+        'restart the scheduler to end the reading'),
     'ticks-lost': Code(
         Severity.FAILURE,
         '{objects} lost a tick, the last one at {at}',
@@ -160,8 +191,7 @@ CODES: Mapping[str, Code] = {
         'start distperiodic worker --partition {name} on another host'),
     'partition-unserved': Code(
         Severity.FAILURE,
-        '{tasks} for the partition, such as {first}, but no live worker '
-        'serves it',
+        'no live worker serves the partition, which has {work}',
         'start distperiodic worker --partition {name}'),
     'command-unserved': Code(
         Severity.FAILURE,
@@ -283,8 +313,11 @@ class Facts:
 
 def findings(facts: Facts) -> list[Finding]:
     """Return what is wrong with a group: failures first, then by age."""
-    found = [one for rule in _RULES for one in rule(facts)]
-    return sorted(found, key=lambda one: (
+    found: dict[tuple[str, str], Finding] = {}
+    for rule in _RULES:
+        for one in rule(facts):
+            found.setdefault((one.code, one.about), one)
+    return sorted(found.values(), key=lambda one: (
         one.severity is Severity.WARNING,
         facts.now if one.since is None else one.since, one.code, one.about))
 
@@ -294,7 +327,7 @@ def notes(facts: Facts) -> list[str]:
     finding.
     """
     paused = [job.name for job in facts.jobs if job.paused]
-    drained = [_label(one) for one in facts.members if one.drained]
+    drained = [one.label for one in facts.members if one.drained]
     return [f'{what}: {listed(names)}' for what, names in (
         ('paused', paused), ('drained', drained)) if names]
 
@@ -321,33 +354,33 @@ def _servers(facts: Facts) -> Iterator[Finding]:
     if facts.coordination:
         yield _found('coordination-unavailable', 'coordination',
                      why=facts.coordination)
-    if facts.round_trip >= SLOW:
-        yield _found('store-slow', 'store', seconds=facts.round_trip)
+    yield from _slow(facts)
+
+
+def _slow(facts: Facts) -> Iterator[Finding]:
+    slow = [(one.slow_since or facts.now - round(one.waits * SECOND),
+             max(one.p50, one.waits), row.label)
+            for row in facts.members if _is_live(facts, row)
+            for one in [row.facts.store] if one is not None and (
+                one.slow_since is not None or one.waits >= UNANSWERED)]
+    if slow:
+        yield _found('store-slow', 'store', min(since for since, *_ in slow),
+                     seconds=max(seconds for _, seconds, _ in slow),
+                     whose=listed(sorted(label for *_, label in slow)))
+    elif facts.round_trip >= SLOW:
+        yield _found('store-slow', 'store', seconds=facts.round_trip,
+                     whose='this command')
 
 
 # -- members
 
 
-def _label(row: MemberRow) -> str:
-    return about_member(row.part, row.name)
-
-
-def about_member(part: str, name: str) -> str:
-    """Return the name of a member, as findings give it.
-
-    :param part: Partition of a worker. Empty means a scheduler.
-    """
-    return f'worker {part}/{name}' if part else f'scheduler {name}'
-
-
-def _host(name: str, reported: object = None) -> str:
+def _host(row: MemberRow) -> str:
     """Return the host of a process: as it has reported it, or from the name
     that the library gave to the process.
     """
-    if isinstance(reported, str) and reported:
-        return reported
-    host, colon, _ = name.rpartition(':')
-    return host if colon else 'unknown'
+    host, colon, _ = row.name.rpartition(':')
+    return row.host or (host if colon else 'unknown')
 
 
 def entered(facts: Facts) -> set[tuple[str, str]] | None:
@@ -379,26 +412,76 @@ def _members(facts: Facts) -> Iterator[Finding]:
         known.add(key)
         if row.stopped or row.age is None:
             continue
-        since = facts.now - row.age
-        host = _host(row.name, row.state.get('host'))
         inside = group is None or key in group
         if _silent(facts, row):
             if row.drained and not inside:
                 # It was taken out of service before it ended.
                 continue
             if inside and group is not None:
-                yield _found('member-silent', _label(row), since, host=host)
+                yield _of_member('member-silent', row, row.seen)
             elif row.age <= GONE_FOR * SECOND:
-                yield _found('member-dead', _label(row), since, host=host)
+                yield _of_member('member-dead', row, row.seen)
+            continue
+        since, patience = row.facts.unhealthy_since, facts.session_timeout
+        if since is not None and since <= facts.now - patience * SECOND:
+            yield _of_member(
+                'member-unhealthy', row, since, name=row.name,
+                why=one_line(row.state.get('problem') or 'it is not healthy'))
         # The entry of a process that has just died may vanish before its last
         # report is old. A process reports several times per session.
-        elif not inside and row.state.get('healthy') and (
+        elif not inside and since is None and (
                 row.age <= facts.session_timeout / 2 * SECOND):
-            yield _found('member-outside', _label(row), since, host=host)
+            yield _of_member('member-outside', row, row.facts.started)
+        yield from _hanging(row)
     for key, seen in facts.seen.items():
         if key not in known and group is not None and key not in group:
-            yield _found('member-dead', about_member(*key), seen,
-                         host=_host(key[1]))
+            yield _of_member('member-dead', MemberRow(
+                *key, '', None, {}, False, None, '', '', None), seen)
+
+
+def _of_member(code: str, row: MemberRow, since: Instant | None,
+               **words: object) -> Finding:
+    return _found(code, row.label, since, host=_host(row), **words)
+
+
+def _hanging(row: MemberRow) -> Iterator[Finding]:
+    for pool in row.facts.pools:
+        for run in pool.hanging_runs[:1]:
+            yield _of_member(
+                'handlers-hanging', row, run.since,
+                handlers=plural(pool.hanging, 'handler'),
+                partition=pool.partition, job=run.job, object=run.object)
+
+
+def _views(facts: Facts) -> Iterator[Finding]:
+    """Find schedulers whose view has differed from that of most others for
+    longer than a session.
+    """
+    views = [(row, view) for row in facts.members
+             if not row.part and _is_live(facts, row)
+             for view in [row.facts.view]
+             if view is not None and view.since is not None]
+    if not views:
+        return
+    [(usual, _)] = collections.Counter(
+        view.digest for _, view in views).most_common(1)
+    if facts.live is not None:
+        # Of two schedulers that disagree, the service shows which is wrong.
+        listed_now = ring_digest(facts.live.members)
+        if any(view.digest == listed_now for _, view in views):
+            usual = listed_now
+    for row, view in views:
+        if view.digest == usual:
+            continue
+        for other, theirs in views:
+            # A report shows only that the view was the same from its beginning
+            # until the report.
+            begin = max(view.since or 0, theirs.since or 0)
+            end = min(row.seen or 0, other.seen or 0)
+            if theirs.digest == usual and (
+                    end - begin > facts.session_timeout * SECOND):
+                yield _of_member('view-differs', row, begin)
+                break
 
 
 def _schedulers(facts: Facts) -> Iterator[Finding]:
@@ -420,10 +503,28 @@ def _schedulers(facts: Facts) -> Iterator[Finding]:
                       for one in some)
         if not accepts and not any(part for part, _ in drained):
             yield _found('no-worker', about)
+        elif accepts:
+            yield from _unserved(facts, group, standby, {
+                facts.topics.get(part, part) for part, _ in drained})
     if group is not None:
         yield from _too_few(about, 'scheduler', number, facts.expected)
         yield from _too_few(about, 'worker', sum(
             map(len, group.workers.values())), facts.expected_workers)
+
+
+def _unserved(facts: Facts, group: Group, standby: Container[str],
+              drained: Container[str]) -> Iterator[Finding]:
+    """Find partitions of jobs that no worker serves."""
+    active = {job.name for job in facts.jobs if not job.paused}
+    unserved: dict[str, list[str]] = {}
+    for job, topic in sorted(topics(
+            row for row in facts.members if _is_live(facts, row)).items()):
+        if job in active and topic not in standby and topic not in drained:
+            if not any(one.slots for one in group.workers.get(topic, ())):
+                unserved.setdefault(topic, []).append(job)
+    for topic, jobs in unserved.items():
+        yield _found('partition-unserved', f'partition {topic}', name=topic,
+                     work=f'the jobs {listed(jobs)}')
 
 
 def no_scheduler(name: str, group: Group | None) -> Finding:
@@ -491,6 +592,32 @@ def _full(job: JobFacts, about: str, now: Instant) -> Iterator[Finding]:
         yield _found('workers-full', about, ended[-1].tick,
                      superseded=sum(one.superseded for one in ended),
                      due=sum(one.due for one in ended))
+
+
+def _catalogues(facts: Facts) -> Iterator[Finding]:
+    paused = {job.name for job in facts.jobs if job.paused}
+    late = facts.now - (facts.session_timeout + READING) * SECOND
+    failing: dict[str, list[tuple[Instant, MemberRow, str]]] = {}
+    hanging: dict[str, list[tuple[Instant, MemberRow, str]]] = {}
+    for row in facts.members:
+        if not _is_live(facts, row) or row.drained:
+            continue
+        for one in row.facts.catalogues:
+            if one.job in paused:
+                continue
+            if one.reading_since is not None and one.reading_since <= late:
+                hanging.setdefault(one.job, []).append(
+                    (one.reading_since, row, ''))
+            elif one.error:
+                failing.setdefault(one.job, []).append(
+                    (one.failing_since or facts.now, row, one.error))
+    for code, by_job in (('catalogue-failing', failing),
+                         ('catalogue-hanging', hanging)):
+        for job, some in by_job.items():
+            yield _found(
+                code, f'job {job}', min(since for since, *_ in some),
+                error=one_line(some[0][2]),
+                schedulers=listed([row.label for _, row, _ in some]))
 
 
 def _objects(facts: Facts) -> Iterator[Finding]:
@@ -561,8 +688,8 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
         yield _found(
             'partition-unserved', f'partition {module}',
             min(one.since for one in some), name=module,
-            first=min(some, key=lambda one: one.since).first,
-            tasks=f'{plural(sum(one.tasks for one in some), "task")} ready')
+            work=f'{plural(sum(one.tasks for one in some), "task")} ready, '
+            f'such as {min(some, key=lambda one: one.since).first}')
     if facts.stuck.number > _NAMED:
         first = facts.stuck.first[0]
         yield _found(
@@ -581,5 +708,21 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
             waiting=tasks_text(queue.waiting))
 
 
-_RULES = (_servers, _schedulers, _members, _ring, _jobs, _objects, _leases,
-          _partitions, _tasks)
+_RULES = (_servers, _schedulers, _members, _views, _ring, _jobs, _catalogues,
+          _objects, _leases, _partitions, _tasks)
+
+
+# -- what concerns one job
+
+
+def concerning(found: Iterable[Finding], job: str,
+               key: str | None = None) -> list[Finding]:
+    """Return the findings about a job.
+
+    :param key: Id of an object, to leave out the findings about the other
+        objects of the job. None means all objects.
+    """
+    prefix = f'object {job}/'
+    return [one for one in found if one.about == f'job {job}' or (
+        one.about.startswith(prefix) if key is None
+        else one.about == f'{prefix}{key}')]

@@ -9,6 +9,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.live import Live
 from distperiodic.core.live import Process
 from distperiodic.core.member import Member
+from distperiodic.core.member import ring_digest
 from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
@@ -48,12 +49,42 @@ def group(schedulers=('a:0',), workers=None, unknown=(), groups=('nodes',)):
 
 
 def row(name='a:0', part='', age=1.0, stopped=False, drained=False, **state):
+    age = round(age * SECOND)
     return MemberRow(
-        part, name, '' if stopped else f'{name}~{NONCE}',
-        round(age * SECOND),
+        part, name, '' if stopped else f'{name}~{NONCE}', age,
         {'healthy': True, 'host': name.partition(':')[0], **state},
         drained, NOW if drained else None, 'root@a' if drained else '', '',
-        None)
+        None, NOW - age)
+
+
+def report(**state):
+    """The rows of a group at rest, in which the worker reports *state*."""
+    return {'members': (row(), row(part='default', **state))}
+
+
+def schedulers(*ages):
+    """The rows of schedulers with views of these ages. All but the last one
+    have the view of the coordination service.
+    """
+    names = [f'{chr(97 + at)}:0' for at in range(len(ages))]
+    digest = ring_digest(group(names).members)
+    return {'live': group(names, {'default': ['a:0']}), 'members': (
+        row(part='default'), *(
+            row(name, view={
+                'digest': 'other' if name == names[-1] else digest,
+                'members': len(names), 'age_s': age, 'trusted': True})
+            for name, age in zip(names, ages, strict=True)))}
+
+
+def catalogue(**state):
+    return {'members': (
+        row(catalogues=[{'job': 'ping', 'read_s': 99, **state}]),
+        row(part='default'))}
+
+
+def run(**more):
+    return {'job': 'ping', 'object': 'h7', 'tick': NOW, 'age_s': 40,
+            'timeout_s': None, **more}
 
 
 def job(name='ping', period=60, attended=1.0, objects=0, ticks=(),
@@ -87,6 +118,16 @@ REST = health.Facts(
     live=group(workers={'default': ['a:0']}), stored=True,
     members=(row(), row(part='default')), jobs=(job(),),
     processes=Live([Process()], {'default': [Process()]}))
+
+
+def test_findings_about_one_job_and_one_object():
+    found = health.findings(dataclasses.replace(
+        REST, failing=(failing('h1'), failing('h1', name='ping/h1'),
+                       failing('h2')),
+        jobs=(job(ticks=[(0, 1)]), job('ping/h1', ticks=[(0, 1)]))))
+
+    assert [one.about for one in health.concerning(found, 'ping', 'h1')] == [
+        'object ping/h1', 'job ping']
 
 
 def about(**changes):
@@ -150,7 +191,38 @@ CASES = {
         {'members': (*REST.members, row('b:0'))},
         {('member-outside', 'scheduler b:0')}),
     'a process that is not in the group yet': (
-        {'members': (*REST.members, row('b:0', healthy=False))}, set()),
+        {'members': (*REST.members, row(
+            'b:0', healthy=False, unhealthy_s=1))}, set()),
+    'a process that cannot join the group': (
+        {'members': (*REST.members, row(
+            'b:0', healthy=False, unhealthy_s=9, problem='no answer'))},
+        {('member-unhealthy', 'scheduler b:0')}),
+    'a process that is not healthy for a moment': (
+        report(healthy=False, unhealthy_s=8), set()),
+    'a scheduler that sees another group': (
+        schedulers(60, 60, 60), {('view-differs', 'scheduler c:0')}),
+    'two schedulers that disagree': (
+        schedulers(60, 60), {('view-differs', 'scheduler b:0')}),
+    'a scheduler that has just seen a change': (
+        schedulers(60, 60, 9), set()),
+    'two schedulers whose reports are not of one time': (
+        schedulers(9, 60), set()),
+    'a handler that hangs': (
+        report(pools={'default': {'size': 9, 'busy': 1, 'hanging': 1}},
+               slots={'default': {'hanging_runs': [run()]}}),
+        {('handlers-hanging', 'worker default/a:0')}),
+    'a handler that runs for long': (
+        report(pools={'default': {'size': 9, 'busy': 1}},
+               slots={'default': {'oldest': run()}}), set()),
+    'a member whose store is slow': (
+        report(store={'calls': 9, 'p50_s': 1.5, 'slow_s': 3}),
+        {('store-slow', 'store')}),
+    'a member that waits for the store': (
+        report(store={'calls': 9, 'p50_s': 0.1, 'queued': 3, 'waits_s': 5}),
+        {('store-slow', 'store')}),
+    'a member whose store is busy': (
+        report(store={'calls': 9, 'p50_s': 0.9, 'queued': 3, 'waits_s': 4}),
+        set()),
     # The group.
     'no scheduler': (
         {'live': group([], {'default': ['a:0']}),
@@ -200,6 +272,27 @@ CASES = {
         {'jobs': (job(ticks=[(0, 0), (3, 0), (0, 0), (3, 0)]),)}, set()),
     'two ticks superseded, long ago': (
         {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0)], ago=181),)}, set()),
+    'a catalogue that fails': (
+        catalogue(error='it is ill', failing_s=3),
+        {('catalogue-failing', 'job ping')}),
+    'a catalogue of a paused job': (
+        catalogue(error='it is ill', failing_s=3) | {
+            'jobs': (job(paused=True),)}, set()),
+    'a catalogue that hangs': (
+        catalogue(reading_s=14), {('catalogue-hanging', 'job ping')}),
+    'a catalogue that takes long': (catalogue(reading_s=13), set()),
+    'a job of a partition without a worker': (
+        {'members': (row(topics={'default': ['x'], 'p': ['ping']}),
+                     row(part='default'))},
+        {('partition-unserved', 'partition p')}),
+    'a job of a partition whose worker is drained': (
+        {'members': (row(topics={'p': ['ping']}), row(part='default'),
+                     row(part='p', drained=True)),
+         'live': group(workers={'default': ['a:0'],
+                                'p': [worker('a:0', 0)]})}, set()),
+    'a paused job of a partition without a worker': (
+        {'members': (row(topics={'p': ['ping']}), row(part='default')),
+         'jobs': (job(paused=True),)}, set()),
     'ticks lost': (
         {'jobs': (job(ticks=[(0, 0), (0, 2)]),)},
         {('ticks-lost', 'job ping')}),
