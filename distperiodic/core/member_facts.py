@@ -20,7 +20,7 @@ from distperiodic.core.schedule import Instant
 
 #: Number of periods, and minimum seconds, after which a run without a timeout
 #: counts as hanging.
-HANGING_PERIODS, HANGING_SECONDS = 3, 10.0
+HANGING_PERIODS, HANGING_SECONDS = 2, 5.0
 # Such a run must also take longer than this multiple of the average duration
 # of the runs of its job.
 _UNUSUAL = 5

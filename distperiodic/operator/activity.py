@@ -16,12 +16,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.core import histogram
 from distperiodic.core.claim import State
 from distperiodic.core.histogram import Histogram
-from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import Snapshot
+from distperiodic.operator.group_reader import reader
 
 _claim = tables.claim
 _failure = tables.failure
@@ -180,9 +179,8 @@ class Unserved(NamedTuple):
 class Activity:
     """Read-only queries on the past and current runs of one group."""
 
-    def __init__(self, connection_url: str | Database, *,
-                 namespace: str):
-        self.group = GroupReader(connect(connection_url), namespace)
+    def __init__(self, source: str | Snapshot, *, namespace: str):
+        self.group = reader(source, namespace)
         self.close = self.group.close
 
     def failing(self, *, job: str | None = None, key: str | None = None,

@@ -47,15 +47,41 @@ class Job(NamedTuple):
     schedule: str
 
 
-def connect(connection: str | Database) -> Database:
+def connect(connection_url: str) -> Database:
     """Return a database connection, which is opened at its first use.
 
-    :param connection: URL of the database, or a connection to share.
     :raises ConfigError: the URL is invalid.
     """
-    if isinstance(connection, Database):
-        return connection
-    return Database(connection, schema.check_connection)
+    return Database(connection_url, schema.check_connection)
+
+
+class Snapshot:
+    """An open transaction that only reads, which several queries share.
+
+    All of them see the database at one moment, and none of them spends the
+    round trips of a transaction of its own.
+    """
+
+    def __init__(self, database: Database, connection: sa.Connection):
+        self.dialect = database.dialect
+        self._connection = connection
+
+    def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run *work* in the open transaction."""
+        return work(self._connection)
+
+    def close(self) -> None:
+        """Do nothing: the transaction belongs to its creator."""
+
+
+def reader(source: 'str | Snapshot', namespace: str) -> 'GroupReader':
+    """Return read access to the rows of one group.
+
+    :param source: URL of the database, or an open transaction.
+    :raises ConfigError: the URL is invalid.
+    """
+    return GroupReader(
+        connect(source) if isinstance(source, str) else source, namespace)
 
 
 def check_file(connection_url: str) -> None:
@@ -75,18 +101,20 @@ def check_file(connection_url: str) -> None:
 class GroupReader:
     """Read-only access to the rows of one group over a connection."""
 
-    def __init__(self, database: Database, namespace: str):
+    def __init__(self, database: Database | Snapshot, namespace: str):
         #: Runs a function in a transaction that only reads.
         self.read = database.read
         #: Closes the connection; the next call opens a new one.
         self.close = database.close
         self.dialect = database.dialect
         self.namespace = namespace
+        self._shared = isinstance(database, Snapshot)
 
     def read_snapshot(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work* in a transaction whose reads all use one snapshot."""
         def read(connection: sa.Connection) -> T:
-            self.dialect.use_snapshot(connection)
+            if not self._shared:
+                self.dialect.use_snapshot(connection)
             return work(connection)
         return self.read(read)
 

@@ -289,6 +289,8 @@ class Facts:
     store: str = ''
     #: True if the store was read.
     stored: bool = False
+    #: True if the store is so slow that some facts were not read.
+    unread: bool = False
     #: Seconds that the fastest of several requests to the store took.
     round_trip: float = 0.0
     members: Sequence[MemberRow] = ()
@@ -326,10 +328,12 @@ def notes(facts: Facts) -> list[str]:
     """Return what operators have done on purpose, and what is therefore no
     finding.
     """
+    unread = ['some facts'] if facts.unread else []
     paused = [job.name for job in facts.jobs if job.paused]
     drained = [one.label for one in facts.members if one.drained]
     return [f'{what}: {listed(names)}' for what, names in (
-        ('paused', paused), ('drained', drained)) if names]
+        ('not read from the slow store', unread), ('paused', paused),
+        ('drained', drained)) if names]
 
 
 def exit_code(found: Iterable[Finding]) -> int:

@@ -7,7 +7,6 @@ a time. No statement reads all objects, all tasks or all of the history.
 
 import contextlib
 import os
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
@@ -16,7 +15,6 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.core import audit
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -25,11 +23,12 @@ from distperiodic.operator import group_reader
 from distperiodic.operator import health
 from distperiodic.operator import live_processes
 from distperiodic.operator.activity import Activity
+from distperiodic.operator.group_reader import Snapshot
+from distperiodic.operator.group_reader import reader
 from distperiodic.operator.live_group import Group
 from distperiodic.operator.live_group import read_group
 from distperiodic.operator.members import MemberQueries
 from distperiodic.operator.partitions import PartitionQueries
-from distperiodic.operator.store_probe import StoreProbe
 from distperiodic.operator.task_queries import TaskQueries
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 _claim = tables.claim
 _history = tables.history
 _job = tables.job
+_lease = tables.lease
 
 #: Number of sweep intervals after which a ready step has waited for too long.
 _SWEEPS = 5
@@ -50,46 +50,18 @@ _OBJECTS, _TASKS = 1000, 10
 _AT_A_TIME = 200
 # Number of requests that measure the round trip.
 _TRIALS = 3
+# Seconds after which no further facts are read from a slow store.
+_PATIENCE = 5.0
 
 
 class HealthQueries:
-    """Read-only queries on the health of one group.
+    """Read-only queries on the health of one group."""
 
-    :raises StoreUnavailable: Any method may raise this error.
-    """
-
-    def __init__(self, connection_url: str | Database, *, namespace: str):
-        self._database = group_reader.connect(connection_url)
-        self.group = group_reader.GroupReader(self._database, namespace)
+    def __init__(self, source: str | Snapshot, *, namespace: str):
+        self.group = reader(source, namespace)
         self.close = self.group.close
 
-    def facts(self, settings: 'opts.Settings', clock: 'ports.Clock',
-              live: Group | None) -> Mapping[str, Any]:
-        """Return the fields of :class:`.health.Facts` that the store knows.
-
-        :param live: The group in the coordination service. None means that it
-            is unknown.
-        """
-        def of(kind: Any) -> Any:
-            return kind(self._database, namespace=self.group.namespace)
-        now = self.group.now()
-        members = of(MemberQueries).members()
-        tasks = of(TaskQueries)
-        expired = of(StoreProbe).overdue_lease()
-        return {
-            'stored': True, 'now': now, 'round_trip': self._round_trip(clock),
-            'members': members,
-            'processes': live_processes.of_rows(members, settings, live),
-            'jobs': self.jobs(now, settings.session_timeout),
-            'failing': of(Activity).failing(limit=_OBJECTS),
-            'expired': None if expired is None else health.Lease(
-                expired.job, now - round(expired.age * SECOND),
-                expired.number),
-            'partitions': of(PartitionQueries).partitions(),
-            'overdue': tasks.overdue(_SWEEPS * settings.sweep_interval),
-            'stuck': tasks.stuck(_TASKS), 'halted': tasks.halted()}
-
-    def _round_trip(self, clock: 'ports.Clock') -> float:
+    def round_trip(self, clock: 'ports.Clock') -> float:
         """Return the seconds of the fastest of several requests."""
         taken = []
         for _ in range(_TRIALS):
@@ -97,6 +69,27 @@ class HealthQueries:
             self.group.now()
             taken.append(clock.monotonic() - began)
         return min(taken)
+
+    def expired(self) -> health.Lease | None:
+        """Return the lease that expired first. None means that no lease has
+        expired.
+        """
+        ended = sa.and_(_lease.c.until < self.group.dialect.lease_now,
+                        _job.c.space == self.group.namespace)
+        joined = _lease.join(_job, _job.c.id == _lease.c.job)
+
+        def read(connection: sa.Connection) -> health.Lease | None:
+            first = connection.execute(
+                sa.select(_job.c.name, self.group.dialect.at_tick_clock(
+                    _lease.c.until).label('until'))
+                .select_from(joined).where(ended)
+                .order_by(_lease.c.until).limit(1)).one_or_none()
+            if first is None:
+                return None
+            number = connection.scalar(sa.select(
+                sa.func.count()).select_from(joined).where(ended))
+            return health.Lease(first.name, first.until, number or 0)
+        return self.group.read_snapshot(read)
 
     def jobs(self, now: Instant, unattended: float) -> list[health.JobFacts]:
         """Return what is known about each job, in order of name.
@@ -167,13 +160,49 @@ def _recent(connection: sa.Connection,
     return found
 
 
-def read(settings: 'opts.Settings', clock: 'ports.Clock',
+def _stored(settings: 'opts.Settings', clock: 'ports.Clock',
+            live: Group | None, snapshot: Snapshot, job: str | None,
+            key: str | None) -> dict[str, Any]:
+    """Return the fields of :class:`.health.Facts` that the store knows."""
+    def of(kind: Any) -> Any:
+        return kind(snapshot, namespace=settings.group)
+    began = clock.monotonic()
+    queries, tasks = of(HealthQueries), of(TaskQueries)
+    now = queries.group.now()
+    members = of(MemberQueries).members()
+    fields = {
+        'stored': True, 'now': now, 'members': members,
+        'round_trip': queries.round_trip(clock),
+        'processes': live_processes.of_rows(members, settings, live)}
+    # If the store is slow, the answer must not be late as well: leave out the
+    # last ones.
+    for name, ask in {
+            'failing': lambda: of(Activity).failing(
+                job=job, key=key, limit=_OBJECTS),
+            'jobs': lambda: queries.jobs(now, settings.session_timeout),
+            'partitions': of(PartitionQueries).partitions,
+            'stuck': lambda: tasks.stuck(_TASKS), 'halted': tasks.halted,
+            'overdue': lambda: tasks.overdue(
+                _SWEEPS * settings.sweep_interval),
+            'expired': queries.expired}.items():
+        if clock.monotonic() - began > _PATIENCE:
+            fields['unread'] = True
+            break
+        fields[name] = ask()
+    return fields
+
+
+def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
+         job: str | None = None, key: str | None = None,
          **known: Any) -> health.Facts:
     """Return the facts about the configured group.
 
     If the store or the coordination service cannot be read, the facts give the
     reason.
 
+    :param job: Job to whose failures to limit the facts. None means all jobs.
+    :param key: Id of the only object whose failures to read. None means all
+        objects.
     :param known: Further fields of :class:`.health.Facts` that the caller
         knows.
     """
@@ -186,8 +215,14 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock',
     fields: dict[str, Any] = {'now': clock.now()}
     if settings.connection:
         try:
-            with _queries(settings) as queries:
-                fields |= queries.facts(settings, clock, live)
+            _check_exists(settings)
+            with contextlib.closing(group_reader.connect(
+                    settings.connection)) as database:
+                fields |= group_reader.GroupReader(
+                    database, settings.group).read_snapshot(
+                        lambda connection: _stored(
+                            settings, clock, live,
+                            Snapshot(database, connection), job, key))
         except exceptions.DistperiodicError as exc:
             fields['store'] = one_line(exc)
     return health.Facts(
@@ -199,15 +234,14 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock',
         coordination=coordination, **fields, **known)
 
 
-@contextlib.contextmanager
-def _queries(settings: 'opts.Settings') -> Iterator[HealthQueries]:
+def _check_exists(settings: 'opts.Settings') -> None:
+    """Check that an SQLite file exists: a connection would create the file.
+
+    :raises ConfigError: the file does not exist.
+    """
     if settings.embedded and not os.path.exists(settings.store_file):
-        # A connection would create the file.
         raise exceptions.ConfigError(
             f'{settings.store_file} does not exist: no service has created '
             'it; start distperiodic scheduler, or use --config-file to name '
             'the file that sets backend_url, connection or state_path')
     group_reader.check_file(settings.connection)
-    with contextlib.closing(HealthQueries(
-            settings.connection, namespace=settings.group)) as queries:
-        yield queries

@@ -16,14 +16,15 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.core.control import Verb
 from distperiodic.core.member_facts import Report
 from distperiodic.operator.activity import Run
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.auditing import Record
 from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import Snapshot
 from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import reader
 
 _action = tables.action
 _answer = tables.answer
@@ -169,10 +170,8 @@ def slots(rows: Iterable[MemberRow], within: float) -> dict[str, int]:
 class MemberQueries:
     """Read-only queries on the members of one group."""
 
-    def __init__(self, connection_url: str | Database, *,
-                 namespace: str):
-        self._database = connect(connection_url)
-        self.group = GroupReader(self._database, namespace)
+    def __init__(self, source: str | Snapshot, *, namespace: str):
+        self.group = reader(source, namespace)
         self.close = self.group.close
 
     def members(self) -> list[MemberRow]:
@@ -224,7 +223,9 @@ class MemberAdmin(MemberQueries):
     """
 
     def __init__(self, connection_url: str, *, namespace: str, actor: Actor):
-        super().__init__(connection_url, namespace=namespace)
+        self._database = connect(connection_url)
+        self.group = GroupReader(self._database, namespace)
+        self.close = self.group.close
         self._actor = actor
 
     def order(self, verb: Verb, members: Sequence[MemberRow], target: str,

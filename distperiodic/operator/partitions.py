@@ -8,11 +8,12 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
 from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import Snapshot
 from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import reader
 
 _partition = tables.partition
 _worker = tables.partition_worker
@@ -64,9 +65,8 @@ class Partition(NamedTuple):
 class PartitionQueries:
     """Read-only queries on the partitions of one group."""
 
-    def __init__(self, connection_url: str | Database, *,
-                 namespace: str):
-        self.group = GroupReader(connect(connection_url), namespace)
+    def __init__(self, source: str | Snapshot, *, namespace: str):
+        self.group = reader(source, namespace)
         self.close = self.group.close
 
     def partitions(self) -> list[Partition]:

@@ -33,16 +33,6 @@ class Skew(NamedTuple):
     within: float
 
 
-class Overdue(NamedTuple):
-    """The lease that expired first, and the number of expired leases."""
-
-    #: Job of the lease that expired first.
-    job: str
-    #: Seconds since that lease expired.
-    age: float
-    number: int
-
-
 class StoreProbe:
     """Read-only checks of the database of one group."""
 
@@ -96,30 +86,6 @@ class StoreProbe:
         """Return SQLite's journal mode; it should be 'wal'."""
         [[mode]] = self.group.rows(sa.text('PRAGMA journal_mode'))
         return mode
-
-    def overdue_lease(self) -> Overdue | None:
-        """Return the lease that expired first.
-
-        None means that no lease has expired.
-        """
-        ended = sa.and_(tables.lease.c.until < self.group.dialect.lease_now,
-                        tables.job.c.space == self.group.namespace)
-
-        def read(connection: sa.Connection) -> Overdue | None:
-            joined = tables.lease.join(
-                tables.job, tables.job.c.id == tables.lease.c.job)
-            first = connection.execute(
-                sa.select(tables.job.c.name,
-                          (self.group.dialect.lease_now - tables.lease.c.until)
-                          .label('age'))
-                .select_from(joined).where(ended)
-                .order_by(tables.lease.c.until).limit(1)).one_or_none()
-            if first is None:
-                return None
-            number = connection.scalar(sa.select(
-                sa.func.count()).select_from(joined).where(ended))
-            return Overdue(first.name, first.age / 1e6, number or 0)
-        return self.group.read(read)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows of each table, at most one million."""

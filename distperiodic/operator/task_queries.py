@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
-from distperiodic.adapters.sql.database import Database
 from distperiodic.core.claim import State
 from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import Task
@@ -19,8 +18,8 @@ from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.operator import counting
 from distperiodic.operator import task_reader
-from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import Snapshot
+from distperiodic.operator.group_reader import reader
 
 _job = tables.job
 _lease = tables.lease
@@ -112,9 +111,8 @@ class Halted(NamedTuple):
 class TaskQueries:
     """Read-only queries on the tasks of one group."""
 
-    def __init__(self, connection_url: str | Database, *,
-                 namespace: str):
-        self.group = GroupReader(connect(connection_url), namespace)
+    def __init__(self, source: str | Snapshot, *, namespace: str):
+        self.group = reader(source, namespace)
         self.close = self.group.close
 
     def look(self, task: str) -> Look:

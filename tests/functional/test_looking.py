@@ -12,6 +12,7 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.activity import Activity
+from distperiodic.operator.health_facts import HealthQueries
 from distperiodic.operator.queries import StoreQueries
 from distperiodic.operator.store_probe import StoreProbe
 from tests.functional.places import SECOND
@@ -25,7 +26,8 @@ LOOKS = {
     'jobs that nobody knows': (Activity, lambda one: one.unknown_jobs([])),
     'audit': (StoreQueries, lambda one: one.account('poll', 0, None)),
     'doctor, the tables': (StoreProbe, lambda one: one.missing() == []),
-    'doctor, the leases': (StoreProbe, lambda one: one.overdue_lease()),
+    'status, the leases': (HealthQueries, lambda one: one.expired()),
+    'status, the jobs': (HealthQueries, lambda one: one.jobs(0, 9.0)),
     'doctor, how it writes': (StoreProbe, lambda one: one.journal()),
     'the time': (StoreProbe, lambda one: one.group.now()),
     'what is listed': (SqlClaimStore, lambda one: one.rows(
