@@ -28,6 +28,7 @@ from distperiodic.core.job import TOPIC
 from distperiodic.core.member import check_identity
 from distperiodic.core.partition import Partition
 from distperiodic.core.partition import Partitions
+from distperiodic.core.suggestion import did_you_mean
 
 LOG = logging.getLogger(__name__)
 
@@ -488,6 +489,40 @@ def files(conf: cfg.ConfigOpts) -> list[str]:
             os.path.join(place, name) for name in os.listdir(place)
             if name.endswith('.conf'))
     return found
+
+
+def unknown(conf: cfg.ConfigOpts) -> list[str]:
+    """Return the options in the files of *conf* that have no effect, because
+    their name or their section is misspelt.
+
+    :raises ConfigError: A file cannot be read.
+    """
+    known = {opt.dest for opt in OPTS}
+    of_partitions = {opt.dest for opt in PARTITION_OPTS}
+    odd = []
+    for path in files(conf):
+        sections: dict[str, dict[str, Any]] = {}
+        try:
+            cfg.ConfigParser(path, sections).parse()
+        except (cfg.Error, OSError) as exc:
+            raise exceptions.ConfigError(
+                f'{path} cannot be read: {" ".join(str(exc).split())}; '
+                'correct the file') from exc
+        for section, values in sections.items():
+            if section == GROUP:
+                for name in values:
+                    option = name.replace('-', '_')
+                    if option in known:
+                        continue
+                    odd.append(f'{name} in {path}' + (
+                        f'; it belongs to a section [{PARTITION}NAME]'
+                        if option in of_partitions
+                        else did_you_mean(option, known)))
+            elif section != 'DEFAULT' and not is_of_partition(section):
+                meant = did_you_mean(section, [GROUP])
+                if meant:
+                    odd.append(f'section [{section}] in {path}{meant}')
+    return odd
 
 
 def is_of_partition(section: str) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distperiodic.core import schedule
     from distperiodic.core.due import Plan
     from distperiodic.core.job import Job
+    from distperiodic.operator.health import Slots
     from distperiodic.operator.live_group import Group
     from distperiodic.operator.queries import Object
     from distperiodic.operator.queries import Tick
@@ -65,9 +66,8 @@ SENTENCES = {
         'it runs again at its next tick; to run it earlier: distperiodic '
         'dead requeue {job} --object {object}',
     Reason.WAITS_FOR_WORKER:
-        'it is claimed for {tick} by {holder}, which has found no worker for '
-        'it yet; see distperiodic status, and the log for "no worker" and '
-        '"not sent"',
+        'it is claimed for {tick} by {holder}, and waits for a free slot of '
+        'a worker{slots}',
     Reason.WAITS_FOR_SWEEP:
         'it is claimed for {tick}, and the next sweep of a scheduler picks it '
         'up; each scheduler sweeps every {sweep:g} s',
@@ -151,6 +151,7 @@ class Case:
     tasks: 'periodic.PeriodicTasks | None'
     group: 'Group | None'
     settings: 'opts.Settings'
+    slots: 'Slots | None' = None
 
 
 def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
@@ -294,6 +295,9 @@ def _words(case: Case, facts: Facts,
         else f', and its run is still in progress on {found.worker}',
         'error': configured.one_line(found.failed[0].error)
         if found.failed else 'its record was pruned',
+        'slots': '' if case.slots is None else (
+            f'; {case.slots.busy:,} of {case.slots.size:,} slots of partition '
+            f'{case.slots.partition} are busy'),
         'sweep': case.settings.sweep_interval,
         'late_after': case.settings.late_claim_after,
         'paused_since': _or_never(job.paused_since if job else None),

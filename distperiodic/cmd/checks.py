@@ -32,7 +32,6 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
-from distperiodic.core.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from distperiodic.opts import Settings
@@ -83,33 +82,11 @@ def _limits(settings: 'Settings') -> str:
 @check('options', offline=True)
 def options_known(case: Case) -> Finding:
     """No distperiodic option is misspelt: an unknown option has no effect."""
-    from oslo_config import cfg
-
     from distperiodic import opts
-    known = {o.dest for o in opts.OPTS}
-    odd = []
-    for path in opts.files(case.conf):
-        sections: dict[str, dict[str, Any]] = {}
-        parser = cfg.ConfigParser(path, sections)
-        try:
-            parser.parse()
-        except (cfg.Error, OSError) as exc:
-            return fail(f'{path} cannot be read: {configured.one_line(exc)}',
-                        'correct the file')
-        for section, options in sections.items():
-            if section == opts.GROUP:
-                odd += [f'{name} in {path}'
-                        + did_you_mean(name, known)
-                        for name in options
-                        if name.replace('-', '_') not in known]
-            elif section != 'DEFAULT' and not opts.is_of_partition(
-                    section) and did_you_mean(
-                    section, [opts.GROUP]):
-                odd.append(f'section [{section}] in {path}'
-                           f'{did_you_mean(section, [opts.GROUP])}')
+    odd = opts.unknown(case.conf)
     if odd:
-        return warn(f'not known: {"; ".join(odd)}',
-                    'correct the names, or remove them')
+        return warn(f'without effect: {"; ".join(odd)}',
+                    'correct the names and sections, or remove the options')
     files = len(opts.files(case.conf))
     return ok(f'{configured.plural(files, "file")} read' if files else
               'no file was read; all options have their defaults or come '

@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupReader
     from distperiodic.operator.group_reader import Job
+    from distperiodic.operator.health import Finding
 
 
 class JobList(display.Table, lister.Lister):
     """Show the jobs that schedulers have recorded, and which are paused.
 
-    With --tasks the command also shows the jobs that no scheduler has
-    recorded, and the schedule of each job.
+    Health has the codes of the findings about a job and its objects. With
+    --tasks the command also shows the jobs that no scheduler has recorded, and
+    the schedule of each job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -47,6 +49,9 @@ class JobList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.adapters.local.clock import SystemClock
+        from distperiodic.operator import health
+        from distperiodic.operator import health_facts
         from distperiodic.operator.group_reader import Job
         from distperiodic.operator.queries import StoreQueries
         tasks = listed.load(self, parsed)
@@ -55,6 +60,8 @@ class JobList(display.Table, lister.Lister):
             now = queries.group.now()
         if not jobs:
             self.sentence = 'No scheduler has recorded a job yet.'
+        found = health.findings(health_facts.read(
+            self.database(parsed), SystemClock())) if jobs else []
         defined = {} if tasks is None else tasks.jobs
         plan = [] if tasks is None else ['Schedule', 'Next tick']
         rows: list[Sequence[Any]] = []
@@ -63,10 +70,17 @@ class JobList(display.Table, lister.Lister):
                 name, None, None, '', '', due.ALWAYS, '')
             rows.append((
                 name, *(_plan(defined.get(name), now) if plan else ()),
-                _moment(job.tick), _moment(job.paused_since),
-                job.paused_by, job.paused_why))
-        return ('Job', *plan, 'Last tick', 'Paused since', 'By',
+                _moment(job.tick), _health(
+                    health.concerning(found, name), name in jobs),
+                _moment(job.paused_since), job.paused_by, job.paused_why))
+        return ('Job', *plan, 'Last tick', 'Health', 'Paused since', 'By',
                 'Why'), rows
+
+
+def _health(found: 'Sequence[Finding]', recorded: bool) -> str:
+    """Return the codes of the findings about a job."""
+    codes = sorted({one.code for one in found})
+    return ', '.join(codes) or ('ok' if recorded else '')
 
 
 def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:

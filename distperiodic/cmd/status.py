@@ -92,7 +92,7 @@ class Status(display.Table, lister.Lister):
             clock.now() // 1000000, datetime.UTC)
         # Use UTC, like the table, and not the local time zone.
         self.sentence = '\n'.join([
-            f'{at:%H:%M:%S}Z  {headline}', *map(_line, found)])
+            f'{at:%H:%M:%S}Z  {headline}', *(one.line for one in found)])
         people = parsed.formatter == 'table'
         rows = _rows(facts, people)
         if people:
@@ -102,11 +102,7 @@ class Status(display.Table, lister.Lister):
             _row('group', facts.group, result=_RESULTS[self.code],
                  finding=headline),
             *((*row, *none) for row in rows),
-            *(_row('finding', None, finding=one.text, code=one.code,
-                   severity=one.severity.value,
-                   since=None if one.since is None
-                   else configured.second(one.since),
-                   about=one.about, remedy=one.remedy) for one in found)]
+            *(_row('finding', None, **one.shown) for one in found)]
 
     def _remember(self, facts: 'Facts', now: int) -> None:
         """Remember the processes that are in the group now."""
@@ -144,14 +140,6 @@ def _headline(facts: 'Facts', found: 'Sequence[Finding]',
             (failures, 'failure'), (len(found) - failures, 'warning'))
         if number) or 'all is well'
     return '; '.join([text, *notes])
-
-
-def _line(finding: 'Finding') -> str:
-    """Return a finding as a line for people."""
-    since = '' if finding.since is None else (
-        f' (since {configured.second(finding.since)})')
-    return (f'{finding.severity.value} {finding.code}: {finding.about}: '
-            f'{finding.text}{since}; do: {finding.remedy}')
 
 
 def _rows(facts: 'Facts', for_people: bool) -> list[Sequence[Any]]:

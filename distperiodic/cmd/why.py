@@ -10,12 +10,10 @@ from distperiodic import exceptions
 from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import explain
-from distperiodic.cmd import ring as ring_cmd
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.operator.live_group import Group
     from distperiodic.operator.queries import Object
     from distperiodic.operator.queries import StoreQueries
 
@@ -23,9 +21,11 @@ if TYPE_CHECKING:
 class Why(explain.Explained):
     """Show whether an object ran for its last tick, and if not, the reason.
 
-    With --at the command shows an earlier tick. Omit OBJECT for a job of scope
-    'group'. Exit code 0: the object ran, is running, or will run as planned;
-    1: it did not run; 2: there is no such job.
+    The findings about the object, its job and its partition follow. With --at
+    the command shows an earlier tick. Omit OBJECT for a job of scope 'group'.
+    Exit code 0: the object ran, is running, or will run as planned, and there
+    are no findings; 1: it did not run, or there are findings; 2: there is no
+    such job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -50,9 +50,7 @@ class Why(explain.Explained):
             if parsed.at is not None and found.claim is not None:
                 tick = _tick_at(queries, parsed, key, tasks, found.now)
             if tick is None or not _is_past(found, tick):
-                group = self._group(parsed, settings)
-                rows += self.answer(answers.Case(
-                    parsed.job, key, found, tasks, group, settings))
+                rows += self._answer(parsed, settings, key, found, tasks)
             else:
                 rows += self.judged(*answers.past_rows(
                     parsed.job, found, tick,
@@ -60,15 +58,28 @@ class Why(explain.Explained):
         return tuple(name for name, _ in rows), tuple(
             value for _, value in rows)
 
-    def _group(self, parsed: argparse.Namespace, settings: 'opts.Settings'
-               ) -> 'Group | None':
-        """Return the group; None means that it is unknown."""
-        if not settings.backend_url:
-            return None
-        try:
-            return ring_cmd.group_of(self, parsed)[0]
-        except exceptions.CoordinationUnavailable:
-            return None
+    def _answer(self, parsed: argparse.Namespace, settings: 'opts.Settings',
+                key: str, found: 'Object',
+                tasks: 'periodic.PeriodicTasks | None'
+                ) -> list[tuple[str, Any]]:
+        """Return the rows about the last tick, and what is wrong."""
+        from distperiodic.adapters.local.clock import SystemClock
+        from distperiodic.operator import health
+        from distperiodic.operator import health_facts
+        facts = health_facts.read(
+            settings, SystemClock(), key=key,
+            job=None if found.job is None else parsed.job)
+        slots = health.slots(facts, parsed.job)
+        rows = self.answer(answers.Case(
+            parsed.job, key, found, tasks, facts.live, settings, slots))
+        wrong = [] if found.job is None else health.concerning(
+            health.findings(facts), parsed.job, key,
+            slots.partition if slots else '')
+        self.code = max(self.code, bool(wrong))
+        shown: Any = [one.shown for one in wrong]
+        if parsed.formatter == 'table':
+            shown = '\n'.join(one.line for one in wrong)
+        return [*rows[:2], ('findings', shown), *rows[2:]]
 
 
 def _is_past(found: 'Object', tick: int) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 from distperiodic.core.live import Lack
@@ -232,6 +233,21 @@ class Finding(NamedTuple):
     text: str
     remedy: str
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The fields for programs, by name. The instant is text."""
+        return {
+            'code': self.code, 'severity': self.severity.value,
+            'since': None if self.since is None else second(self.since),
+            'about': self.about, 'finding': self.text, 'remedy': self.remedy}
+
+    @property
+    def line(self) -> str:
+        """The finding as one line for people."""
+        since = '' if self.since is None else f' (since {second(self.since)})'
+        return (f'{self.severity.value} {self.code}: {self.about}: '
+                f'{self.text}{since}; do: {self.remedy}')
+
 
 class Recent(NamedTuple):
     """Numbers of objects of one tick of a job."""
@@ -319,7 +335,15 @@ def findings(facts: Facts) -> list[Finding]:
     for rule in _RULES:
         for one in rule(facts):
             found.setdefault((one.code, one.about), one)
-    return sorted(found.values(), key=lambda one: (
+    # Without a worker, each job would also wait for its slots.
+    of_jobs = topics(facts.members)
+    nobody = any(code == 'no-worker' for code, _ in found)
+    return sorted((
+        one for one in found.values()
+        if one.code != 'workers-full' or not (nobody or (
+            'partition-unserved', 'partition '
+            + of_jobs.get(one.about.removeprefix('job '), '')) in found)
+    ), key=lambda one: (
         one.severity is Severity.WARNING,
         facts.now if one.since is None else one.since, one.code, one.about))
 
@@ -719,14 +743,45 @@ _RULES = (_servers, _schedulers, _members, _views, _ring, _jobs, _catalogues,
 # -- what concerns one job
 
 
-def concerning(found: Iterable[Finding], job: str,
-               key: str | None = None) -> list[Finding]:
+#: Codes of findings that concern all jobs.
+_OF_ALL = frozenset({
+    'store-unavailable', 'store-slow', 'coordination-unavailable',
+    'no-scheduler', 'no-worker'})
+
+
+def concerning(found: Iterable[Finding], job: str, key: str | None = None,
+               topic: str | None = None) -> list[Finding]:
     """Return the findings about a job.
 
     :param key: Id of an object, to leave out the findings about the other
         objects of the job. None means all objects.
+    :param topic: Partition of the job, to add the findings about it. None
+        leaves them out, and so those that concern all jobs.
     """
     prefix = f'object {job}/'
     return [one for one in found if one.about == f'job {job}' or (
         one.about.startswith(prefix) if key is None
-        else one.about == f'{prefix}{key}')]
+        else one.about == f'{prefix}{key}') or topic is not None and (
+            one.about == f'partition {topic}' or one.code in _OF_ALL)]
+
+
+class Slots(NamedTuple):
+    """The slots of all live processes for one partition."""
+
+    partition: str
+    size: int
+    busy: int
+
+
+def slots(facts: Facts, job: str) -> Slots | None:
+    """Return the slots for a job, as the processes have last reported them.
+
+    None means that they are unknown.
+    """
+    live = [row for row in facts.members if _is_live(facts, row)]
+    topic = topics(live).get(job)
+    pools = [pool for row in live
+             if bool(row.part) is facts.messaging
+             for pool in row.facts.pools if pool.partition == topic]
+    return Slots(topic, sum(one.size for one in pools),
+                 sum(one.busy for one in pools)) if topic and pools else None

@@ -82,6 +82,20 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
     return settings
 
 
+def warn_of_options(conf: cfg.ConfigOpts) -> None:
+    """Log the options that have no effect, because they are misspelt.
+
+    They are no error: without them, the service may run as intended. But a
+    misspelt ``backend_url`` makes each process the owner of every object.
+    """
+    with contextlib.suppress(exceptions.ConfigError):
+        for option in opts.unknown(conf):
+            LOG.warning(
+                'option unknown: option=%s; it has no effect, and this '
+                'process runs without it; correct its name or section, or '
+                'remove it', option)
+
+
 def warn_of_workflows(settings: opts.Settings, tasks: periodic.PeriodicTasks,
                       kind: str) -> None:
     """Log errors in the file of the workflows.

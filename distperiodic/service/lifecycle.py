@@ -50,6 +50,7 @@ from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_main_thread
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
+from distperiodic.service.checks import warn_of_options
 from distperiodic.service.checks import warn_of_workflows
 from distperiodic.service.handlers import Handlers
 from distperiodic.service.member_control import MemberControl
@@ -177,6 +178,7 @@ class Lifecycle(ServiceBase):
                 'store, so none runs here; set [distperiodic] connection',
                 ', '.join(sorted(self._tasks.commands)))
         self.load_handlers(self._settings)
+        warn_of_options(self._conf)
         warn_of_workflows(self._settings, self._tasks, self._kind)
         self._clock = SystemClock()
         self._last_turn = self._started_at = self._clock.monotonic()

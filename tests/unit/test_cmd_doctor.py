@@ -69,6 +69,13 @@ def test_a_misspelt_option_is_found_with_what_was_meant(doctor):
     assert "'hash_ring_replicas_count'" in found['options_known']['finding']
 
 
+def test_an_option_of_a_partition_is_sent_to_its_section(doctor):
+    code, found = doctor('executor = process')
+
+    assert code == 1
+    assert 'section [partition:NAME]' in found['options_known']['finding']
+
+
 def test_a_misspelt_section_is_found(doctor):
     code, found = doctor('[distperiodc]\nlease = 3')
 

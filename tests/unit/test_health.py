@@ -268,6 +268,14 @@ CASES = {
     'two ticks superseded': (
         {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0), (0, 0)]),)},
         {('workers-full', 'job ping')}),
+    'two ticks superseded, without a worker': (
+        {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0)]),),
+         'live': group(), 'members': (row(),)},
+        {('no-worker', 'group nodes')}),
+    'two ticks superseded, without a worker of the partition': (
+        {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0)]),),
+         'members': (row(topics={'p': ['ping']}), row(part='default'))},
+        {('partition-unserved', 'partition p')}),
     'one tick superseded': (
         {'jobs': (job(ticks=[(0, 0), (3, 0), (0, 0), (3, 0)]),)}, set()),
     'two ticks superseded, long ago': (

@@ -73,3 +73,23 @@ def test_only_a_scheduler_names_commands_that_it_does_not_have(warn, caplog):
 
     [line] = lines(caplog, 'workflows with unknown commands')
     assert line.has(commands='b.back,b.go', types='move')
+
+
+@pytest.mark.parametrize(('text', 'hint'), [
+    ('[distperiodic]\nbackend_ulr = file:///x', "'backend_url'"),
+    ('[distperiodic]\nexecutor = process', '[partition:NAME]'),
+    ('[distperiodc]\nbackend_url = file:///x', "'distperiodic'"),
+    ('[distperiodic]\nhash-ring-replicas-count = 3', None),
+    ('[partition:a]\nexecutor = process\n[nova]\nhost = a', None)])
+def test_a_service_names_options_without_effect(
+        tmp_path, caplog, text, hint):
+    path = tmp_path / 'service.conf'
+    path.write_text(text)
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(path)])
+
+    checks.warn_of_options(conf)
+
+    found = lines(caplog, 'option unknown')
+    assert len(found) == (hint is not None)
+    assert hint is None or hint in caplog.text
