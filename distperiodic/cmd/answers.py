@@ -66,8 +66,8 @@ SENTENCES = {
         'it runs again at its next tick; to run it earlier: distperiodic '
         'dead requeue {job} --object {object}',
     Reason.WAITS_FOR_WORKER:
-        'it is claimed for {tick} by {holder}, and waits for a free slot of '
-        'a worker{slots}',
+        'it is claimed for {tick} by {holder}, and has waited for a free slot '
+        'of a worker since {waiting}{slots}',
     Reason.WAITS_FOR_SWEEP:
         'it is claimed for {tick}, and the next sweep of a scheduler picks it '
         'up; each scheduler sweeps every {sweep:g} s',
@@ -295,6 +295,7 @@ def _words(case: Case, facts: Facts,
         else f', and its run is still in progress on {found.worker}',
         'error': configured.one_line(found.failed[0].error)
         if found.failed else 'its record was pruned',
+        'waiting': _or_never(found.waiting),
         'slots': '' if case.slots is None else (
             f'; {case.slots.busy:,} of {case.slots.size:,} slots of partition '
             f'{case.slots.partition} are busy'),

@@ -10,6 +10,7 @@ from distperiodic import exceptions
 from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import explain
+from distperiodic.core.reason import Reason
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -75,7 +76,11 @@ class Why(explain.Explained):
         wrong = [] if found.job is None else health.concerning(
             health.findings(facts), parsed.job, key,
             slots.partition if slots else '')
-        self.code = max(self.code, bool(wrong))
+        # What is wrong with the whole group does not matter to an object that
+        # has run.
+        ran = dict(rows)['reason'] == Reason.RAN.value
+        self.code = max(self.code, any(
+            not ran or one.code not in health.OF_ALL for one in wrong))
         shown: Any = [one.shown for one in wrong]
         if parsed.formatter == 'table':
             shown = '\n'.join(one.line for one in wrong)

@@ -744,7 +744,7 @@ _RULES = (_servers, _schedulers, _members, _views, _ring, _jobs, _catalogues,
 
 
 #: Codes of findings that concern all jobs.
-_OF_ALL = frozenset({
+OF_ALL = frozenset({
     'store-unavailable', 'store-slow', 'coordination-unavailable',
     'no-scheduler', 'no-worker'})
 
@@ -762,7 +762,7 @@ def concerning(found: Iterable[Finding], job: str, key: str | None = None,
     return [one for one in found if one.about == f'job {job}' or (
         one.about.startswith(prefix) if key is None
         else one.about == f'{prefix}{key}') or topic is not None and (
-            one.about == f'partition {topic}' or one.code in _OF_ALL)]
+            one.about == f'partition {topic}' or one.code in OF_ALL)]
 
 
 class Slots(NamedTuple):

@@ -120,6 +120,9 @@ class Object(NamedTuple):
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
+    #: Instant since which the object waits, or has waited, for the start of a
+    #: run. None means that it was never claimed.
+    waiting: int | None = None
 
 
 class Tick(NamedTuple):
@@ -183,7 +186,7 @@ class StoreQueries:
                     row.holder or '', row.until, row.since),
                 row.fence, row.attempt, row.worker or '', row.previous,
                 row.served, row.skip_reason or '',
-                _failures_of(connection, row.job, key, _FAILED))
+                _failures_of(connection, row.job, key, _FAILED), row.waiting)
         return self.group.read_snapshot(work)
 
     def schedule_of(self, job: str, key: str) -> tuple[str, bool]:

@@ -157,9 +157,27 @@ def test_it_is_dead(scene_anywhere):
     assert scene.explain()['reason'] == 'waits for a sweep'
 
 
+def test_an_object_that_fails_at_each_tick_is_not_well(scene):
+    """The next tick is claimed, so the object is not dead any more."""
+    for back in (3, 2, 1):
+        scene.fail(scene.due - back * (scene.due - scene.before), into=None)
+    scene.start(scene.due)
+
+    code, told = scene.place.tell('why', 'poll', 'a', '--tasks', 'tasks:Tasks')
+
+    assert (code, told['reason']) == (1, 'still running')
+    found = {one['code']: one for one in told['findings']}
+    assert found['object-failing']['about'] == 'object poll/a'
+    assert 'it is ill' in found['object-failing']['finding']
+    _, [row] = scene.place.tell('job', 'list')
+    assert row['health'] == 'object-failing'
+
+
 def test_it_was_put_off(scene):
     scene.claim(scene.due)
-    assert scene.explain()['reason'] == 'waits for a worker'
+    told = scene.explain()
+    assert told['reason'] == 'waits for a worker'
+    assert re.search(r' since 20\d\d-', told['answer'])
     scene.store.discard('poll', scene.due, ['a'], lease='claimed',
                         ending=State.CANCELLED)
     assert scene.explain()['reason'] == 'cancelled'

@@ -242,8 +242,10 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
         ('poll', 'b', 1, 'w-1', 'b is ill')]
     for which in ['--job', 'poll', '--all'], ['--object', 'd']:
         assert numbers(place.ask('dead', 'requeue', *which)) == [1]
-    [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
-    assert left['object'] == 'e'
+    # They stay in the list until they succeed.
+    left = json.loads(place.ask('dead', 'list', '-f', 'json'))
+    assert {row['object']: row['state'] for row in left} == {
+        'b': 'retry', 'd': 'retry', 'e': 'dead'}
     assert place.rows(tables.failure) == 4
 
     leases = place.store.take_over_expired(['poll', 'sync'], into='again',
@@ -258,6 +260,8 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
                           into=f'{lease.id}.1', holder='w-2', seconds=60.0)
         assert place.store.finish(lease.job, lease.tick, keys,
                                   lease=f'{lease.id}.1') == {*keys}
+    [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
+    assert left['object'] == 'e'
     told = json.loads(place.ask('history', '-f', 'json'))
     assert {(row['job'], row['due'], row['done'], row['dead'], row['open'])
             for row in told} == {('poll', 3, 2, 1, 0), ('poll', 1, 1, 0, 0),
