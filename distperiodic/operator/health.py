@@ -704,7 +704,7 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
     for one in facts.overdue:
         command = f'{one.module}.{one.command}'
         lacks = [lack for lack, _ in facts.processes.lacks(
-            one.module, one.command) if lack is not Lack.BUSY]
+            one.module, one.command)]
         if Lack.NO_WORKER in lacks:
             unserved.setdefault(one.module, []).append(one)
         elif lacks and lacks[0] in _LACKS:

@@ -85,6 +85,8 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
     again = activity.failing(limit=9)
     listed = json.loads(place.ask('dead', 'list', '-f', 'json'))
+    place.store.sync('poll', [], ['b'], at=place.now)
+    delisted = activity.failing(limit=9)
     place.store.finish('poll', place.now - 7 * SECOND, ['b'], lease=lease)
     succeeded = activity.failing(limit=9)
     activity.close()
@@ -96,7 +98,7 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     assert died[0].first < died[0].at
     assert [(row['object'], row['in_a_row'], row['state'])
             for row in listed] == [('b', 2, 'running')]
-    assert succeeded == []
+    assert delisted == succeeded == []
 
 
 @pytest.mark.parametrize('command', ['running', 'next'])
