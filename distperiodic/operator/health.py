@@ -41,6 +41,7 @@ from distperiodic.operator.partitions import Partition
 from distperiodic.operator.task_queries import Halted
 from distperiodic.operator.task_queries import Overdue
 from distperiodic.operator.task_queries import Stuck
+from distperiodic.operator.waiting import Starving
 
 #: Seconds for which a process that is gone is reported. A process of the same
 #: name ends the report earlier.
@@ -50,6 +51,9 @@ FAILING = 3
 #: Number of ticks in a row whose objects were superseded that shows that the
 #: workers are full.
 SUPERSEDED = 2
+#: Minimum seconds for which an object waits for a slot, besides its period, if
+#: workers are full; and the periods after which the object has a finding.
+WAITING, STARVING = 3.0, 3
 #: Seconds that even the fastest of several requests to the store takes, if the
 #: store is slow; and the age of a request of a member without an answer.
 SLOW, UNANSWERED = 0.25, 5.0
@@ -162,11 +166,15 @@ CODES: Mapping[str, Code] = {
         'audit --ticks'),
     'workers-full': Code(
         Severity.FAILURE,
-        'runs wait for a free slot for longer than the period of the job: '
-        '{superseded} of {due} runs of its last ticks were superseded before '
-        'they started',
+        'runs of partition {partition} wait for a free slot for longer than '
+        'the period of the job: {what}',
         'start more workers, raise pool_size, or give the job a longer '
         'period'),
+    'object-starving': Code(
+        Severity.FAILURE,
+        'it has waited for a free slot for {periods:.0f} of its periods',
+        'start more workers, raise pool_size, or give the job a longer '
+        'period; distperiodic why {job} {object}'),
     'object-failing': Code(
         Severity.FAILURE,
         '{number} ticks in a row have failed, the last one at {at}: {error}',
@@ -321,6 +329,9 @@ class Facts:
     expected_workers: int | None = None
     jobs: Sequence[JobFacts] = ()
     failing: Sequence[Failing] = ()
+    #: Objects that wait for a start for longer than a period, the oldest
+    #: first.
+    starving: Sequence[Starving] = ()
     expired: Lease | None = None
     #: Partitions with one active worker.
     partitions: Sequence[Partition] = ()
@@ -335,15 +346,7 @@ def findings(facts: Facts) -> list[Finding]:
     for rule in _RULES:
         for one in rule(facts):
             found.setdefault((one.code, one.about), one)
-    # Without a worker, each job would also wait for its slots.
-    of_jobs = topics(facts.members)
-    nobody = any(code == 'no-worker' for code, _ in found)
-    return sorted((
-        one for one in found.values()
-        if one.code != 'workers-full' or not (nobody or (
-            'partition-unserved', 'partition '
-            + of_jobs.get(one.about.removeprefix('job '), '')) in found)
-    ), key=lambda one: (
+    return sorted(found.values(), key=lambda one: (
         one.severity is Severity.WARNING,
         facts.now if one.since is None else one.since, one.code, one.about))
 
@@ -601,7 +604,6 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
                 job.attended < facts.now - patience):
             yield _found('job-unscheduled', about, job.attended,
                          objects=plural(job.objects, 'object'))
-        yield from _full(job, about, facts.now)
         lost = [one for one in job.ticks if one.lost]
         if lost:
             yield _found('ticks-lost', about, lost[-1].tick,
@@ -610,16 +612,58 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
                          at=second(lost[0].tick))
 
 
-def _full(job: JobFacts, about: str, now: Instant) -> Iterator[Finding]:
-    """Find that the newest ticks before the last one were superseded."""
+def _slots(facts: Facts) -> Iterator[Finding]:
+    """Find work that waits for a slot, although there are workers."""
+    of_jobs = topics(facts.members)
+    waiting: dict[str, list[Starving]] = {}
+    for one in facts.starving:
+        if one.since <= facts.now - WAITING * SECOND:
+            waiting.setdefault(one.job, []).append(one)
+    for job in facts.jobs:
+        topic = of_jobs.get(job.name, 'default')
+        if job.paused or not _served(facts, topic):
+            continue
+        some = waiting.get(job.name, [])
+        ended = _superseded(job, facts.now)
+        if some:
+            yield _found(
+                'workers-full', f'job {job.name}', some[0].since,
+                partition=topic, what=f'{some[0].object} since '
+                f'{second(some[0].since)}')
+        elif ended:
+            yield _found(
+                'workers-full', f'job {job.name}', ended[-1].tick,
+                partition=topic,
+                what=f'{sum(one.superseded for one in ended):,} of '
+                f'{sum(one.due for one in ended):,} runs of its last ticks '
+                'were superseded before they started')
+        for one in some[:_NAMED]:
+            if one.periods >= STARVING:
+                yield _found('object-starving',
+                             f'object {job.name}/{one.object}', one.since,
+                             periods=one.periods, job=job.name,
+                             object=one.object)
+
+
+def _served(facts: Facts, topic: str) -> bool:
+    """Return False if no worker of a partition accepts work.
+
+    This is a finding of its own, or operators have drained the workers.
+    """
+    return not facts.messaging or facts.live is None or any(
+        one.slots for one in facts.live.workers.get(topic, ())) or any(
+            one.name == topic for one in facts.partitions)
+
+
+def _superseded(job: JobFacts, now: Instant) -> Sequence[Recent]:
+    """Return the newest ticks before the last one, if objects of all of them
+    were superseded.
+    """
     if job.period is None or len(job.ticks) <= SUPERSEDED or (
             job.ticks[0].tick < now - (SUPERSEDED + 1) * job.period):
-        return
+        return ()
     ended = job.ticks[1:SUPERSEDED + 1]
-    if all(one.superseded for one in ended):
-        yield _found('workers-full', about, ended[-1].tick,
-                     superseded=sum(one.superseded for one in ended),
-                     due=sum(one.due for one in ended))
+    return ended if all(one.superseded for one in ended) else ()
 
 
 def _catalogues(facts: Facts) -> Iterator[Finding]:
@@ -736,8 +780,8 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
             waiting=tasks_text(queue.waiting))
 
 
-_RULES = (_servers, _schedulers, _members, _views, _ring, _jobs, _catalogues,
-          _objects, _leases, _partitions, _tasks)
+_RULES = (_servers, _schedulers, _members, _views, _ring, _jobs, _slots,
+          _catalogues, _objects, _leases, _partitions, _tasks)
 
 
 # -- what concerns one job

@@ -30,6 +30,7 @@ from distperiodic.operator.live_group import read_group
 from distperiodic.operator.members import MemberQueries
 from distperiodic.operator.partitions import PartitionQueries
 from distperiodic.operator.task_queries import TaskQueries
+from distperiodic.operator.waiting import WaitingQueries
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -50,8 +51,9 @@ _OBJECTS, _TASKS = 1000, 10
 _AT_A_TIME = 200
 # Number of requests that measure the round trip.
 _TRIALS = 3
-# Seconds after which no further facts are read from a slow store.
-_PATIENCE = 5.0
+# Seconds after which no further facts are read from a slow store, and maximum
+# seconds of a request if many are needed.
+_PATIENCE, _FAST = 5.0, 0.05
 
 
 class HealthQueries:
@@ -184,8 +186,12 @@ def _stored(settings: 'opts.Settings', clock: 'ports.Clock',
             'stuck': lambda: tasks.stuck(_TASKS), 'halted': tasks.halted,
             'overdue': lambda: tasks.overdue(
                 _SWEEPS * settings.sweep_interval),
-            'expired': queries.expired}.items():
-        if clock.monotonic() - began > _PATIENCE:
+            'expired': queries.expired,
+            'starving': lambda: of(WaitingQueries).starving(1.0, _OBJECTS),
+            }.items():
+        if clock.monotonic() - began > _PATIENCE or (
+                # It reads up to some hundred leases, one after the other.
+                name == 'starving' and fields['round_trip'] > _FAST):
             fields['unread'] = True
             break
         fields[name] = ask()

@@ -20,13 +20,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.core import audit
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.schedule import Instant
-from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import Snapshot
+from distperiodic.operator.group_reader import reader
 
 _claim = tables.claim
 _job = tables.job
@@ -88,8 +87,8 @@ class WaitingQueries:
     :raises StoreUnavailable: Any method may raise this error.
     """
 
-    def __init__(self, connection_url: str | Database, *, namespace: str):
-        self.group = GroupReader(connect(connection_url), namespace)
+    def __init__(self, source: str | Snapshot, *, namespace: str):
+        self.group = reader(source, namespace)
         self.close = self.group.close
 
     def waiting(self) -> list[Waiting]:

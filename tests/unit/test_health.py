@@ -24,6 +24,7 @@ from distperiodic.operator.task_queries import Halted
 from distperiodic.operator.task_queries import Overdue
 from distperiodic.operator.task_queries import Stuck
 from distperiodic.operator.task_queries import StuckTask
+from distperiodic.operator.waiting import Starving
 
 NOW = 1_000_000 * SECOND
 NONCE = '0' * 16
@@ -276,6 +277,23 @@ CASES = {
         {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0)]),),
          'members': (row(topics={'p': ['ping']}), row(part='default'))},
         {('partition-unserved', 'partition p')}),
+    'two ticks superseded, with a drained worker': (
+        {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0)]),),
+         'live': group(workers={'default': [worker('a:0', 0)]}),
+         'members': (row(topics={'default': ['ping']}),
+                     row(part='default', drained=True))}, set()),
+    'an object that waits for a slot': (
+        {'starving': (Starving('ping', 'h7', NOW - 90 * SECOND, 1.5),)},
+        {('workers-full', 'job ping')}),
+    'an object of a short period that waits for a moment': (
+        {'starving': (Starving('ping', 'h7', NOW - 2 * SECOND, 2.0),)},
+        set()),
+    'an object of a paused job that waits': (
+        {'starving': (Starving('ping', 'h7', NOW - 90 * SECOND, 1.5),),
+         'jobs': (job(paused=True),)}, set()),
+    'an object that waits for several periods': (
+        {'starving': (Starving('ping', 'h7', NOW - 180 * SECOND, 3.0),)},
+        {('workers-full', 'job ping'), ('object-starving', 'object ping/h7')}),
     'one tick superseded': (
         {'jobs': (job(ticks=[(0, 0), (3, 0), (0, 0), (3, 0)]),)}, set()),
     'two ticks superseded, long ago': (
