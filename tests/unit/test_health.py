@@ -106,6 +106,10 @@ def failing(key='h7', runs=3, name='ping'):
                    'it is\nill', '', State.CLAIMED)
 
 
+def waits(seconds, periods):
+    return Starving('ping', 'h7', NOW - seconds * SECOND, periods, False)
+
+
 def standby(active='w:0', *names):
     return Partition(
         'p', f'{active}~{NONCE}' if active else '', 1, NOW, 5.0, '', '',
@@ -283,16 +287,16 @@ CASES = {
          'members': (row(topics={'default': ['ping']}),
                      row(part='default', drained=True))}, set()),
     'an object that waits for a slot': (
-        {'starving': (Starving('ping', 'h7', NOW - 90 * SECOND, 1.5),)},
+        {'starving': (waits(90, 1.5),)},
         {('workers-full', 'job ping')}),
     'an object of a short period that waits for a moment': (
-        {'starving': (Starving('ping', 'h7', NOW - 2 * SECOND, 2.0),)},
+        {'starving': (waits(2, 2.0),)},
         set()),
     'an object of a paused job that waits': (
-        {'starving': (Starving('ping', 'h7', NOW - 90 * SECOND, 1.5),),
+        {'starving': (waits(90, 1.5),),
          'jobs': (job(paused=True),)}, set()),
     'an object that waits for several periods': (
-        {'starving': (Starving('ping', 'h7', NOW - 180 * SECOND, 3.0),)},
+        {'starving': (waits(180, 3.0),)},
         {('workers-full', 'job ping'), ('object-starving', 'object ping/h7')}),
     'one tick superseded': (
         {'jobs': (job(ticks=[(0, 0), (3, 0), (0, 0), (3, 0)]),)}, set()),
