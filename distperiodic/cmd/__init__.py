@@ -11,8 +11,10 @@ import warnings
 
 from oslo_service import backend
 
-# futurist imports eventlet if eventlet is installed. distperiodic does not use
-# eventlet.
+from distperiodic.adapters.coordination import eventlet_import
+
+# The commands run on threads. Other libraries may still import eventlet.
+eventlet_import.wanted = False
 warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated')
 
 backend.register_backend_default_hook(lambda: backend.BackendType.THREADING)

@@ -40,10 +40,11 @@ class Order(of_members.OfMember, awaiting.Awaiting, acting.Acting,
 
     def take_action(self, parsed: argparse.Namespace) -> int:
         if not (parsed.all or parsed.member is not None
-                or parsed.partition is not None or parsed.schedulers):
+                or parsed.partition is not None or parsed.schedulers
+                or parsed.host is not None):
             raise exceptions.ConfigError(
-                'no member is named; give MEMBER, --partition, --schedulers '
-                'or --all; to list the members: distperiodic member list')
+                'no member is named; give MEMBER, --host, --partition, '
+                '--schedulers or --all; to list the members: distperiodic member list')
         _, settings = self.configured(parsed)
         with self.members_of(parsed, parsed.why) as admin:
             members = admin.members()
@@ -89,4 +90,5 @@ class Order(of_members.OfMember, awaiting.Awaiting, acting.Acting,
 def _target(parsed: argparse.Namespace) -> str:
     part = (f'partition {parsed.partition}' if parsed.partition is not None
             else 'schedulers' if parsed.schedulers else '')
-    return ' of '.join(filter(None, [parsed.member, part])) or 'all'
+    host = '' if parsed.host is None else f'host {parsed.host}'
+    return ' of '.join(filter(None, [parsed.member, part, host])) or 'all'

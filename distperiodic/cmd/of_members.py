@@ -84,6 +84,10 @@ class OfMember(OfMembers):
         parser.add_argument(
             '--schedulers', action='store_true',
             help='select the schedulers')
+        parser.add_argument(
+            '--host', metavar='HOST',
+            help='select the members of this host: those with the names '
+                 'HOST:NUMBER, or HOST alone')
 
     def select(self, members: 'list[MemberRow]',
                parsed: argparse.Namespace) -> 'list[MemberRow]':
@@ -112,6 +116,15 @@ class OfMember(OfMembers):
                     'no scheduler of this group has reported; there are '
                     'workers of '
                     + ', '.join(sorted({one.part for one in members})))
+        if parsed.host is not None:
+            hosts = {one.name: _host(one.name) for one in found}
+            found = [one for one in found if hosts[one.name] == parsed.host]
+            if hosts and not found:
+                names = sorted(set(hosts.values()))
+                raise exceptions.ConfigError(
+                    f'no such member is on host {parsed.host!r}'
+                    + (did_you_mean(parsed.host, names)
+                       or f'; there are {configured.listed(names, 9)}'))
         if parsed.member is not None:
             found = [one for one in found if one.name == parsed.member]
         if not found:
@@ -139,3 +152,9 @@ class OfMember(OfMembers):
                 + ', '.join(f'{one.name} ({role(one)})' for one in found)
                 + '; give MEMBER, and --schedulers or --partition')
         return found[0]
+
+
+def _host(name: str) -> str:
+    """Return the host in the name of a member."""
+    host, _, number = name.rpartition(':')
+    return host if host and number.isdecimal() else name

@@ -129,8 +129,8 @@ class PartitionPromote(acting.Acting, command.Command):
         parser = super().get_parser(prog_name)
         _add_partition(parser)
         parser.add_argument(
-            'member', metavar='MEMBER',
-            help='member id of the worker, as partition show prints it')
+            'member', metavar='WORKER',
+            help='name of the worker, as "partition show" prints it')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:

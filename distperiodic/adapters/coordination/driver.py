@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from distperiodic.adapters.coordination import eventlet_import
+
 # Import tooz here, in the main thread. tooz imports futurist, and futurist
 # imports eventlet if eventlet is installed. The import of eventlet replaces
 # the object through which other threads join the importing thread. After that,
 # no thread can join the importing thread. So no thread of distperiodic may be
 # the first to import tooz. eventlet also warns that it is deprecated. Suppress
 # this warning, because the users of distperiodic cannot act on it.
-with warnings.catch_warnings():
+with warnings.catch_warnings(), eventlet_import.unless_wanted():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
     from tooz import coordination
