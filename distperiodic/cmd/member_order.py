@@ -44,7 +44,8 @@ class Order(of_members.OfMember, awaiting.Awaiting, acting.Acting,
                 or parsed.host is not None):
             raise exceptions.ConfigError(
                 'no member is named; give MEMBER, --host, --partition, '
-                '--schedulers or --all; to list the members: distperiodic member list')
+                '--schedulers or --all; to list the members: '
+                'distperiodic member list')
         _, settings = self.configured(parsed)
         with self.members_of(parsed, parsed.why) as admin:
             members = admin.members()
