@@ -153,6 +153,20 @@ def allowed(move: Move, state: State) -> bool:
     return state in MOVES[move][0]
 
 
+#: Number of microseconds by which an object without a run precedes the objects
+#: that were started when it began to wait. With phases, objects of one job
+#: begin to wait at different times, and none must run twice before all have
+#: run once. The number is limited, because otherwise new objects could keep
+#: the others waiting for ever.
+UNSTARTED_FIRST = 3_600_000_000
+
+#: Fraction of the time since its last start by which the recorded start of an
+#: object is too early, as a divisor. One statement starts many objects. Those
+#: that have waited longer keep their places before the others, and so are not
+#: passed by them again and again.
+STARTED_EARLIER = 65_536
+
+
 class Claim(NamedTuple):
     """A process's copy of a claim."""
 
@@ -168,8 +182,9 @@ class Claim(NamedTuple):
     tick: int
     #: Place in the line of the waiting claims of the job: the claim with the
     #: lowest value is the first. The value is the instant at which a run of
-    #: the object was last granted, or *waiting* if none was. So no object runs
-    #: twice while another one of the job waits.
+    #: the object was last granted. If none was, or if it was returned
+    #: unstarted, the value is *waiting* minus :data:`UNSTARTED_FIRST`. So no
+    #: object runs twice while another one of the job waits.
     place: int = 0
     #: Instant since which the object waits for the start of a run, in
     #: microseconds of the store's clock. A claim that supersedes an unstarted

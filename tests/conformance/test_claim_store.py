@@ -37,6 +37,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import claim as claims
 from distperiodic.core import due
 from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
@@ -569,7 +570,8 @@ def test_who_was_never_started_waits_since_its_claim(store, job, tick):
 
     [first] = claim(store, job, tick + SECOND, ['a'], include_new=False).won
 
-    assert before <= first.waiting == first.place <= store.now()
+    assert before <= first.waiting <= store.now()
+    assert first.place == first.waiting - UNSTARTED_FIRST
 
 
 def test_a_claim_that_supersedes_another_has_its_place(store, job, tick):
@@ -609,7 +611,8 @@ def test_a_run_that_was_returned_unstarted_goes_on_waiting(store, job, tick):
     [returned] = reclaim(store, job, tick + SECOND, ['a'], into,
                          count_attempt=False)
 
-    assert returned.place == returned.waiting == claimed.waiting
+    assert returned.waiting == claimed.waiting
+    assert returned.place == claimed.waiting - UNSTARTED_FIRST
 
 
 def test_a_run_that_was_lost_joins_the_line_again(store, job, tick):
@@ -963,7 +966,7 @@ def test_a_lease_that_is_released_grants_runs_until_it_is_taken_over(
     lease, [one] = take(store, job, tick, 'a')
     store.release([lease])
 
-    assert begin(store, job, tick, ['a'], lease) == [one]
+    assert same(begin(store, job, tick, ['a'], lease), [one])
 
     assert overdue(store, job) == []
 

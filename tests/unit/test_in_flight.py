@@ -22,7 +22,7 @@ def sent(*names):
     batch = message.Batch(
         '1', 'poll', 60, [*names], [*range(1, len(names) + 1)],
         [1] * len(names), 'me', 'w', 'lease')
-    return in_flight.SentBatch(batch, of, None, 0.0, 0.0)
+    return in_flight.SentBatch(batch, claims(*names), of, None, 0.0, 0.0)
 
 
 def test_what_is_reported_twice_is_taken_once():

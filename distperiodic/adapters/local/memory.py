@@ -31,7 +31,9 @@ from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FENCES
 from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import STARTED_EARLIER
 from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
@@ -213,7 +215,7 @@ class MemoryClaimStore:
                     rows.add(key, row)
                     lease_row.rows[key] = row
                     won.append(new_tuple(Claim, (
-                        key, newest, 1, tick, now, now)))
+                        key, newest, 1, tick, now - UNSTARTED_FIRST, now)))
                 else:
                     unlisted.append(key)
                 continue
@@ -277,8 +279,8 @@ class MemoryClaimStore:
             # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (
                 key, fence, attempt, tick,
-                waiting_since if started is None else started,
-                waiting_since)))
+                waiting_since - UNSTARTED_FIRST if started is None
+                else started, waiting_since)))
         if lease_row.rows:
             self._leases[lease] = lease_row
         if len(won) > known:
@@ -354,10 +356,13 @@ class MemoryClaimStore:
         for key in objects:
             row = waiting.get(key)
             if row is not None and row.state in before:
-                row.state, row.lease, row.started = after, target, now
+                row.state, row.lease = after, target
+                before_it = (
+                    row.waiting if row.started is None else row.started)
+                row.started = now - (now - before_it) // STARTED_EARLIER
                 target.rows[key] = waiting.pop(key)
                 granted.append(new_tuple(Claim, (
-                    key, row.fence, row.attempt, row.tick, now,
+                    key, row.fence, row.attempt, row.tick, row.started,
                     row.waiting)))
         if granted:
             self._leases[into] = target
@@ -488,7 +493,7 @@ class MemoryClaimStore:
                 row.waiting = self.now()
             else:
                 # The granted run was not started, and keeps its place.
-                row.started = row.waiting
+                row.started = None
         row.fence += 1
         row.state = State.CLAIMED
         self._enter(target, key, row)
@@ -564,5 +569,6 @@ class MemoryClaimStore:
 
 def _claim_of(key: str, row: ClaimRow) -> Claim:
     return Claim(key, row.fence, row.attempt, row.tick,
-                 row.waiting if row.started is None else row.started,
+                 row.waiting - UNSTARTED_FIRST if row.started is None
+                 else row.started,
                  row.waiting)

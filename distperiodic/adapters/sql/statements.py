@@ -21,7 +21,9 @@ from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import OPEN
+from distperiodic.core.claim import STARTED_EARLIER
 from distperiodic.core.claim import SUCCEEDED
+from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
@@ -36,8 +38,9 @@ LAST = 2 ** 63 - 1
 GRANTED = (
     _claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick,
     # An earlier release did not record these instants.
-    sa.func.coalesce(_claim.c.started, _claim.c.waiting, _claim.c.tick).label(
-        'place'),
+    sa.func.coalesce(
+        _claim.c.started, _claim.c.waiting - UNSTARTED_FIRST,
+        _claim.c.tick).label('place'),
     sa.func.coalesce(_claim.c.waiting, _claim.c.tick).label('waiting'))
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
@@ -194,7 +197,10 @@ class Statements:
         self.start = self._step(
             _WAITS_FROM, _RUNS,
             [(_claim.c.worker, sa.bindparam('runner')),
-             (_claim.c.started, self._now)], self._stands)
+             (_claim.c.started, self._now - (
+                 self._now - sa.func.coalesce(
+                     _claim.c.started, _claim.c.waiting, self._now)
+             ) // STARTED_EARLIER)], self._stands)
         before, state = MOVES[Move.RETRY]
         self.retry = self._step(before, state, [], self._stands)
         before, state = MOVES[Move.RECLAIM]
@@ -317,7 +323,7 @@ class Statements:
             (_claim.c.fence, _claim.c.fence + 1),
             # A granted run that no handler has started keeps its place.
             (_claim.c.started, sa.case(
-                (sa.and_(tried, tries == 0), _claim.c.waiting),
+                (sa.and_(tried, tries == 0), sa.null()),
                 else_=_claim.c.started)),
             (_claim.c.waiting, sa.case(
                 (sa.and_(tried, tries > 0), self._now),

@@ -134,10 +134,12 @@ claim = sa.Table(
     #: ready. None means that the object was never claimed.
     sa.Column('waiting', sa.BigInteger),
     #: When the last run of the object was granted, in microseconds of the
-    #: store's clock. If that run was returned unstarted, it is the value of
-    #: ``waiting``. None means that no run was granted. Of the waiting objects
-    #: of a job, the one that was started first is sent first; see
-    #: :attr:`distperiodic.core.claim.Claim.place`.
+    #: store's clock. None means that no run was granted, or that the last one
+    #: was returned unstarted. Of the waiting objects of a job, the one that
+    #: was started first is sent first; see
+    #: :attr:`distperiodic.core.claim.Claim.place`. The instant is too early by
+    #: a small fraction of the time between two starts; see
+    #: :data:`distperiodic.core.claim.STARTED_EARLIER`.
     sa.Column('started', sa.BigInteger),
     #: When a run of the object last succeeded, in microseconds of the store's
     #: clock. None means that no run has succeeded.

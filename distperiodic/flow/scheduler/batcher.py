@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creation of batches from waiting claims, and selection of their workers."""
 
-import heapq
 import itertools
 import logging
 from collections.abc import Container
@@ -24,8 +23,11 @@ class Batcher:
     """Component that sends waiting claims, in batches, to workers with room.
 
     The credit window of a worker limits the number of claims that the worker
-    receives. Jobs of equal priority alternate, batch by batch. If only a few
-    claims of a job wait, they are divided among all workers that have room.
+    receives. The job with the highest priority comes first, and among jobs of
+    equal priority the job whose first claim has waited longest. The claims of
+    a job are sent in the order of their places (:attr:`.Claim.place`). If only
+    a few claims of a job wait, they are divided among all workers that have
+    room.
 
     *Suspects* are claims whose runs were lost more than once. The run of a
     suspect may have killed its workers. Suspects are sent separately from
@@ -64,9 +66,8 @@ class Batcher:
             divides among members.
         """
         inflight = self._in_flight
-        turns = inflight.turns[partition]
         quarantined = inflight.quarantined(partition)
-        if not turns and not quarantined:
+        if inflight.first(partition) is None and not quarantined:
             return
         workers = [w for w in inflight.workers.get(partition, {}).values()
                    if w.member.slots]
@@ -75,7 +76,7 @@ class Batcher:
                 LOG.warning(
                     'no worker: partition=%s jobs=%d; their objects wait '
                     'for a worker; start one with: distperiodic worker',
-                    partition, len(turns) + len(quarantined))
+                    partition, inflight.jobs_waiting(partition))
             return
         now = self._clock.monotonic()
         for queue in quarantined:
@@ -86,34 +87,27 @@ class Batcher:
                 and not self._is_reserved(w, now)]
         deferred = []
         shares: dict[str, int] = {}
-        while turns and free:
-            queue = turns[0][2]
-            if not queue.size:
-                # The claims of this queue were discarded since it was listed.
-                heapq.heappop(turns)
-                queue.listed = False
-                continue
+        while free and (queue := inflight.first(partition)) is not None:
             if not sure and queue.job.scope is not Scope.MEMBER:
-                deferred.append(heapq.heappop(turns))
+                queue.turn = None
+                deferred.append(queue)
                 continue
             worker = self._send_next(queue, free, shares, me, now)
-            if worker is not None and worker.window.full:
-                free.remove(worker)
-            if not queue.size:
-                heapq.heappop(turns)
-                queue.listed = False
-            elif worker is not None:
-                # Next, the other queues of the same priority send a batch.
-                heapq.heappop(turns)
-                self._in_flight.next_turn(queue)
-            else:
-                # The job or its partition is at its limit, or no worker has
-                # room for the job.
-                deferred.append(heapq.heappop(turns))
+            if worker is not None:
+                if worker.window.full:
+                    free.remove(worker)
+                inflight.next_turn(queue)
+                continue
+            # The job or its partition is at its limit, no worker has room for
+            # the job, or all its claims were superseded. Other jobs must not
+            # wait for it.
+            queue.turn = None
+            if queue.line.size:
+                deferred.append(queue)
                 if all(queue.job.name in w.unknown_jobs for w in workers):
                     self._warn_unknown(queue)
-        for item in deferred:
-            heapq.heappush(turns, item)
+        for queue in deferred:
+            inflight.next_turn(queue)
 
     def _warn_unknown(self, queue: in_flight.Queue) -> None:
         if self._throttle.allow('unknown ' + queue.job.name):
@@ -121,7 +115,7 @@ class Batcher:
                 'no worker: job=%s partition=%s objects=%d; no current worker '
                 'knows the job, so its objects wait for a worker that does; '
                 'start all processes with the same --tasks', queue.job.name,
-                queue.job.topic, queue.size)
+                queue.job.topic, queue.line.size)
 
     @staticmethod
     def _accepts(worker: in_flight.Worker, job: str, now: float) -> bool:
@@ -152,6 +146,8 @@ class Batcher:
             the queue now.
         """
         name = queue.job.name
+        first = queue.line.first
+        assert first is not None
         best, least, number, cost, able = None, (0.0, 0.0), 0, 0.0, 0
         for worker in free:
             if not self._accepts(worker, name, now):
@@ -166,13 +162,13 @@ class Batcher:
                     best, least, number, cost = worker, load, room, run_cost
         if best is None:
             return None
-        limit = min(self._room(queue, now), len(queue.groups[0].claims))
+        limit = min(self._room(queue, now), len(first.claims))
         if not limit:
             return None
         if able > 1:
             share = shares.get(name, 0)
             if not share:
-                share = shares[name] = -(-len(queue.groups[0].claims) // able)
+                share = shares[name] = -(-len(first.claims) // able)
             limit = min(limit, share)
         if number > limit:
             number = limit
@@ -181,10 +177,11 @@ class Batcher:
             # has enough work, so let the claims wait until it has room for
             # more of them.
             return None
-        groups = len(queue.groups)
-        group = queue.take(number)
-        if len(queue.groups) < groups:
+        group = self._in_flight.take(queue, number)
+        if queue.line.first is not first:
             shares.pop(name, None)
+        if group is None:
+            return None
         self._send(queue, group, best, cost, me, now)
         return best
 
@@ -201,7 +198,7 @@ class Batcher:
             group.lease.id, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
         inflight.sent[batch.id] = in_flight.SentBatch(
-            batch, worker, queue, cost, now)
+            batch, claims, worker, queue, cost, now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():

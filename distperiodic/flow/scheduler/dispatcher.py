@@ -7,8 +7,9 @@
 
 Claims wait in leases of this scheduler until a worker has room for them. The
 credit window of a worker limits the seconds of work that the worker holds
-(:mod:`distperiodic.core.credit`). Jobs of equal priority alternate, batch by
-batch. The store grants the runs to the worker and records their outcomes
+(:mod:`distperiodic.core.credit`). The claims that have waited longest are sent
+first (:class:`distperiodic.flow.scheduler.in_flight.Line`). The store grants
+the runs to the worker and records their outcomes
 (:mod:`distperiodic.flow.run_leases`). The dispatcher only counts the outcomes.
 
 A scheduler takes over leases that have expired or whose holder is gone.
@@ -190,7 +191,7 @@ class Dispatcher:
             # Runs of some of these objects were lost or failed for an earlier
             # tick.
             claims = self._recoveries[job.name].quarantine(job, lease, claims)
-        if claims or superseded:
+        if claims:
             self._in_flight.put(job, lease, claims, superseded)
 
     def workers_changed(self, partition: str,

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable
 from collections.abc import Container
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -112,12 +113,14 @@ class Worker:
 class SentBatch:
     """A batch that was sent to a worker."""
 
-    __slots__ = ('batch', 'cost', 'last_seen', 'left', 'open', 'queue',
-                 'worker')
+    __slots__ = ('_claims', 'batch', 'cost', 'last_seen', 'left', 'open',
+                 'queue', 'worker')
 
-    def __init__(self, batch: message.Batch, worker: Worker, queue: 'Queue',
-                 cost: float, last_seen: float):
+    def __init__(self, batch: message.Batch, claims: list[Claim],
+                 worker: Worker, queue: 'Queue', cost: float,
+                 last_seen: float):
         self.batch = batch
+        self._claims = claims
         self.worker = worker
         self.queue = queue
         self.left = len(batch.objects)
@@ -143,10 +146,7 @@ class SentBatch:
 
     def claims(self, indexes: Iterable[int]) -> list[Claim]:
         """Return the claims of the objects at *indexes*."""
-        batch = self.batch
-        return [Claim(batch.objects[i], batch.fences[i],
-                      batch.attempts[i], batch.tick)
-                for i in indexes]
+        return [self._claims[i] for i in indexes]
 
 
 class HeldLease(NamedTuple):
@@ -158,7 +158,7 @@ class HeldLease(NamedTuple):
 
 
 class Group:
-    """Waiting claims of one lease."""
+    """Waiting claims of one lease, in the order of their places."""
 
     __slots__ = ('claims', 'lease')
 
@@ -167,11 +167,183 @@ class Group:
         self.claims = claims
 
 
+class Line:
+    """The waiting claims of one job, in the order of their places.
+
+    The claim whose object was started first is the first one, so the objects
+    are served in turn. Claims whose places are less than STEP apart may change
+    their order: a batch has claims of one lease only, and exact order would
+    make batches of single claims if the objects of several leases alternate.
+    A claim costs the same time however many claims wait.
+
+    A later claim of an object supersedes its earlier claims. These stay in the
+    line until it is their turn, or until about half of the claims are
+    superseded.
+    """
+
+    #: Microseconds. An object that has run can pass only objects that were
+    #: started less than this time before it.
+    STEP = 250_000
+
+    __slots__ = ('_groups', '_newest', '_steps', '_superseded', 'size')
+
+    def __init__(self) -> None:
+        #: Groups of claims by the number of the step of their places. No
+        #: group is empty.
+        self._groups: dict[int, collections.deque[Group]] = {}
+        #: The numbers of the steps, as a heap.
+        self._steps: list[int] = []
+        #: Fences of the newest claims of objects that may also have superseded
+        #: claims in the line.
+        self._newest: dict[str, int] = {}
+        self._superseded = 0
+        #: Number of claims, superseded ones included.
+        self.size = 0
+
+    @property
+    def first(self) -> Group | None:
+        """The first group. None means that no claim waits."""
+        return self._groups[self._steps[0]][0] if self._steps else None
+
+    def __iter__(self) -> Iterator[Group]:
+        for groups in self._groups.values():
+            yield from groups
+
+    def put(self, lease: HeldLease, claims: list[Claim],
+            superseded: int = 0) -> int:
+        """Add claims of one lease.
+
+        :param claims: The caller must not use the list afterwards.
+        :param superseded: Number of earlier claims that *claims* supersede.
+        :returns: Number of superseded claims that were removed.
+        """
+        if superseded:
+            # All claims that supersede none have waited since this request.
+            latest = max(claim.waiting for claim in claims)
+            every = superseded >= len(claims)
+            self._newest.update(
+                (claim.object, claim.fence) for claim in claims
+                if every or claim.waiting < latest)
+            self._superseded += superseded
+        claims.sort(key=_place)
+        self.size += len(claims)
+        if _step(claims[0]) == _step(claims[-1]):
+            self._append(_step(claims[0]), Group(lease, claims))
+        else:
+            for step, some in itertools.groupby(claims, _step):
+                self._append(step, Group(lease, [*some]))
+        if 2 * self._superseded >= self.size:
+            return self._discard_superseded()
+        return 0
+
+    def _append(self, step: int, group: Group) -> None:
+        groups = self._groups.get(step)
+        if groups is None:
+            groups = self._groups[step] = collections.deque()
+            heapq.heappush(self._steps, step)
+        groups.append(group)
+
+    def take(self, number: int) -> tuple[Group | None, int]:
+        """Remove up to *number* of the first claims, all of one lease.
+
+        :returns: The claims, or None if only superseded claims were left, and
+            the number of superseded claims that were removed.
+        """
+        removed = 0
+        while (first := self.first) is not None:
+            claims = first.claims
+            if len(claims) <= number:
+                self._pop()
+            else:
+                first.claims = claims[number:]
+                del claims[number:]
+            self.size -= len(claims)
+            if self._newest:
+                before = len(claims)
+                claims = [c for c in claims if self._is_newest(c)]
+                removed += before - len(claims)
+            if claims:
+                return Group(first.lease, claims), removed
+        return None, removed
+
+    def _pop(self) -> None:
+        """Remove the first group."""
+        step = self._steps[0]
+        groups = self._groups[step]
+        groups.popleft()
+        if not groups:
+            del self._groups[step]
+            heapq.heappop(self._steps)
+
+    def _is_newest(self, claim: Claim) -> bool:
+        """Return whether *claim* is not superseded; count it if it is."""
+        newest = self._newest.get(claim.object)
+        if newest is None or claim.fence >= newest:
+            return True
+        self._superseded = max(0, self._superseded - 1)
+        return False
+
+    def _discard_superseded(self) -> int:
+        """Remove superseded claims, and return their number.
+
+        If they were kept, they would use more and more memory while no worker
+        has room for them.
+        """
+        newest: dict[str, int] = {}
+        for group in self:
+            for claim in group.claims:
+                if claim.fence > newest.get(claim.object, -1):
+                    newest[claim.object] = claim.fence
+        self._superseded = 0
+        self._newest = {}
+        return self.keep(lambda group: [
+            c for c in group.claims if c.fence == newest[c.object]])
+
+    def keep(self, select: Callable[[Group], list[Claim]]) -> int:
+        """Keep the claims that *select* returns for each group.
+
+        :returns: Number of claims that were removed.
+        """
+        before = self.size
+        for step, groups in list(self._groups.items()):
+            for group in groups:
+                group.claims = select(group)
+            kept = collections.deque(g for g in groups if g.claims)
+            if kept:
+                self._groups[step] = kept
+            else:
+                del self._groups[step]
+        self._steps = sorted(self._groups)
+        self.size = sum(len(group.claims) for group in self)
+        return before - self.size
+
+
+def _place(claim: Claim) -> int:
+    return claim.place
+
+
+def _step(claim: Claim) -> int:
+    return claim.place // Line.STEP
+
+
+class Turn(NamedTuple):
+    """The turn of a job among the jobs of its partition.
+
+    The job with the lowest turn sends the next batch: the highest priority
+    first, then the claim that has waited longest.
+    """
+
+    precedence: int
+    #: Step of the line at which the first claim began to wait. Jobs with the
+    #: same step alternate, batch by batch.
+    waiting: int
+    order: int
+
+
 class Queue:
     """The waiting claims of one job, and the limits on its concurrent runs."""
 
-    __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'superseded',
-                 'suspects')
+    __slots__ = ('bounds', 'job', 'line', 'suspects', 'turn')
 
     def __init__(self, job: Job,
                  bounds: Mapping[Refusal, AdaptiveLimit]):
@@ -179,85 +351,54 @@ class Queue:
         #: The limits of the job and of its partition. The key is the refusal
         #: of a run that would exceed the limit.
         self.bounds = bounds
-        self.groups: collections.deque[Group] = collections.deque()
-        #: Number of claims in *groups*.
-        self.size = 0
+        self.line = Line()
         #: Claims whose runs were lost with their workers more than once. These
         #: claims run separately from other claims; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
-        #: Number of claims that were superseded while they waited.
-        self.superseded = 0
-        #: True if the queue is in the heap of its partition.
-        self.listed = False
-
-    def put(self, lease: HeldLease, claims: list[Claim]) -> None:
-        self.groups.append(Group(lease, claims))
-        self.size += len(claims)
-
-    def take(self, number: int) -> Group:
-        """Remove and return up to *number* of the oldest claims.
-
-        The result contains claims of only one lease.
-        """
-        first = self.groups[0]
-        if len(first.claims) <= number:
-            self.groups.popleft()
-        else:
-            rest = first.claims[number:]
-            del first.claims[number:]
-            self.groups[0] = Group(first.lease, rest)
-        self.size -= len(first.claims)
-        return first
+        #: The entry of the queue in the heap of its partition. None means that
+        #: the queue has no entry. Any other entry is outdated.
+        self.turn: Turn | None = None
 
     @property
     def waiting(self) -> int:
         """Number of waiting claims, suspects included."""
-        return self.size + sum(len(group.claims) for group in self.suspects)
+        return self.line.size + sum(
+            len(group.claims) for group in self.suspects)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the groups of all waiting claims."""
+        return itertools.chain(self.line, self.suspects)
 
     def leases(self) -> set[HeldLease]:
         """Return the leases of the waiting claims."""
-        return {group.lease for group in (*self.groups, *self.suspects)}
-
-    def discard_superseded(self) -> int:
-        """Remove superseded claims, and return their number.
-
-        A later claim of an object supersedes its earlier claims. If these were
-        kept, they would use more and more memory while no worker has room for
-        them.
-        """
-        newest: dict[str, int] = {}
-        for group in (*self.groups, *self.suspects):
-            for claim in group.claims:
-                if claim.fence > newest.get(claim.object, -1):
-                    newest[claim.object] = claim.fence
-        self.superseded = 0
-        return self._keep(lambda group: [
-            c for c in group.claims if c.fence == newest[c.object]])
+        return {group.lease for group in self.groups()}
 
     def discard_leases(self, lost: AbstractSet[str]) -> int:
         """Remove the claims in *lost* leases, and return their number."""
-        return self._keep(
+        before = self.waiting
+        self.line.keep(
             lambda group: [] if group.lease.id in lost else group.claims)
+        self.suspects = collections.deque(
+            group for group in self.suspects if group.lease.id not in lost)
+        return before - self.waiting
+
+    def discard_suspects(self, objects: AbstractSet[str]) -> int:
+        """Remove the suspects among *objects*, and return their number."""
+        before = self.waiting
+        for group in self.suspects:
+            group.claims = [claim for claim in group.claims
+                            if claim.object not in objects]
+        self.suspects = collections.deque(
+            group for group in self.suspects if group.claims)
+        return before - self.waiting
 
     def clear(self) -> list[Group]:
         """Remove and return all waiting claims."""
-        groups = [*self.groups, *self.suspects]
-        self.groups.clear()
+        groups = [*self.groups()]
+        self.line = Line()
         self.suspects.clear()
-        self.size = self.superseded = 0
         return groups
-
-    def _keep(self, select: Callable[
-            [Group], list[Claim]]) -> int:
-        before = self.waiting
-        for group in (*self.groups, *self.suspects):
-            group.claims = select(group)
-        self.groups = collections.deque(g for g in self.groups if g.claims)
-        self.suspects = collections.deque(
-            g for g in self.suspects if g.claims)
-        self.size = sum(len(group.claims) for group in self.groups)
-        return before - self.waiting
 
 
 class InFlight:
@@ -282,9 +423,9 @@ class InFlight:
             name: Queue(job, {limit.refusal: bounds[limit]
                               for limit in limits[name]})
             for name, job in jobs.items()}
-        #: For each partition, a heap of (-priority, order, queue). The next
-        #: batch is made from the first queue of the heap.
-        self.turns: dict[str, list[tuple[int, int, Queue]]] = {
+        #: For each partition, a heap of the turns of its queues. An entry that
+        #: is not the turn of its queue is outdated.
+        self.turns: dict[str, list[tuple[Turn, Queue]]] = {
             job.topic: [] for job in jobs.values()}
         #: Queues that received suspects, by job. Some may have none left.
         self._with_suspects: dict[str, Queue] = {}
@@ -311,22 +452,17 @@ class InFlight:
         :param superseded: Number of waiting claims that these claims
             supersede.
         """
-        queue = self.queues[job.name]
         if claims:
-            queue.put(lease, claims)
+            queue = self.queues[job.name]
             self.waiting += len(claims)
-        if superseded:
-            queue.superseded += superseded
-            if 2 * queue.superseded >= queue.size:
-                self.discarded(queue, queue.discard_superseded())
-        if not queue.listed:
-            queue.listed = True
-            self.next_turn(queue)
+            self.discarded(queue, queue.line.put(lease, claims, superseded))
+            if queue.turn is None or self._turn_of(queue) < queue.turn:
+                self.next_turn(queue)
 
     def objects(self, job: str) -> set[str]:
         """Return the objects of *job* that have an open claim here."""
         queue = self.queues[job]
-        found = {claim.object for group in (*queue.groups, *queue.suspects)
+        found = {claim.object for group in queue.groups()
                  for claim in group.claims}
         for sent in self.sent.values():
             if sent.queue is queue:
@@ -335,12 +471,23 @@ class InFlight:
 
     def put_quarantined(self, job: Job, lease: HeldLease,
                         claims: list[Claim], size: int) -> None:
-        """Queue claims of one lease as suspects, in groups of up to *size*."""
-        self.waiting += len(claims)
+        """Queue claims of one lease as suspects, in groups of up to *size*.
+
+        Earlier claims of these objects are removed, because the new claims
+        supersede them.
+        """
         queue = self._with_suspects[job.name] = self.queues[job.name]
+        self.discarded(queue, queue.discard_suspects(
+            {claim.object for claim in claims}))
+        self.waiting += len(claims)
         queue.suspects.extend(
             Group(lease, claims[at:at + size])
             for at in range(0, len(claims), size))
+
+    def jobs_waiting(self, partition: str) -> int:
+        """Return the number of jobs of *partition* with waiting claims."""
+        return sum(1 for queue in self.queues.values()
+                   if queue.job.topic == partition and queue.waiting)
 
     def quarantined(self, partition: str) -> list[Queue]:
         """Return the queues of *partition* that have suspects."""
@@ -353,9 +500,42 @@ class InFlight:
                 if queue.job.topic == partition]
 
     def next_turn(self, queue: Queue) -> None:
-        """Put *queue* into the heap, after all queues of its priority."""
-        heapq.heappush(self.turns[queue.job.topic], (
-            -queue.job.priority, next(self._order), queue))
+        """Put *queue* into the heap of its partition, after all queues whose
+        turns are equal.
+
+        A queue without claims is removed from the heap.
+        """
+        queue.turn = None
+        if queue.line.size:
+            queue.turn = self._turn_of(queue)
+            heapq.heappush(
+                self.turns[queue.job.topic], (queue.turn, queue))
+
+    def _turn_of(self, queue: Queue) -> Turn:
+        first = queue.line.first
+        assert first is not None
+        return Turn(-queue.job.priority, first.claims[0].waiting // Line.STEP,
+                    next(self._order))
+
+    def first(self, partition: str) -> Queue | None:
+        """Return the queue of *partition* that sends the next batch.
+
+        None means that no claim waits, apart from suspects.
+        """
+        turns = self.turns[partition]
+        while turns and turns[0][0] is not turns[0][1].turn:
+            heapq.heappop(turns)
+        return turns[0][1] if turns else None
+
+    def take(self, queue: Queue, number: int) -> Group | None:
+        """Remove up to *number* of the first claims of *queue*.
+
+        :returns: Claims of one lease. None means that all claims of the queue
+            were superseded.
+        """
+        group, superseded = queue.line.take(number)
+        self.discarded(queue, superseded)
+        return group
 
     def discarded(self, queue: Queue, number: int) -> None:
         self.waiting -= number
@@ -394,9 +574,5 @@ class InFlight:
     def clear(self, queue: Queue) -> list[Group]:
         """Remove and return all waiting claims of *queue*."""
         self.waiting -= queue.waiting
-        queue.listed = False
-        partition = queue.job.topic
-        kept = [one for one in self.turns[partition] if one[2] is not queue]
-        heapq.heapify(kept)
-        self.turns[partition] = kept
+        queue.turn = None
         return queue.clear()
