@@ -184,7 +184,8 @@ class Claim(NamedTuple):
     #: lowest value is the first. The value is the instant at which a run of
     #: the object was last granted. If none was, or if it was returned
     #: unstarted, the value is *waiting* minus :data:`UNSTARTED_FIRST`. So no
-    #: object runs twice while another one of the job waits.
+    #: object runs twice while another one of the job waits. Steps of tasks
+    #: come in the order in which they became ready, by priority.
     place: int = 0
     #: Instant since which the object waits for the start of a run, in
     #: microseconds of the store's clock. A claim that supersedes an unstarted
@@ -240,6 +241,25 @@ class Failure(NamedTuple):
     error: str
     #: Traceback, for an operator. Empty means that there is none.
     traceback: str = ''
+
+
+# Number of bits of a place below the precedence. An instant in microseconds
+# needs 51 of them.
+_OF_INSTANT = 56
+
+
+def place_of(precedence: int, since: int) -> int:
+    """Return the place of a step in the line; see :attr:`Claim.place`.
+
+    :param precedence: Steps with a lower precedence come first.
+    :param since: Instant since which the step has been ready.
+    """
+    return (precedence << _OF_INSTANT) + since
+
+
+def precedence_of(place: int) -> int:
+    """Return the precedence of a step; 0 for an object of a periodic job."""
+    return place >> _OF_INSTANT
 
 
 #: Maximum number of microseconds by which a claim may precede the instant at

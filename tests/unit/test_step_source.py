@@ -65,19 +65,18 @@ class Store:
 
 
 class Dispatcher:
-    """The number of claims that wait for a worker, for each command."""
+    """The number of runs that the workers have room for, for each command."""
 
     def __init__(self):
-        self.waiting = {A.name: 0, B.name: 0}
+        self.room = {A.name: 100, B.name: 100}
         self.offered = []
 
-    def waiting_of(self, job):
-        return self.waiting[job]
+    def room_for(self, job):
+        return self.room[job.name]
 
     def offer(self, job, lease, claims):
         self.offered += [(job.name, claim.object) for claim in claims]
-        if self.waiting[job.name] is not None:
-            self.waiting[job.name] += len(claims)
+        self.room[job.name] -= len(claims)
 
 
 class Scheduler:
@@ -162,30 +161,60 @@ def test_too_many_notices_are_one_look_at_all(scheduler):
     assert scheduler.steps.asked[-1][1] is None
 
 
-def test_no_more_steps_are_taken_than_may_wait_here(scheduler):
+def test_no_more_steps_are_taken_than_workers_have_room_for(scheduler):
     scheduler.steps.ready[A.name] = [f't{n}' for n in range(5000)]
 
     scheduler.sweep()
 
-    taken = len(scheduler.dispatcher.offered)
-    assert 0 < taken <= 1000
+    assert len(scheduler.dispatcher.offered) == 100
     scheduler.sweep()
-    assert len(scheduler.dispatcher.offered) == taken
-    scheduler.dispatcher.waiting[A.name] = 0
-    scheduler.source.notified([])
+    assert len(scheduler.dispatcher.offered) == 100
+    # One run has ended.
+    scheduler.dispatcher.room[A.name] = 1
+    scheduler.source.notified(['t0'])
     scheduler.store.answer()
-    assert len(scheduler.dispatcher.offered) > taken
+    assert len(scheduler.dispatcher.offered) == 101
+
+
+def test_after_a_notice_the_store_is_queried_again(scheduler):
+    """Another scheduler has claimed the step of the notice, and has no room
+    for those that become ready afterwards.
+    """
+    scheduler.sweep()
+    scheduler.source.notified(['t1'])
+    scheduler.store.answer()
+    scheduler.steps.ready[A.name] = ['t2']
+
+    scheduler.clock.advance(SWEEP / 3)
+    scheduler.source.sweep()
+    scheduler.store.answer()
+
+    assert scheduler.dispatcher.offered == [(A.name, 't2')]
+
+
+def test_the_store_is_queried_less_and_less_often(scheduler):
+    scheduler.sweep()
+    scheduler.source.notified(['t1'])
+    scheduler.store.answer()
+    asked = len(scheduler.steps.asked)
+
+    for _ in range(19):
+        scheduler.clock.advance(SWEEP / 20)
+        scheduler.source.sweep()
+        scheduler.store.answer()
+
+    assert len(scheduler.steps.asked) - asked <= 2
 
 
 def test_a_command_without_a_worker_takes_nothing_from_the_others(scheduler):
-    scheduler.dispatcher.waiting[A.name] = None
+    scheduler.dispatcher.room[A.name] = 0
     scheduler.steps.ready = {A.name: ['t1'], B.name: ['t2']}
 
     scheduler.sweep()
 
     assert scheduler.dispatcher.offered == [(B.name, 't2')]
     assert A.name not in scheduler.steps.asked[-1][0]
-    scheduler.dispatcher.waiting[A.name] = 0
+    scheduler.dispatcher.room[A.name] = 100
     scheduler.sweep()
     assert (A.name, 't1') in scheduler.dispatcher.offered
 

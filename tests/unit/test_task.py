@@ -17,6 +17,13 @@ def test_ids_are_unique_and_grow_with_time():
     assert all(re.fullmatch('[0-9a-f]{32}', one) for one in ids)
 
 
+def test_ids_of_tasks_that_are_submitted_together_keep_their_order():
+    for queue in None, 'q':
+        ids = [new_id(NOW, queue) for _ in range(500)]
+
+        assert ids == sorted(ids)
+
+
 def test_the_tasks_of_a_queue_share_a_place_on_the_ring():
     keys = {name: {ring_key(new_id(NOW + n, name)) for n in range(20)}
             for name in ('q', 'p', 'очередь', '', None)}

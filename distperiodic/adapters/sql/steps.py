@@ -46,6 +46,7 @@ from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
+from distperiodic.core.claim import place_of
 from distperiodic.core.job import Delivery
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.workflow import Outcome
@@ -232,8 +233,11 @@ class SqlSteps:
                 if starting:
                     tx.connection.execute(tx.dialect.once(sql.starting), {
                         'keys': tx.dialect.keys(starting), 'at': now})
-                taken.append(Lease(name, job, tick, in_order(keys, won),
-                                   State.CLAIMED))
+                places = {row.task: place_of(row.precedence, row.due)
+                          for row in of_tick}
+                taken.append(Lease(name, job, tick, [
+                    one._replace(place=places[one.object])
+                    for one in in_order(keys, won)], State.CLAIMED))
         return taken
 
     @staticmethod

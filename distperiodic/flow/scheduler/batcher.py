@@ -8,6 +8,8 @@ from collections.abc import Container
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
+from distperiodic.core.claim import precedence_of
+from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.flow import log_throttle
 from distperiodic.flow.scheduler import in_flight
@@ -79,9 +81,9 @@ class Batcher:
                     partition, inflight.jobs_waiting(partition))
             return
         now = self._clock.monotonic()
-        for queue in quarantined:
-            if sure or queue.job.scope is Scope.MEMBER:
-                self._send_suspects(queue, workers, me, now)
+        for suspects in quarantined:
+            if sure or suspects.job.scope is Scope.MEMBER:
+                self._send_suspects(suspects, workers, me, now)
         free = [w for w in workers
                 if w.back_off.over(now) and not w.window.full
                 and not self._is_reserved(w, now)]
@@ -121,6 +123,21 @@ class Batcher:
     def _accepts(worker: in_flight.Worker, job: str, now: float) -> bool:
         return (job not in worker.unknown_jobs
                 and worker.paused.get(job, 0.0) <= now)
+
+    def room_for(self, job: Job) -> int:
+        """Return the number of further runs of *job* that workers have room
+        for.
+
+        Waiting claims of its partition come first. So the number is 0 if these
+        fill the workers.
+        """
+        now = self._clock.monotonic()
+        room = sum(
+            worker.window.room(worker.window.cost(job.name))
+            for worker in self._in_flight.workers.get(job.topic, {}).values()
+            if worker.member.slots and worker.back_off.over(now)
+            and self._accepts(worker, job.name, now))
+        return max(0, room - self._in_flight.waiting_in(job.topic))
 
     def _room(self, queue: in_flight.Queue, now: float) -> int:
         """Return the maximum number of runs in the next batch of a job.
@@ -195,7 +212,9 @@ class Batcher:
             next(self._batch_ids), job.name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],
             [c.attempt for c in claims], me, worker.member.entry,
-            group.lease.id, job.topic, job.priority, authority=Authority.STORE
+            group.lease.id, job.topic,
+            job.priority - precedence_of(claims[0].place),
+            authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
         inflight.sent[batch.id] = in_flight.SentBatch(
             batch, claims, worker, queue, cost, now)

@@ -129,15 +129,11 @@ class Dispatcher:
         """Number of objects that were sent to workers and have not ended."""
         return self._in_flight.outstanding
 
-    def waiting_of(self, job: str) -> int | None:
-        """Return the number of objects of *job* that wait here for a worker.
-
-        None means that no worker of the job's partition is known.
+    def room_for(self, job: Job) -> int:
+        """Return the number of further runs of *job* that this scheduler could
+        send to workers now.
         """
-        queue = self._queues[job]
-        if not self._workers.get(queue.job.topic):
-            return None
-        return queue.waiting
+        return self._batcher.room_for(job)
 
     def objects(self, job: str) -> set[str]:
         """Return the objects of *job* that have an open claim here."""
@@ -249,7 +245,8 @@ class Dispatcher:
             one.holders_present(holders)
 
     def _share(self, member: Member) -> int:
-        return max(1, member.slots // self._in_flight.schedulers)
+        # Round up: the shares together must use all slots.
+        return max(1, -(-member.slots // self._in_flight.schedulers))
 
     def reported(self, report: message.Report) -> None:
         """Handle a report of a worker on a batch.

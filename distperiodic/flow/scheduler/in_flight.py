@@ -18,6 +18,7 @@ from typing import NamedTuple
 from distperiodic.core import message
 from distperiodic.core.adaptive_limit import AdaptiveLimit
 from distperiodic.core.claim import Claim
+from distperiodic.core.claim import precedence_of
 from distperiodic.core.credit import CreditWindow
 from distperiodic.core.job import Job
 from distperiodic.core.member import Member
@@ -484,6 +485,13 @@ class InFlight:
             Group(lease, claims[at:at + size])
             for at in range(0, len(claims), size))
 
+    def waiting_in(self, partition: str) -> int:
+        """Return the number of waiting claims of *partition*."""
+        if not self.waiting:
+            return 0
+        return sum(queue.waiting for queue in self.queues.values()
+                   if queue.job.topic == partition)
+
     def jobs_waiting(self, partition: str) -> int:
         """Return the number of jobs of *partition* with waiting claims."""
         return sum(1 for queue in self.queues.values()
@@ -514,8 +522,9 @@ class InFlight:
     def _turn_of(self, queue: Queue) -> Turn:
         first = queue.line.first
         assert first is not None
-        return Turn(-queue.job.priority, first.claims[0].waiting // Line.STEP,
-                    next(self._order))
+        claim = first.claims[0]
+        return Turn(precedence_of(claim.place) - queue.job.priority,
+                    claim.waiting // Line.STEP, next(self._order))
 
     def first(self, partition: str) -> Queue | None:
         """Return the queue of *partition* that sends the next batch.

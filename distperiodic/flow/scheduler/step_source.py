@@ -6,11 +6,17 @@
     sweep ──────────────────┘
 
 The store determines which steps are ready. This component only remembers when
-it must query the store. A scheduler claims a limited number of steps of each
-command. All other steps wait in the store, where any scheduler can claim them
-in the order of their priorities.
+it must query the store. A scheduler claims only as many steps as its workers
+can start soon (:mod:`distperiodic.core.credit`). All other steps wait in the
+store, where any scheduler can claim them in the order of their priorities.
+
+When a run ends, its scheduler claims the next step at once if it knows that
+steps are waiting. Another scheduler may have claimed the steps of a notice,
+and may have no room for the rest. So after a notice, a scheduler with room
+queries the store again, after pauses that double.
 """
 
+import math
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -21,10 +27,10 @@ from distperiodic.core.job import Job
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
-# Maximum number of steps of one command that wait in this process for workers,
-# and maximum number of steps of one command in one request to claim.
-_MOST_WAITING = 1000
+# Maximum number of steps of one command in one request to claim.
 _AT_A_TIME = 500
+# Seconds from a notice, or from a claim of steps, to the next query.
+_FIRST_PAUSE = 0.25
 # Number of tasks in notices above which a scan of all tasks is faster than a
 # query of these tasks.
 _MOST_NOTIFIED = 2000
@@ -61,6 +67,10 @@ class StepSource:
         self._notified: dict[str, None] = {}
         #: Commands for which the steps of all tasks must be scanned.
         self._behind: set[str] = set()
+        #: Monotonic time of the next query after a notice, in seconds, and the
+        #: pause before that query.
+        self._next_query = math.inf
+        self._pause = _FIRST_PAUSE
         self._closed = self._drained = False
 
     def set_drained(self, drained: bool) -> None:
@@ -74,6 +84,7 @@ class StepSource:
 
     def notified(self, tasks: Iterable[str]) -> None:
         """Claim the ready steps of *tasks*."""
+        self._query_soon()
         self._notified.update(dict.fromkeys(tasks))
         if len(self._notified) > _MOST_NOTIFIED:
             self._notified.clear()
@@ -81,14 +92,29 @@ class StepSource:
         self.turn()
 
     def sweep(self) -> None:
-        """Scan the steps of all tasks if a scan is due."""
+        """Scan the steps of all tasks if a scan is due.
+
+        Call this several times per second.
+        """
         now = self._clock.monotonic()
-        if now - self._swept < self._sweep_interval or self._store.away:
+        if self._store.away:
             return
-        self._swept = now
-        self._wake()
-        self._behind.update(self._jobs)
+        if now - self._swept >= self._sweep_interval:
+            self._swept = now
+            self._wake()
+            self._behind.update(self._jobs)
+        elif now >= self._next_query:
+            self._pause *= 2.0
+            self._next_query = (
+                now + self._pause if self._pause < self._sweep_interval
+                else math.inf)
+            self._behind.update(self._jobs)
         self.turn()
+
+    def _query_soon(self) -> None:
+        """Query the store again soon, because more steps may be ready."""
+        self._pause = _FIRST_PAUSE
+        self._next_query = self._clock.monotonic() + _FIRST_PAUSE
 
     def _wake(self) -> None:
         def wake(store: ports.ClaimStore) -> bool:
@@ -105,8 +131,11 @@ class StepSource:
         if (self._pending or self._closed or self._drained
                 or self._store.away):
             return
-        rooms = {name: room for name in self._jobs
-                 if (room := self._room(name)) > 0}
+        if not (self._behind or self._notified):
+            return
+        rooms = {name: min(_AT_A_TIME, room) for name, job in
+                 self._jobs.items()
+                 if (room := self._dispatcher.room_for(job)) > 0}
         wanted = self._behind.intersection(rooms)
         if wanted:
             self._behind -= wanted
@@ -119,12 +148,6 @@ class StepSource:
             self._behind.update(self._jobs.keys() - rooms.keys())
             if rooms:
                 self._take(rooms, tasks)
-
-    def _room(self, job: str) -> int:
-        waiting = self._dispatcher.waiting_of(job)
-        if waiting is None:
-            return 0
-        return min(_AT_A_TIME, _MOST_WAITING - waiting)
 
     def _take(self, rooms: Mapping[str, int],
               tasks: list[str] | None) -> None:
@@ -147,6 +170,7 @@ class StepSource:
             self._behind.update(name for name, room in rooms.items()
                                 if taken_of[name] >= room)
             if leases:
+                self._query_soon()
                 self._pump()
             self.turn()
 

@@ -472,7 +472,7 @@ class Executor:
 
     def _submit(self, batch_run: BatchRun) -> None:
         batch_run.job_queue.batch_runs.append(batch_run)
-        self._pool.submit(batch_run.job.priority, batch_run.job_queue)
+        self._pool.submit(batch_run.batch.priority, batch_run.job_queue)
 
     def run(self, batch_run: BatchRun, chunk: list[int]) -> None:
         """Run the objects of *chunk* one after the other in this thread."""
