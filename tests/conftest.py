@@ -20,17 +20,17 @@ pytest_plugins = ['tests.rerun']
 # chance, so it always uses the same examples. --hypothesis-profile=search
 # tries other examples.
 _SLOW = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile(
-    'same', deadline=None, derandomize=True, suppress_health_check=_SLOW)
-hypothesis.settings.register_profile(
-    'full', deadline=None, derandomize=True, suppress_health_check=_SLOW,
-    max_examples=400)
+for _name, _examples in ('same', 30), ('full', 200):
+    hypothesis.settings.register_profile(
+        _name, deadline=None, derandomize=True, suppress_health_check=_SLOW,
+        max_examples=_examples)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
 # For runs that need only the result of each test: do not search for smaller
 # examples of a failure.
 hypothesis.settings.register_profile(
     'first', deadline=None, derandomize=True, suppress_health_check=_SLOW,
+    max_examples=100,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 hypothesis.settings.load_profile('same')
 

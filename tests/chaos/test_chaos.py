@@ -14,31 +14,47 @@ from tests.chaos import plan
 from tests.chaos import report
 from tests.chaos.buses import BUSES
 
-SEED = 1
-MINUTES = 2.0
-#: Minutes of faults with Redis. These are only the faults of the group 'bus'.
-BUS_MINUTES = 1.0
+#: Seed and minutes of the life in the default run.
+SEED, MINUTES = 1, 2.0
+#: The same for Redis. These are only the faults of the group 'bus'.
+BUS_SEED, BUS_MINUTES = 1, 1.0
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(('seed', 'minutes'), [
+    (SEED, MINUTES), pytest.param(2, 8.0, marks=pytest.mark.full)])
+def test_no_promise_is_broken_whatever_befalls_the_cluster(
+        tmp_path, seed, minutes):
+    _live(tmp_path, 'rabbitmq', seed, minutes)
 
 
 @pytest.mark.timeout(600)
-def test_no_promise_is_broken_whatever_befalls_the_cluster(tmp_path):
-    _live(tmp_path, 'rabbitmq', MINUTES)
+@pytest.mark.parametrize(('seed', 'minutes'), [
+    (BUS_SEED, BUS_MINUTES), pytest.param(2, 4.0, marks=pytest.mark.full)])
+def test_no_promise_is_broken_during_the_faults_of_redis(
+        tmp_path, seed, minutes):
+    _live(tmp_path, 'redis', seed, minutes, 'bus')
 
 
-@pytest.mark.timeout(400)
-def test_no_promise_is_broken_during_the_faults_of_redis(tmp_path):
-    _live(tmp_path, 'redis', BUS_MINUTES, 'bus')
-
-
-def _live(place, name, minutes, group=''):
+def _live(place, name, seed, minutes, group=''):
     bus = BUSES[name]
     lived = life.live(
-        place, SEED, 60 * minutes, bus, pause=plan.DENSE,
+        place, seed, 60 * minutes, bus, pause=plan.DENSE,
         kinds=command.GROUPS[group])
 
     assert not lived.findings, '\n'.join([
         report.report(lived), f'all logs and records: {place}',
-        command.replay(SEED, minutes, bus, dense=True, group=group)])
+        command.replay(seed, minutes, bus, dense=True, group=group)])
+
+
+def test_each_kind_of_fault_occurs_in_the_default_run():
+    drawn = plan.draw(
+        SEED, 60 * MINUTES, plan.DENSE, BUSES['rabbitmq'].without)
+    drawn += plan.draw(
+        BUS_SEED, 60 * BUS_MINUTES, plan.DENSE,
+        BUSES['redis'].without | (plan.EVERY - command.GROUPS['bus']))
+
+    assert {fault.kind for fault in drawn} == plan.EVERY
 
 
 @pytest.mark.parametrize('bus', sorted(BUSES))

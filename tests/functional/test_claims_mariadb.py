@@ -3,15 +3,17 @@
 
 import time
 
+import pytest
+
 from distperiodic.adapters.sql import schema
 from tests.functional import judged
 from tests.functional.cluster import Cluster
 
-MINUTE = 60.0
 
-
+@pytest.mark.parametrize('seconds', [
+    30.0, pytest.param(60.0, marks=pytest.mark.full)])
 def test_a_minute_on_mariadb_with_a_worker_and_a_scheduler_killed(
-        tmp_path, zookeeper, rabbitmq, mariadb):
+        tmp_path, zookeeper, rabbitmq, mariadb, seconds):
     schema.sync(mariadb.url)
     cluster = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=mariadb.url,
@@ -32,7 +34,7 @@ def test_a_minute_on_mariadb_with_a_worker_and_a_scheduler_killed(
             victim.kill()
             cluster.start(victim.kind)
         last = cluster.wait_complete(
-            1, after=begun + MINUTE, timeout=2 * MINUTE)[-1]
+            1, after=begun + seconds, timeout=2 * seconds)[-1]
 
         judged.assert_kept(cluster, first, last, stalls=stalls)
     finally:

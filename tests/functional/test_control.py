@@ -21,8 +21,10 @@ from tests.functional import commands
 from tests.functional import modules
 from tests.functional.cluster import Cluster
 
-ON_SERVERS = [('local', 'postgresql'), ('messaging', 'postgresql'),
-              ('messaging', 'mariadb')]
+MESSAGING = [
+    ('messaging', 'mariadb'),
+    pytest.param(('messaging', 'postgresql'), marks=pytest.mark.full)]
+ON_SERVERS = [('local', 'postgresql'), *MESSAGING]
 # A process that is frozen during a write keeps a SQLite file locked.
 without_sqlite = pytest.mark.parametrize(
     'steered', ON_SERVERS, ids='-'.join, indirect=True)
@@ -187,8 +189,7 @@ def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
 
 # There are no workers with dispatcher = local.
 @pytest.mark.parametrize(
-    'steered', [('messaging', 'postgresql'), ('messaging', 'mariadb')],
-    ids='-'.join, indirect=True)
+    'steered', MESSAGING, ids='-'.join, indirect=True)
 def test_a_drained_worker_gets_nothing_more_to_run(steered):
     cluster = steered
     first, second = names(cluster, 'worker of default')

@@ -492,14 +492,16 @@ def test_a_handler_that_only_its_worker_can_load_runs_there(
 
 
 @pytest.mark.timeout(300)
-def test_two_are_never_active_whatever_is_frozen_or_killed(cluster):
+@pytest.mark.parametrize('rounds', [
+    3, pytest.param(6, marks=pytest.mark.full)])
+def test_two_are_never_active_whatever_is_frozen_or_killed(cluster, rounds):
     """If two workers were active, their runs would alternate more often than
     the fence grows.
     """
     draw = random.Random(12)
     first, others = start(cluster, 3)
     workers = [first, *others]
-    for _ in range(6):
+    for _ in range(rounds):
         row = row_of(cluster)
         wait_pids(cluster, time.time())
         active = next((one for one in workers if row.active.startswith(
