@@ -374,14 +374,19 @@ class ClaimStore(Protocol):
         :returns: Microseconds since the epoch.
         """
 
-    def adopt(self, schedules: Mapping[str, str]) -> None:
-        """Put *schedules* in force.
+    def adopt(self, schedules: Mapping[str, str],
+              others: Mapping[str, Collection[int] | None] | None = None
+              ) -> None:
+        """Put *schedules* in force, unless a member has a newer definition.
 
-        A schedule that differs from the one in force takes effect now. The
-        first schedule of a job counts as in force since
-        :data:`~distperiodic.core.due.ALWAYS`.
+        See :func:`distperiodic.core.job_set.adopted`. A schedule that differs
+        from the one in force takes effect now. The first schedule of a job
+        counts as in force since :data:`~distperiodic.core.due.ALWAYS`.
 
         :param schedules: Text of each schedule, by the name of its job.
+        :param others: Hashes of the schedules that the members of the group
+            have, by job. None as a value means that they are unknown. A
+            missing job has no other members.
         """
 
     def attend(self, jobs: Mapping[str, float],

@@ -22,17 +22,47 @@ import zlib
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic.core.job import Job
 from distperiodic.core.ring import Ring
 
 _PAIR = struct.Struct('>II')
 _DIGESTS = 9_999_999
+# Maximum number of earlier schedules of a job that the store records.
+_MOST_DEFINITIONS = 16
 
 
 def mark_of(schedule: str) -> int:
     """Return a short hash of the text of a schedule."""
     return zlib.crc32(schedule.encode())
+
+
+def adopted(definitions: Sequence[int], mark: int,
+            others: Collection[int] | None) -> list[int] | None:
+    """Return the definitions of a job's schedule, with a schedule in force.
+
+    The newest definition that a member has is in force. A definition is new
+    when it is first in force, so a process that is restarted with an earlier
+    release does not replace the schedule of a later one. The earlier schedule
+    is in force again when no member has the later one any more.
+
+    :param definitions: Hashes of the schedules that have been in force, the
+        newest definition first.
+    :param mark: Hash of the schedule that a process has.
+    :param others: Hashes of the schedules that all members have. None means
+        that they are unknown.
+    :returns: The new definitions. None means that the process must not put its
+        schedule in force.
+    """
+    if others is None:
+        return None
+    if mark not in definitions:
+        return [mark, *definitions][:_MOST_DEFINITIONS]
+    newer = definitions[:list(definitions).index(mark)]
+    if any(one in newer for one in others):
+        return None
+    return list(definitions)
 
 
 class JobSet:

@@ -44,6 +44,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.histogram import BOUNDS
 from distperiodic.core.histogram import Histogram
+from distperiodic.core.job_set import mark_of
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
 from tests import waiting
@@ -1951,6 +1952,33 @@ def test_a_schedule_of_a_job_that_differs_holds_from_now_on(store, job):
     assert found[job].schedule == 'every 9'
     assert before <= found[job].since <= after
     assert found[f'{job}-2'].since == due.ALWAYS
+
+
+def test_the_newest_definition_that_a_member_has_is_in_force(store, job):
+    old, new, other = (f'every {n}' for n in (5, 9, 7))
+
+    def in_force():
+        return store.attend({job: 60.0}, {})[job].schedule
+
+    def adopt(text, *others):
+        store.adopt({job: text}, {job: set(map(mark_of, others))})
+        return in_force()
+    store.adopt({job: old}, {job: None})
+    assert in_force() == old
+    store.adopt({job: new}, {job: None})
+    assert in_force() == old
+    assert adopt(new, old, new) == new
+    since = store.attend({job: 60.0}, {})[job].since
+    # A process of the earlier release is restarted.
+    assert adopt(old, old, new) == new
+    assert store.attend({job: 60.0}, {})[job].since == since
+    # The later release has gone, and comes back.
+    assert adopt(old, old) == old
+    assert adopt(new, old, new) == new
+    assert adopt(other, old, new, other) == other
+    assert adopt(new, new, old, other) == other
+    assert adopt(old, new, old) == other
+    assert adopt(new, new, old) == new
 
 
 @pytest.mark.parametrize('known', ['every 9', None],

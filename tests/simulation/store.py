@@ -23,9 +23,9 @@ class SharedStore(SharedMemoryStore):
         self.journal = journal
         self._locked = locked
 
-    def adopt(self, schedules):
+    def adopt(self, schedules, others=None):
         before = dict(self._schedules)
-        super().adopt(schedules)
+        super().adopt(schedules, others)
         for job, (text, _) in self._schedules.items():
             if before.get(job, ('',))[0] != text:
                 self.journal.adopt(job, text)

@@ -22,7 +22,7 @@ class Store:
             None, JOB.schedule_text(), due.ALWAYS, None, due.ALWAYS)
         self.checked = []
 
-    def adopt(self, schedules):
+    def adopt(self, schedules, others):
         assert schedules == {'poll': JOB.schedule_text()}
 
     def attend(self, jobs, checked):

@@ -44,7 +44,7 @@ class Store:
         #: member.
         self.behind = 0
 
-    def adopt(self, schedules):
+    def adopt(self, schedules, others):
         pass
 
     def attend(self, jobs, checked):

@@ -22,15 +22,16 @@ def job(name, every=60.0, **options):
 class Group:
     """Members that share a store, or have no store."""
 
-    def __init__(self, world, shared=True):
+    def __init__(self, world, shared=True, **options):
         self.world = world
+        self.options = options
         self.store = world.shared_store() if shared else None
         self.members = {}
 
     def start(self, name, *jobs):
         self.members[name] = one = self.world.scheduler(
             *jobs, name=name, sees=None, store=self.store,
-            catalogues={one.name: OBJECTS for one in jobs})
+            catalogues={one.name: OBJECTS for one in jobs}, **self.options)
         self.world.show_all(self.members)
         return one
 
@@ -118,6 +119,73 @@ def test_the_members_with_the_new_schedule_serve_all_objects_at_once(world):
     assert {(run.object, run.tick) for run in new.starts} == {
         (key, tick) for key in OBJECTS for tick in (80, 100, 120, 140, 160)}
     assert max(run.at - run.tick for run in new.starts) < 0.1
+
+
+def in_force(group):
+    status = group.store.attend({'poll': 60.0}, {})['poll']
+    return status.schedule, status.since
+
+
+def test_a_restart_of_an_old_member_leaves_the_new_schedule_in_force(world):
+    group = Group(world)
+    for name in 'ab':
+        group.start(name, job('poll', every=60.0))
+    new = group.start('c', job('poll', every=20.0))
+    world.advance(70)
+    before = in_force(group)
+    for _ in range(3):
+        group.stop('b')
+        world.advance(7)
+        group.start('b', job('poll', every=60.0))
+        world.advance(20)
+
+    assert in_force(group) == before
+    assert {(run.object, run.tick) for run in new.starts} >= {
+        (key, tick) for key in OBJECTS for tick in range(20, 141, 20)}
+
+
+def test_the_old_schedule_is_in_force_again_when_the_last_new_member_left(
+        world):
+    group = Group(world, silence_timeout=5.0)
+    for name in 'ab':
+        group.start(name, job('poll', every=60.0))
+    world.advance(10)
+    group.start('c', job('poll', every=20.0))
+    world.advance(95)
+    group.stop('c')
+    world.advance(90)
+
+    assert {(run.object, run.tick) for one in world.schedulers
+            for run in one.starts if run.tick > 105} == {
+        (key, tick) for key in OBJECTS for tick in (120, 180)}
+
+    group.start('c', job('poll', every=20.0))
+    world.advance(30)
+    assert {(run.object, run.tick) for one in world.schedulers
+            for run in one.starts if run.tick > 195} == {
+        (key, tick) for key in OBJECTS for tick in (200, 220)}
+
+
+def test_no_member_replaces_a_schedule_whose_member_it_may_not_see_yet(world):
+    """The views of the old members do not contain the new member."""
+    group = Group(world, silence_timeout=5.0)
+    for name in 'ab':
+        group.start(name, job('poll', every=60.0))
+    world.advance(10)
+    new = group.start('c', job('poll', every=20.0))
+    for name in 'ab':
+        world.show(group.members[name], 'ab')
+    world.advance(1)
+    before = in_force(group)
+    world.advance(3)
+
+    assert before[0] == new.jobs['poll'].schedule_text()
+    assert in_force(group) == before
+    world.distrust(group.members['a'])
+    world.distrust(group.members['b'])
+    world.advance(40)
+    assert in_force(group) == before
+    assert {run.tick for run in new.starts} == {20, 40}
 
 
 def test_without_a_store_each_owner_follows_its_own_schedule(world):

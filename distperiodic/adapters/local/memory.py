@@ -12,6 +12,7 @@ The file is long because it has one method for each operation of the port.
 
 import itertools
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -43,6 +44,8 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
 from distperiodic.core.claim import names_of_leases
+from distperiodic.core.job_set import adopted
+from distperiodic.core.job_set import mark_of
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
@@ -73,6 +76,8 @@ class MemoryClaimStore:
         #: The schedule in force of each job, as text, and the instant at which
         #: that schedule took effect.
         self._schedules: dict[str, tuple[str, int]] = {}
+        #: Definitions of the schedule of each job; see :func:`.adopted`.
+        self._definitions: dict[str, list[int]] = {}
         self._checked: dict[str, int] = {}
         self._leases: dict[str, LeaseRow] = {}
         #: The last call that ended claims: lease, new state, ended objects.
@@ -94,8 +99,21 @@ class MemoryClaimStore:
 
     # Jobs, and the listing of their objects.
 
-    def adopt(self, schedules: Mapping[str, str]) -> None:
+    def adopt(self, schedules: Mapping[str, str],
+              others: Mapping[str, Collection[int] | None] | None = None
+              ) -> None:
         for job, text in schedules.items():
+            definitions = self._definitions.setdefault(job, [])
+            if definitions:
+                if self._schedules[job][0] == text:
+                    continue
+                found = adopted(definitions, mark_of(text),
+                                (others or {}).get(job, ()))
+                if found is None:
+                    continue
+                self._definitions[job] = found
+            else:
+                definitions.append(mark_of(text))
             known = self._schedules.get(job)
             if known is None:
                 self._schedules[job] = text, due.ALWAYS

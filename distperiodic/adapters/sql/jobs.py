@@ -16,6 +16,8 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.job_set import adopted
+from distperiodic.core.job_set import mark_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.ports import Checked
 from distperiodic.ports import JobStatus
@@ -191,7 +193,8 @@ class _Jobs:
 
 
 def adopt(connection: sa.Connection, rows: Mapping[str, Any],
-          schedules: Mapping[str, str]) -> None:
+          schedules: Mapping[str, str],
+          others: Mapping[str, Collection[int] | None]) -> None:
     """Put *schedules* in force.
 
     See :meth:`distperiodic.ports.ClaimStore.adopt`.
@@ -200,11 +203,21 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
         row, text = rows[name], schedules[name]
         if row.schedule == text:
             continue
-        since = due.ALWAYS if row.schedule is None else row.now
+        since, found = due.ALWAYS, [mark_of(text)]
+        if row.schedule is not None:
+            # An earlier release has recorded no definitions.
+            known = ([int(mark, 16) for mark in row.definitions.split()]
+                     if row.definitions else [mark_of(row.schedule)])
+            changed = adopted(known, found[0], others.get(name, ()))
+            if changed is None:
+                continue
+            since, found = row.now, changed
+        # Another process may have put a schedule in force meanwhile.
         connection.execute(sa.update(_job).where(
             _job.c.id == row.id, sa.or_(
                 _job.c.schedule.is_(None), _job.c.schedule == row.schedule)
-        ).values(schedule=text, schedule_since=since))
+        ).values(schedule=text, schedule_since=since,
+                 definitions=' '.join(f'{mark:x}' for mark in found)))
 
 
 class Attendance(NamedTuple):

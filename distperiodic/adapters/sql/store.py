@@ -26,6 +26,7 @@ The file is long because it has one method for each operation of the port.
 import collections
 import functools
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -159,10 +160,12 @@ class SqlClaimStore:
 
     # Jobs, and the objects that their catalogues list.
 
-    def adopt(self, schedules: Mapping[str, str]) -> None:
+    def adopt(self, schedules: Mapping[str, str],
+              others: Mapping[str, Collection[int] | None] | None = None
+              ) -> None:
         def work(connection: sa.Connection) -> None:
             sql_jobs.adopt(connection, self._numbers.read(
-                connection, schedules), schedules)
+                connection, schedules), schedules, others or {})
         if schedules:
             self.database.write(work)
 

@@ -81,6 +81,10 @@ job = sa.Table(
     #: Instant since which this schedule has been in force. For the first
     #: schedule of a job, this is core.due.ALWAYS.
     sa.Column('schedule_since', sa.BigInteger),
+    #: Hexadecimal hashes of the schedules that have been in force, the newest
+    #: definition first; see core.job_set.adopted(). None means that only the
+    #: schedule in force is known.
+    sa.Column('definitions', sa.String(200)),
     #: Interval in which schedulers have attended the job, in microseconds of
     #: the store's clock. Schedulers attend a job as long as it is not paused
     #: and they read its state regularly, without a gap. None means that no

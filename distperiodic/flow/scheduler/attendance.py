@@ -18,12 +18,14 @@ claim the tick, it is lost.
 
 import logging
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core.job import Job
+from distperiodic.core.job_set import mark_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler.callbacks import Callbacks
@@ -50,10 +52,17 @@ class Attendance:
     """Status of all jobs of one member; see the docstring of this module.
 
     :param interval: Seconds between two reads of the status.
+    :param members: Returns the hashes of the schedules that the members on the
+        ring have for a job. None means that they are unknown. Without a group
+        there are none.
+    :param patience: Seconds after which a view shows each change of the group.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
-                 jobs: Mapping[str, Job], interval: float):
+                 jobs: Mapping[str, Job], interval: float, *,
+                 members: Callable[[str], Collection[int] | None] = (
+                     lambda job: ()),
+                 patience: float = 0.0):
         self._clock = clock
         self._store = store
         self._jobs = jobs
@@ -66,6 +75,11 @@ class Attendance:
         #: Number of changes of the schedules in force that this process has
         #: seen.
         self.schedules = 0
+        self._members = members
+        self._patience = int(patience * SECOND)
+        #: Schedules in force for which the line 'schedule replaced' was
+        #: logged, by job.
+        self._replaced: dict[str, str] = {}
         #: Jobs whose schedule in force differs from that of this process.
         self._outdated: set[str] = set()
         #: Results of scans to record at the next read, by job.
@@ -134,12 +148,40 @@ class Attendance:
 
         def adopted(_: None) -> None:
             self._adopted = True
-        if not self._adopted:
-            schedules = {name: job.schedule_text()
-                         for name, job in self._jobs.items()}
-            self._store.submit(lambda store: store.adopt(schedules), adopted)
+        schedules = {name: job.schedule_text()
+                     for name, job in self._jobs.items()
+                     if not self._adopted or name in self._outdated}
+        if schedules:
+            others = {name: self._others(name) for name in schedules}
+            self._store.submit(lambda store: store.adopt(schedules, others),
+                               adopted)
         self._store.submit(lambda store: store.attend(gaps, checked),
                            known, failed)
+
+    def _others(self, job: str) -> Collection[int] | None:
+        """Return the schedules that members have for *job*, as hashes.
+
+        None means that this process must not put its schedule in force.
+        """
+        others = self._members(job)
+        if others is None or self._adopted and not others:
+            # Without a group, a process does so only when it starts.
+            return None
+        status = self._statuses.get(job)
+        if (status is not None and status.schedule
+                and self._clock.now() - status.since <= self._patience):
+            # The member that put the schedule in force may not be in the view
+            # yet.
+            return {*others, mark_of(status.schedule)}
+        return others
+
+    def rings_changed(self) -> None:
+        """Check soon whether schedules of this process may come into force.
+
+        Call this when members have joined or left.
+        """
+        if self._outdated:
+            self.hurry()
 
     def read_again(self, then: Callable[[], None]) -> None:
         """Read the status of the jobs with a request that begins now.
@@ -167,13 +209,18 @@ class Attendance:
                     after.paused is None):
                 self._log_resumed(name)
             text = self._jobs[name].schedule_text()
-            if after.schedule not in ('', text) and (
-                    before is None or before.schedule != after.schedule):
+            if after.schedule in ('', text):
+                self._replaced.pop(name, None)
+            elif (before is not None and before.schedule == after.schedule
+                    != self._replaced.get(name)):
+                # At the first read, this process may just not have put its
+                # schedule in force yet.
+                self._replaced[name] = after.schedule
                 LOG.warning(
-                    'schedule replaced: job=%s ours=%r in_force=%r; a process '
-                    'that started later has another schedule, so this process '
-                    'makes no claims for the job; restart it with the new '
-                    'code',
+                    'schedule replaced: job=%s ours=%r in_force=%r; another '
+                    'member has a newer schedule, so this process makes no '
+                    'claims for the job while that member is present; restart '
+                    'it with the new code',
                     name, text, after.schedule)
 
     @staticmethod

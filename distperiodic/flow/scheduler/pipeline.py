@@ -21,11 +21,13 @@ The file is long because it connects all components of a scheduler.
 
 import random
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
@@ -108,8 +110,21 @@ class _Source:
                 clock, store, lambda: self._attendance.refresh(
                     self.ticker.begin))
         claim_clock = self._store_clock or clock
+
+        def members(job: str) -> Collection[int] | None:
+            try:
+                view = membership.view(group)
+            except exceptions.ViewUnknown:
+                return None
+            if view.rings is None:
+                return ()
+            if (view.me is None or not view.me.points
+                    or not view.trusted(clock.monotonic())):
+                return None
+            return view.rings.marks(job)
         self._attendance = Attendance(
-            claim_clock, store, jobs, book.sweep_interval)
+            claim_clock, store, jobs, book.sweep_interval, members=members,
+            patience=book.silence_timeout + 1.0)
         self._claimer = Claimer(
             jobs, clock=claim_clock, store=store, put=put,
             holder=dispatcher.holder, new_lease=new_lease, lease=lease,

@@ -292,6 +292,7 @@ class Ticker:
                       change: Change) -> None:
         """Walk the arcs that this member gained."""
         now = self._clock.now()
+        self._claimer.attendance.rings_changed()
         if change.abandon:
             self._dispatcher.abandon(self._parts)
         for part in self._parts.values():
