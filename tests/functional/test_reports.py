@@ -9,10 +9,14 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import opts
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.operator.activity import Activity
+from distperiodic.operator.members import MemberQueries
 from tests import forks
 from tests import programs
 from tests import waiting
@@ -37,11 +41,43 @@ JOBS = """
 """
 
 
+SICK = """
+    import threading
+    import time
+    import distperiodic
+
+    class Tasks(distperiodic.PeriodicTasks):
+        def raises(self, context):
+            raise RuntimeError('no database')
+
+        def hangs(self, context):
+            threading.Event().wait()
+
+        def two(self, context):
+            return ['quick', 'hung']
+
+        @distperiodic.periodic_task(spacing=1, objects='raises')
+        def broken(self, context, key):
+            pass
+
+        @distperiodic.periodic_task(spacing=1, objects='hangs')
+        def unread(self, context, key):
+            pass
+
+        @distperiodic.periodic_task(spacing=1, objects='two', topic='disks',
+                                    timeout=0.5)
+        def check(self, context, key):
+            if key == 'hung':
+                threading.Event().wait()
+            time.sleep(0.02)
+"""
+
+
 class Service:
     """One scheduler, and a worker of ``disks`` if there is a broker."""
 
-    def __init__(self, place, **options):
-        (place / 'jobs_here.py').write_text(textwrap.dedent(JOBS))
+    def __init__(self, place, jobs=JOBS, **options):
+        (place / 'jobs_here.py').write_text(textwrap.dedent(jobs))
         self.place = place
         transport = options.pop('transport_url', None)
         self.sends = transport is not None
@@ -96,6 +132,53 @@ def service(tmp_path, request):
     made = Service(tmp_path, **request.param(request))
     yield made
     made.close()
+
+
+@pytest.mark.parametrize('made', [embedded, on_servers])
+def test_processes_report_what_is_wrong_with_them(tmp_path, request, made):
+    service = Service(tmp_path, SICK, **made(request))
+    request.addfinalizer(service.close)
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf(['--config-file', str(service.config)])
+    settings = opts.settings(conf)
+    queries = MemberQueries(settings.connection, namespace=settings.group)
+    activity = Activity(settings.connection, namespace=settings.group)
+    request.addfinalizer(queries.close)
+    request.addfinalizer(activity.close)
+
+    # The first report follows the creation of the tables.
+    waiting.wait_until(lambda: service.rows('member', 'list'), 90)
+
+    def members():
+        found = {one.role: one for one in queries.members()}
+        if service.sends and 'worker' not in found:
+            return None
+        scheduler = found['scheduler'].facts
+        pools = {one.partition: one for one in found[
+            'worker' if service.sends else 'scheduler'].facts.pools}
+        if len(scheduler.catalogues) < 2 or not pools['disks'].hanging:
+            return None
+        return found['scheduler'], scheduler, pools['disks']
+    row, scheduler, disks = waiting.wait_until(members, 90)
+
+    broken, unread = sorted(scheduler.catalogues)
+    assert (broken.job, broken.error) == (
+        'broken', 'RuntimeError: no database')
+    assert row.facts.started <= broken.failing_since <= row.seen
+    assert (unread.job, unread.error, unread.read_at) == ('unread', '', None)
+    assert row.facts.started <= unread.reading_since <= row.seen
+    assert (disks.size, disks.hanging_runs[0].object,
+            disks.hanging_runs[0].timeout) == (3, 'hung', 0.5)
+    assert scheduler.store.calls > 0
+
+    def quick_run():
+        return [one for one in activity.history(
+            job='check', since=row.facts.started, limit=99)
+            if one.done == 1 and one.ran.count]
+    quick = waiting.wait_until(quick_run, 30)[0]
+    assert quick.late.count >= 1
+    assert 20_000 <= quick.ran.max <= 10_000_000
 
 
 @pytest.mark.parametrize('service', [embedded], indirect=True)
