@@ -11,6 +11,7 @@ import types
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic.cmd import task_show
 from distperiodic.cmd import task_submit
 from distperiodic.core import definitions
@@ -221,3 +222,18 @@ def test_every_reason_of_a_wait_is_documented():
     page = (SOURCE / 'reference' / 'command-line.rst').read_text()
 
     assert [wait for wait in Wait if f'- *{wait}*: ' not in page] == []
+
+
+def test_parameters_from_a_file_without_an_end_are_refused():
+    with pytest.raises(exceptions.ConfigError, match='longer than'):
+        task_submit.read_json('/dev/zero')
+
+
+def test_a_key_that_is_given_twice_is_found_at_once(tmp_path):
+    path = tmp_path / 'parameters.json'
+    numbers = ', '.join(
+        f'"{n}": {n}' for n in range(100_000))
+    path.write_text(f'{{{numbers}, "twice": 1, "twice": 2}}')
+
+    with pytest.raises(exceptions.ConfigError, match="'twice' is given twice"):
+        task_submit.read_json(str(path))

@@ -935,13 +935,15 @@ def text_of(exc: BaseException) -> str:
     The line is written to logs and terminals.
     """
     try:
-        text = str(exc)
+        # The result of str() may be of a subclass with methods of its own.
+        text = str.__str__(str(exc))
     except BaseException:
         text = 'an exception without a text'
     # Convert only the start of the text, because the result is cut.
     shown = ''.join(letter if letter.isprintable() else ' '
-                    for letter in text[:2 * _ERROR_LENGTH])
-    return f'{type(exc).__name__}: {" ".join(shown.split())}'[:_ERROR_LENGTH]
+                    for letter in f'{type(exc).__name__}: {text}'[
+                        :2 * _ERROR_LENGTH])
+    return ' '.join(shown.split())[:_ERROR_LENGTH]
 
 
 def traceback_of(exc: BaseException) -> str:
