@@ -138,6 +138,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._draining = False
         #: True if the main thread has returned the work that was not started.
         self._returned = False
+        #: True if the main thread must end.
+        self._finished = False
         self._idle = threading.Event()
         self._admitted_tenure = 1
         #: Identities of members on the ring that schedule other jobs than this
@@ -470,7 +472,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is not None:
             self._group_member.start()
         next_sweep = next_heartbeat = self._clock.monotonic()
-        while not self._ended.is_set():
+        while not self._finished:
             self._last_turn = self._clock.monotonic()
             pause = self._flow.run_due()
             now = self._clock.monotonic()
@@ -599,7 +601,9 @@ class SchedulerService(lifecycle.Lifecycle):
             case events.Viewed(view):
                 self._viewed(view)
             case events.Stopped():
-                self._ended.set()
+                # The service may be started again only when this thread has
+                # ended.
+                self._finished = True
             case _:
                 self._flow.handle(event)
 
