@@ -161,7 +161,13 @@ class Cluster:
         self.world.tell('BOOT %s', process.name)
 
     def stopped(self, process):
-        """Check that a process that stopped gracefully holds no lease."""
+        """Check that a process that stopped gracefully holds no lease.
+
+        If a call that was repeated has taken effect once more, the process
+        cannot know that.
+        """
+        if self.world.t - SECOND < process.store.late_until:
+            return
         left = [holder for holder in self.stores.holders()
                 if f'{holder}~'.startswith(f'{process.name}~')]
         if left:

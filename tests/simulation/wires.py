@@ -64,6 +64,9 @@ class StoreQueue:
         self._pause = 0.1
         #: Time at which the current call was made.
         self._since = 0
+        #: True time up to which a copy of a call takes effect, although the
+        #: call was repeated and answered before.
+        self.late_until = 0
         self.away = False
 
     def submit(self, call, then, failed=None, *, urgent=False):
@@ -111,7 +114,10 @@ class StoreQueue:
             if done < 0.6:
                 self._try(call)
             elif done < 0.8:
-                world.after(5 * world.random.random(), self._try, call)
+                seconds = 5 * world.random.random()
+                self.late_until = max(
+                    self.late_until, world.t + int(seconds * SECOND))
+                world.after(seconds, self._try, call)
             self._soon(self._again, ())
             return
         try:

@@ -65,6 +65,16 @@ class World:
             call(*args)
         self.t = until
 
+    def step(self, until):
+        """Let the next event happen. Return False if there is none up to
+        *until*.
+        """
+        if not self._heap or self._heap[0][0] > until:
+            return False
+        self.t, _, call, args = heapq.heappop(self._heap)
+        call(*args)
+        return True
+
     def tell(self, text, *args):
         if self.log is not None:
             self.log(f'{self.t / SECOND:10.4f} {text % args}')

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that stop around a tick leave nothing behind.
+
+Each service is stopped some milliseconds before or after a tick, with claims
+that are waiting, on their way to the store or back, or being sent. Afterwards
+the service starts again. Many groups do this at the same time.
+"""
+
+import collections
+import concurrent.futures
+import math
+import random
+import threading
+import time
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_log import log
+
+from distperiodic import periodic
+from distperiodic import service
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.core.claim import State
+from tests import waiting
+
+OBJECTS = [f'object-{n}' for n in range(6)]
+#: Milliseconds from the tick to the stop. Usually a claim takes 20 ms here,
+#: and longer if the machine is busy.
+OFFSETS = -4, -1, 0, 1, 3, 6, 10, 15, 25, 40, 70
+
+
+class Tasks(periodic.PeriodicTasks):
+    """Jobs whose handlers record their runs."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.runs = collections.Counter()
+        #: Tick and start of each run of "latest", by object.
+        self.began = collections.defaultdict(list)
+        self._lock = threading.Lock()
+
+    def objects(self, context):
+        return OBJECTS
+
+    def _record(self, context, key):
+        with self._lock:
+            self.runs[context.job, key, context.tick, context.attempt] += 1
+            if context.job == 'latest':
+                self.began[key].append((context.tick.timestamp(), time.time()))
+
+    @periodic.periodic_task(spacing=1, objects='objects', misfire='all',
+                            overlap='wait', retries=1)
+    def each(self, context, key):
+        self._record(context, key)
+
+    @periodic.periodic_task(spacing=1, objects='objects')
+    def latest(self, context, key):
+        self._record(context, key)
+
+    @periodic.periodic_task(spacing=1, objects='objects', misfire='all',
+                            overlap='wait', delivery='at_most_once')
+    def once(self, context, key):
+        self._record(context, key)
+
+
+class Group:
+    """The services of one group, and the account of their store."""
+
+    def __init__(self, place, number, more, url=None):
+        self.name = f'stops-{uuid.uuid4().hex[:8]}'
+        path = place / f'{self.name}.conf'
+        state = place / self.name
+        state.mkdir(0o700)
+        self.url = url or f'sqlite:///{state / "claims.sqlite"}'
+        schema.sync(self.url)
+        path.write_text(more.format(
+            group=self.name, state=state, connection=self.url))
+        path.chmod(0o600)
+        self.conf = cfg.ConfigOpts()
+        log.register_options(self.conf)
+        self.conf([f'--config-file={path}'], project='distperiodic')
+        self.tasks = Tasks(self.conf)
+        self.random = random.Random(number)
+        self.scheduler = service.SchedulerService(self.conf, self.tasks)
+        self.services = [self.scheduler]
+        if 'dispatcher = messaging' in more:
+            self.services.append(service.WorkerService(self.conf, self.tasks))
+        self.engine = sa.create_engine(self.url)
+        self.left = []
+
+    def rows(self, *columns, **conditions):
+        of = tables.job.c.id == columns[0].table.c.job
+        with self.engine.connect() as connection:
+            return connection.execute(sa.select(*columns).join(
+                tables.job, of).where(tables.job.c.space == self.name)).all()
+
+    def live(self, stops):
+        """Stop and start the services in turn, around ticks."""
+        for one in self.services:
+            one.start()
+        self._wait_for_runs()
+        for number in range(stops):
+            one = self.services[number % len(self.services)]
+            at = (math.ceil(time.time() + 0.05)
+                  + self.random.choice(OFFSETS) / 1000)
+            waiting.wait_until(lambda at=at: time.time() >= at, 3,
+                               interval=0.0005)
+            member = one.member_id
+            one.stop()
+            one.wait()
+            self.left += [(number, row.holder, row.state) for row in self.rows(
+                tables.lease.c.holder, tables.lease.c.state)
+                if row.holder.startswith(f'{member}~') and (
+                    len(self.services) == 1 or self._is_of(one, row.state))]
+            one.start()
+            self._wait_for_runs()
+        for one in reversed(self.services):
+            one.stop()
+
+    def _is_of(self, one, state):
+        """Return whether a lease is one of *one*, and not of the other
+        service, which has the same name.
+        """
+        running = state is State.RUNNING
+        return running is not (one is self.scheduler)
+
+    def _wait_for_runs(self):
+        number = len(self.tasks.runs)
+        waiting.wait_until(lambda: len(self.tasks.runs) > number, 30,
+                           'nothing ran after the start')
+
+    def close(self):
+        for one in self.services:
+            one.stop()
+        self.engine.dispose()
+
+
+_LOCAL = """[distperiodic]
+group = {group}
+state_path = {state}
+connection = {connection}
+lease = 30
+pool_size = 4
+"""
+
+
+_MESSAGING = """[DEFAULT]
+transport_url = {broker}
+[distperiodic]
+group = {{group}}
+state_path = {{state}}
+connection = {{connection}}
+backend_url = file://{place}/members
+dispatcher = messaging
+lease = 30
+pool_size = 4
+"""
+
+
+def judge(groups):
+    """Assert that each tick ran once, and that no stop left a claim."""
+    for group in groups:
+        assert group.left == []
+        assert {key: number for key, number in group.tasks.runs.items()
+                if number > 1 or key[-1] > 1} == {}
+        history = group.rows(*(tables.history.c[name] for name in (
+            'job', 'tick', 'dead', 'by_overlap', 'taken_over', 'retried')))
+        assert [row for row in history
+                if row.dead or row.taken_over or row.retried] == []
+        # The reason is true if the next process has begun the run of an
+        # earlier tick shortly before, or even later.
+        assert [row for row in history if row.by_overlap and not any(
+            tick < row.tick / 1e6 < at + 0.9
+            for runs in group.tasks.began.values()
+            for tick, at in runs)] == []
+        ticks = {(job, tick) for job, _, tick, _ in group.tasks.runs}
+        newest = max(tick for _, tick in ticks)
+        lost = [(job, key, tick) for job, tick in ticks for key in OBJECTS
+                if tick < newest and job != 'latest'
+                and not group.tasks.runs[job, key, tick, 1]]
+        assert lost == []
+
+
+def lives(place, groups, stops, more, url=None):
+    """Let some groups live at the same time, and judge them."""
+    made = [Group(place, number, more, url) for number in range(groups)]
+    try:
+        with concurrent.futures.ThreadPoolExecutor(groups) as threads:
+            list(threads.map(lambda one: one.live(stops), made))
+    finally:
+        for one in made:
+            one.close()
+    judge(made)
+
+
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize('stops', [5, pytest.param(60, marks=FULL)])
+def test_a_scheduler_that_stops_around_a_tick_leaves_nothing(tmp_path, stops):
+    lives(tmp_path, 10, stops, _LOCAL)
+
+
+@pytest.mark.parametrize('stops', [4, pytest.param(60, marks=FULL)])
+def test_services_that_stop_around_a_tick_leave_nothing_on_rabbitmq(
+        tmp_path, postgresql, rabbitmq, stops):
+    lives(tmp_path, 5, stops, _MESSAGING.format(
+        place=tmp_path, broker=rabbitmq.url), postgresql.url)
+
+
+@pytest.mark.parametrize('stops', [4, pytest.param(60, marks=FULL)])
+def test_services_that_stop_around_a_tick_leave_nothing_on_redis(
+        tmp_path, redis, stops):
+    lives(tmp_path, 5, stops, _MESSAGING.format(
+        place=tmp_path, broker=redis.url))
