@@ -140,6 +140,19 @@ def test_what_another_connection_left_unfinished_is_taken(mortal):
         wait_until(lambda: connection.xlen(ends.work_queue) == 0)
 
 
+def test_what_is_read_after_the_bus_was_closed_is_not_passed_on(mortal):
+    """The process could no longer report on it."""
+    with connected(mortal.url) as ends, by_hand(mortal) as connection:
+        ends.talk('before')
+        ends.back.close(0)
+        # The thread that reads waits for the next message.
+        ends.send(1)
+        wait_until(lambda: '1' in ends.sent or '1' in ends.unsent)
+        wait_until(lambda: not connection.exists(ends.work_queue))
+
+        assert ends.got == ['before']
+
+
 def test_a_server_out_of_memory_refuses_and_says_so(mortal, ends, caplog):
     with by_hand(mortal) as connection:
         connection.config_set('maxmemory', 1)
