@@ -298,10 +298,6 @@ class Recovery:
         if not claims:
             return
         job, batch = sent.queue.job, sent.batch
-        if self.releases.closed:
-            # If some of the runs were granted, they are in another lease.
-            self.releases.release(job, [batch.lease], len(claims))
-            return
         leases = [batch.lease]
         if not self.shared:
             # Only this scheduler can reclaim the granted runs. A worker that
