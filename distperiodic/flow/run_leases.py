@@ -453,8 +453,10 @@ class RunLeases:
         self._counting = self._closed = False
         #: Number of pending requests whose answers may start runs.
         self._beginning = 0
-        #: Requests that end or return runs.
-        self._endings = PendingCalls(store)
+        #: Requests that record the outcomes of runs, and requests that return
+        #: runs.
+        self._results = PendingCalls(store)
+        self._returns = PendingCalls(store)
         self._store = store
         self._clock = clock
         self._lease = lease
@@ -491,7 +493,13 @@ class RunLeases:
         """True if no batch is here, and no request is pending that starts,
         ends or returns runs.
         """
-        return not (self._grants or self._beginning or self._endings)
+        return not (self._grants or self._beginning or self._results
+                    or self._returns)
+
+    @property
+    def recording(self) -> bool:
+        """True if the store has not recorded the outcomes of some runs yet."""
+        return bool(self._results)
 
     def close(self) -> None:
         """Refuse the batches that have not been granted, now and from now on.
@@ -855,7 +863,7 @@ class RunLeases:
             self._ended(grant.batch.job, freed)
             return
         for call, then in calls[:-1]:
-            self._endings.submit(call, then)
+            self._results.submit(call, then)
         call, record_last = calls[-1]
         self._beginning += proceed is not None
 
@@ -870,7 +878,7 @@ class RunLeases:
                 self._proceed(grant.batch, request, counted)
             self._notify_of_ready(grant.batch, counted)
             self._report(report, to_entry)
-        self._endings.submit(call, recorded, failed_to_record)
+        self._results.submit(call, recorded, failed_to_record)
         # Start waiting batches only now. The store then records the results
         # before it grants these batches.
         self._ended(grant.batch.job, freed)
@@ -890,7 +898,7 @@ class RunLeases:
         if returned and self._shared:
             batch, into = grant.batch, self._new_lease()
             keys = [batch.objects[i] for i in returned]
-            self._endings.submit(
+            self._returns.submit(
                 lambda store: store.reclaim(batch.job, batch.tick, keys,
                                             leases=[grant.lease], into=into,
                                             holder='', seconds=seconds,

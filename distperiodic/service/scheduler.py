@@ -511,12 +511,14 @@ class SchedulerService(lifecycle.Lifecycle):
         now = self._clock.monotonic()
         if self._store is None or not self._store.away:
             self._last_answer = now
-        if not (dispatcher.waiting or dispatcher.outstanding):
-            # Only the store can still answer.
-            if now - self._last_answer < self._settings.session_timeout:
-                return False
+        if (now - self._last_answer >= self._settings.session_timeout
+                and not (dispatcher.waiting or self._executor.busy
+                         or self._flow.recording)):
+            # No run of this process has a result that would be lost.
             self._warn_unfinished('the store does not answer')
             return True
+        if not (dispatcher.waiting or dispatcher.outstanding):
+            return False
         if not dispatcher.stranded:
             self._last_worker = now
             return False

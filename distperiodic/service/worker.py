@@ -374,6 +374,12 @@ class WorkerService(lifecycle.Lifecycle):
                 'workers, except those of at_most_once jobs',
                 self._member_id, self._executor.busy)
             self._executor.cancel()
+        elif not self._is_idle():
+            LOG.warning(
+                'stopped before the end: member=%s running=0; the store has '
+                'not recorded all results and returned runs; the schedulers '
+                'take these objects over when their leases expire, at most '
+                '%g s from now', self._member_id, self._settings.lease)
         self._handlers.stop_threads()
         if self._store is not None and not self._is_busy():
             # Other workers then need not wait until the lease has expired.

@@ -8,8 +8,10 @@ the service starts again. Many groups do this at the same time.
 
 import collections
 import concurrent.futures
+import contextlib
 import math
 import random
+import sqlite3
 import threading
 import time
 import uuid
@@ -25,6 +27,8 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import State
 from tests import waiting
+from tests.ends import took_at_most
+from tests.logged import lines
 
 OBJECTS = [f'object-{n}' for n in range(6)]
 #: Milliseconds from the tick to the stop. Usually a claim takes 20 ms here,
@@ -216,3 +220,47 @@ def test_services_that_stop_around_a_tick_leave_nothing_on_redis(
         tmp_path, redis, stops):
     lives(tmp_path, 5, stops, _MESSAGING.format(
         place=tmp_path, broker=redis.url))
+
+
+def test_a_store_that_does_not_answer_at_the_stop_is_not_waited_for_long(
+        tmp_path, caplog):
+    """The stop may last a minute, but only the store can still answer."""
+    group = Group(tmp_path, 1, _LOCAL + 'session_timeout = 3\n')
+    one = group.scheduler
+    one.start()
+    try:
+        waiting.wait_until(lambda: group.tasks.runs, 30)
+        with contextlib.closing(sqlite3.connect(
+                group.url.removeprefix('sqlite:///'),
+                isolation_level=None)) as locks:
+            locks.execute('BEGIN EXCLUSIVE')
+            waiting.wait_until(lambda: one.status()['problem'], 30)
+            with took_at_most(15):
+                one.stop()
+    finally:
+        group.close()
+
+    [line] = lines(caplog, 'stopped before the end')
+    assert line['reason'].startswith('the store does not answer')
+    assert 'at most 30 s from now' in line.text
+
+
+@pytest.mark.parametrize('moment', range(8))
+def test_a_service_that_is_stopped_while_it_starts_leaves_nothing(
+        tmp_path, moment):
+    group = Group(tmp_path, 1, _LOCAL)
+    before = {*threading.enumerate()}
+    group.scheduler.start()
+    begin = time.monotonic()
+    waiting.wait_until(lambda: time.monotonic() - begin >= moment / 50, 3,
+                       interval=0.001)
+
+    group.scheduler.stop()
+    group.scheduler.wait()
+
+    assert [row for row in group.rows(tables.lease.c.holder)
+            if row.holder] == []
+    waiting.wait_until(lambda: not [
+        thread.name for thread in {*threading.enumerate()} - before
+        if thread.name.startswith('distperiodic')], 20)
+    group.close()

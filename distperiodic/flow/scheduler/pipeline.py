@@ -321,6 +321,14 @@ class Pipeline:
         return self.dispatcher.settled and all(
             source.settled for source in self._sources.values())
 
+    @property
+    def recording(self) -> bool:
+        """True if the outcomes of runs that were granted here are not recorded
+        yet.
+        """
+        return any([source.grants is not None and source.grants.recording
+                    for source in self._sources.values()])
+
     def drain(self) -> None:
         """Claim nothing more, and release the claims that were not started.
 
