@@ -42,8 +42,6 @@ class Tasks(periodic.PeriodicTasks):
     def __init__(self, conf):
         super().__init__(conf)
         self.runs = collections.Counter()
-        #: Tick and start of each run of "latest", by object.
-        self.began = collections.defaultdict(list)
         self._lock = threading.Lock()
 
     def objects(self, context):
@@ -52,8 +50,6 @@ class Tasks(periodic.PeriodicTasks):
     def _record(self, context, key):
         with self._lock:
             self.runs[context.job, key, context.tick, context.attempt] += 1
-            if context.job == 'latest':
-                self.began[key].append((context.tick.timestamp(), time.time()))
 
     @periodic.periodic_task(spacing=1, objects='objects', misfire='all',
                             overlap='wait', retries=1)
@@ -171,15 +167,9 @@ def judge(groups):
         assert {key: number for key, number in group.tasks.runs.items()
                 if number > 1 or key[-1] > 1} == {}
         history = group.rows(*(tables.history.c[name] for name in (
-            'job', 'tick', 'dead', 'by_overlap', 'taken_over', 'retried')))
+            'job', 'tick', 'dead', 'taken_over', 'retried')))
         assert [row for row in history
                 if row.dead or row.taken_over or row.retried] == []
-        # The reason is true if the next process has begun the run of an
-        # earlier tick shortly before, or even later.
-        assert [row for row in history if row.by_overlap and not any(
-            tick < row.tick / 1e6 < at + 0.9
-            for runs in group.tasks.began.values()
-            for tick, at in runs)] == []
         ticks = {(job, tick) for job, _, tick, _ in group.tasks.runs}
         newest = max(tick for _, tick in ticks)
         lost = [(job, key, tick) for job, tick in ticks for key in OBJECTS
