@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member reads its own rows of a table and no others."""
 
+import ast
+import pathlib
 import types
 
 import pytest
@@ -9,6 +11,7 @@ from alembic import autogenerate
 from alembic.runtime import migration
 
 from distperiodic import exceptions
+from distperiodic import migrations
 from distperiodic import sql
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
@@ -112,3 +115,14 @@ def test_alembic_of_a_host_leaves_our_tables_alone(tmp_path):
     assert {name for change, name in differences(url)
             if change == 'remove_table'} == {
                 'old', schema.VERSION_TABLE, *tables.metadata.tables}
+
+
+def test_a_migration_is_summed_up_in_one_line():
+    """Alembic logs the first paragraph, and a log has one line per event."""
+    folder = pathlib.Path(migrations.__file__).parent / 'versions'
+    summaries = {
+        path.name: ast.get_docstring(ast.parse(path.read_text()))
+        .partition('\n\n')[0] for path in folder.glob('0*.py')}
+
+    assert {name: text for name, text in summaries.items()
+            if '\n' in text} == {}

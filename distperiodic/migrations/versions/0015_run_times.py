@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record how late runs begin and how long they last, instead of the lateness
-of claims.
+"""Record how late runs begin and how long they last.
+
+These columns replace the lateness of claims.
 
 Claims may be punctual while the runs wait for a worker.
 """
