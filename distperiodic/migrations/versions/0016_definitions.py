@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the definitions of a job's schedule, so that a restarted process of
-an earlier release does not replace the schedule of a later one.
+"""Record the definitions of a job's schedule.
+
+With them, a restarted process of an earlier release does not replace the
+schedule of a later one.
 """
 
 import sqlalchemy as sa
