@@ -142,6 +142,11 @@ class Group:
         return {(row['code'], row['about']): row for row in rows
                 if row['role'] == 'finding'}
 
+    def members(self):
+        """Return the number of members in the last answer."""
+        return sum(row['role'] in ('member', 'worker')
+                   for row in json.loads(self.told.stdout))
+
     def wait_well(self, seconds=60):
         try:
             waiting.wait_until(
@@ -211,6 +216,21 @@ def test_each_fault_is_found_by_name_and_forgotten_when_it_ends(group, way):
                          group.start('worker', '--partition', 'narrow'))
     client = _client(group)
     group.wait_well(150)
+
+    # No fault: a rolling restart, and a worker that operators have drained.
+    for one in schedulers[0], killed:
+        one.terminate()
+        while one.running:
+            assert group.found() == {}
+    schedulers[0], killed = group.start('scheduler'), group.start('worker')
+    while group.members() < 5:
+        assert group.found() == {}
+    name = _member(frozen)
+    group.ask('member', 'drain', name, '--partition', 'default')
+    assert group.found() == {}
+    assert f'drained: worker default/{name}' in group.told.stdout
+    group.ask('member', 'undrain', name, '--partition', 'default')
+    group.wait_well()
 
     # Faults of jobs, catalogues, objects, handlers and tasks.
     for name in 'raising', 'hanging', 'failing', 'staying', 'full':

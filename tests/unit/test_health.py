@@ -2,6 +2,7 @@
 """The findings about the health of a group, as a function of its facts."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -377,6 +378,57 @@ def test_findings_follow_from_the_facts(case):
     changes, expected = CASES[case]
 
     assert about(**changes) == expected
+
+
+#: Seconds between the restarts of two processes of an hour, and the seconds
+#: after the stop of a process at which the next one reports, and joins.
+RESTARTS, REPORTS, JOINS = 30, 3, 5
+#: Host that is drained, and then switched off.
+DRAINED = 'd:0'
+
+
+@functools.lru_cache
+def group_of(away):
+    """Three hosts with two roles each, without the process that is *away*, and
+    a host that is drained.
+    """
+    members = [(part, f'{host}:0') for part in ('', 'default')
+               for host in 'abc']
+    live = [one for one in members if one != away]
+    return members, group(
+        [name for part, name in live if not part] + [scheduler(DRAINED, 0)],
+        {'default': [name for part, name in live if part]})
+
+
+def hour():
+    """Yield the facts of each second of an hour of restarts."""
+    members, _ = group_of(None)
+    for second in range(3600):
+        number, since = divmod(second, RESTARTS)
+        restarts = members[number % len(members)]
+        _, live = group_of(restarts if since < JOINS else None)
+        rows = [row(DRAINED, age=max(1, second - 1800), drained=True)]
+        for part, name in members:
+            state = {'age': (second + ord(name[0])) % 3, 'view': {
+                'digest': ring_digest(live.members), 'members': 4,
+                'age_s': since, 'trusted': True}}
+            if (part, name) == restarts and since < JOINS:
+                state = {'stopped': True} if since < REPORTS else {
+                    'age': 0, 'healthy': False, 'unhealthy_s': 2,
+                    'problem': 'it joins the group'}
+            rows.append(row(name, part, **state))
+        if second >= 1810:
+            # The drained host was switched off, and its session has ended.
+            live = dataclasses.replace(live, members=tuple(
+                one for one in live.members if one.points))
+        yield {'live': live, 'members': tuple(rows), 'jobs': (
+            job(period=5, attended=1 + since % 3, objects=1,
+                ticks=[(0, 0), (since == JOINS, 0), (0, 0), (0, 0)]),)}
+
+
+def test_an_hour_of_rolling_restarts_and_a_drained_host_are_well():
+    assert [(second, found) for second, changes in enumerate(hour())
+            if (found := about(**changes))] == []
 
 
 def test_each_code_has_a_case():
