@@ -63,13 +63,17 @@ class Doctor(display.Display, lister.Lister):
             super().run(parsed)
             return self.code
         numbers = [0, 0, 0]
+        problems = []
         for check, finding in self._findings(parsed):
             self._print(check, finding)
+            if finding.result in _CODES:
+                problems.append(f'{finding.result:<4}  {check.name}: '
+                                f'{finding.text}')
             numbers[_CODES.get(finding.result, 0)] += (
                 finding.result is not findings.Result.SKIP)
         print(f'\n{configured.plural(numbers[2], "failure")}, '
               f'{configured.plural(numbers[1], "warning")}, {numbers[0]} ok',
-              file=self.app.stdout)
+              *problems, sep='\n', file=self.app.stdout)
         return self.code
 
     def take_action(self, parsed: argparse.Namespace
