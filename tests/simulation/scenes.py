@@ -121,6 +121,17 @@ def _an_old_catalogue(cluster):
     _at(cluster, 1860, 'kill scheduler', 's0', 1)
 
 
+def _only_the_last_reaches_the_store(cluster):
+    """Cut off all members but the one that scans last for the job."""
+    def cut():
+        members = sorted(cluster.points)
+        first = members.index(_owner_of(cluster, 'all'))
+        for name in members:
+            if name != members[first - 1]:
+                _at(cluster, 0, 'cut from store', name, 70)
+    cluster.world.after(40, cut)
+
+
 SCENES = {
     'A1 restart': Scene(
         'the scheduler of a spread job with misfire=skip restarts within the '
@@ -161,6 +172,10 @@ SCENES = {
         'there is no worker for a while for a job with misfire=all',
         {'all': 60}, _no_worker_for_a_while,
         dict(schedulers=2, local=False)),
+    'last rank': Scene(
+        'of eight members, only the one that scans last reaches the store',
+        {'all': 4}, _only_the_last_reaches_the_store,
+        dict(schedulers=8, long=False, sweep=1.0)),
     'late look': Scene(
         'a late scan waits 50 s for the store, and then the other member is '
         'cut off from the store',
