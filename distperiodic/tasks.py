@@ -21,9 +21,7 @@ The file is long because it documents one public class in full.
 
 import datetime
 import functools
-import getpass
 import logging
-import os
 import threading
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -39,6 +37,7 @@ from distperiodic import opts
 from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
+from distperiodic.adapters.local.process_slot import user_name
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import tables
@@ -503,8 +502,4 @@ def _rolled_back(session: Any, transaction: Any) -> None:
 
 
 def _me() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f'{user}@{host_name()}'
+    return f'{user_name()}@{host_name()}'

@@ -4,8 +4,6 @@
 
 import argparse
 import contextlib
-import getpass
-import os
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import Protocol
@@ -25,20 +23,12 @@ if TYPE_CHECKING:
                      action: str = '') -> None: ...
 
 
-def user() -> str:
-    """Return the name of the user who runs this command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container may run as a user id that has no name.
-        return f'uid-{os.getuid()}'
-
-
 def actor(why: str = '') -> 'Actor':
     """Return the user who runs this command, the host and the reason."""
     from distperiodic.adapters.local.process_slot import host_name
+    from distperiodic.adapters.local.process_slot import user_name
     from distperiodic.operator.auditing import Actor
-    return Actor(user(), host_name(), why)
+    return Actor(user_name(), host_name(), why)
 
 
 class Acting(configured.Configured):

@@ -4,8 +4,9 @@
 The handlers record which object ran in which process.
 """
 
-import getpass
 import json
+import os
+import pwd
 
 import pytest
 import sqlalchemy as sa
@@ -326,7 +327,7 @@ def test_every_action_of_an_operator_is_on_record(place):
         ('db prune', 'old rows', 'full', pruned.strip())]
     assert found[2]['outcome'].startswith('not done: ')
     assert found[0]['arguments'] == {'history': 30}
-    assert {one['who'] for one in found} == {getpass.getuser()}
+    assert {one['who'] for one in found} == {pwd.getpwuid(os.getuid()).pw_name}
 
 
 def test_a_submission_is_on_record_without_its_parameters(place_of_sqlite):

@@ -6,7 +6,8 @@ store, the broker delivers the command itself.
 """
 
 import contextlib
-import getpass
+import os
+import pwd
 
 import pytest
 
@@ -220,7 +221,8 @@ def test_members_without_a_store_are_drained_and_put_back(
     row, *others = [one for one in rows(cluster, 'member', 'list')]
     assert (row['member'], row['drained'], row['why']) == (
         first, 'yes', 'new kernel')
-    assert row['drained_by'].startswith(getpass.getuser() + '@')
+    assert row['drained_by'].startswith(
+        pwd.getpwuid(os.getuid()).pw_name + '@')
     assert [(one['state'], one['drained']) for one in others] == [
         ('running', 'no')] * 2
     [line] = cluster.logged('command over the bus')

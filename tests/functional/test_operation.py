@@ -2,9 +2,9 @@
 """Commands with which an operator reads and changes the store."""
 
 import contextlib
-import getpass
 import json
 import os
+import pwd
 import re
 
 import pytest
@@ -348,9 +348,9 @@ def test_whoever_has_no_name_can_pause_a_job(place_of_sqlite, monkeypatch):
     place = place_of_sqlite
     place.run('poll', place.now, 'a')
 
-    def nobody():
+    def nobody(uid):
         raise KeyError('getpwuid(): uid not found: 12345')
-    monkeypatch.setattr(getpass, 'getuser', nobody)
+    monkeypatch.setattr(pwd, 'getpwuid', nobody)
     assert shell.main(['job', 'pause', 'poll', '--why', 'x', '--config-file',
                        str(place.config)]) == 0
 

@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic.adapters.coordination import driver
 from distperiodic.adapters.local import private
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.cmd import shell
@@ -98,7 +99,7 @@ def test_a_link_in_place_of_the_directory_is_refused(settings, use, tmp_path):
     os.symlink(tmp_path / 'elsewhere', settings.state_path)
 
     with pytest.raises(exceptions.ConfigError,
-                       match="is a symbolic link.*/elsewhere', if that"):
+                       match="is a symbolic link.*/elsewhere' instead, if"):
         use(settings)
 
     assert os.listdir(tmp_path / 'elsewhere') == []
@@ -128,3 +129,23 @@ def test_a_file_that_is_there_is_left_as_it_is(tmp_path):
 
     assert path.read_text() == 'rows'
     assert mode_of(path) == 0o640
+
+
+def test_a_group_in_a_directory_behind_a_link_is_refused(tmp_path):
+    """The owner of the link could let this process join another group."""
+    (tmp_path / 'real').mkdir(0o700)
+    os.symlink(tmp_path / 'real', tmp_path / 'link')
+    driver.check_private(f'file://{tmp_path}/real')
+    driver.check_private(f'file://{tmp_path}/missing')
+
+    with pytest.raises(exceptions.ConfigError,
+                       match='backend_url .*/link. is a symbolic link'):
+        driver.check_private(f'file://{tmp_path}/link/')
+
+
+def test_a_group_in_a_directory_that_everybody_may_write_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match='backend_url .* is writable by all .*file:///'):
+        driver.check_private(f'file://{tmp_path}')

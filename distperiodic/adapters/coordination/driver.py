@@ -7,8 +7,10 @@ to connect, and reports the error of the last attempt.
 """
 
 import logging
+import os
 import re
 import ssl
+import urllib.parse
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -33,6 +35,7 @@ from distperiodic.adapters.coordination.url import NAMESPACE
 from distperiodic.adapters.coordination.url import PUSHING
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
+from distperiodic.adapters.local import private
 from distperiodic.core import redaction
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +45,21 @@ LOG = logging.getLogger(__name__)
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
+
+
+def check_private(url: str) -> None:
+    """Check that other users cannot write to the directory of a group.
+
+    A user who can write there can join as a member and own objects.
+
+    :raises ConfigError: The directory is a symbolic link, belongs to another
+        user, or is writable by all users.
+    """
+    path = urllib.parse.urlsplit(url).path.rstrip('/')
+    if url.startswith('file:') and os.path.lexists(path):
+        private.check_directory(
+            path, 'backend_url', 'name a directory that only this user can '
+            'write to, for example file:///var/lib/my-service')
 
 
 def make(url: str, entry: bytes, seconds: float) -> Any:

@@ -67,6 +67,7 @@ class Term:
         #: Groups that this entry has joined.
         self.joined: set[str] = set()
         self._entry = entry.encode()
+        driver.check_private(url)
         self._coordinator = driver.make(url, self._entry, requested_timeout)
         self._explainer = driver.Explainer(self._coordinator, url)
 
@@ -187,8 +188,16 @@ class Term:
                 # The threads of the driver must still be stopped. tooz's
                 # stop() waits for them for a second, so call it in another
                 # thread.
-                threading.Thread(target=self._coordinator.stop,
+                threading.Thread(target=self._stop_driver, name='stop',
                                  daemon=True).start()
+
+    def _stop_driver(self) -> None:
+        try:
+            self._coordinator.stop()
+        except Exception as exc:
+            # The server may be gone, which the caller has logged.
+            LOG.debug('driver not stopped: backend=%s reason=%s', self._shown,
+                      exc)
 
     def _create(self, group: str) -> None:
         with contextlib.suppress(coordination.GroupAlreadyExist):

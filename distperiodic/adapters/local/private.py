@@ -24,18 +24,32 @@ def make_directory(path: str) -> None:
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as exc:
+        raise exceptions.ConfigError(
+            f'state_path {path!r} cannot be used: {exc}; {_REMEDY}') from exc
+    check_directory(path, 'state_path', _REMEDY)
+
+
+def check_directory(path: str, option: str, remedy: str) -> None:
+    """Check that the directory *path* is private.
+
+    :param option: Name of the option that names the directory.
+    :param remedy: What to do if it is not private.
+    :raises ConfigError: See :func:`make_directory`.
+    """
+    try:
         # lstat() does not follow a symbolic link, so it detects a link, which
         # is then rejected. The owner of a link could change its target later.
         found = os.lstat(path)
         above = os.stat(os.path.dirname(os.path.abspath(path)))
     except OSError as exc:
         raise exceptions.ConfigError(
-            f'state_path {path!r} cannot be used: {exc}; {_REMEDY}') from exc
+            f'{option} {path!r} cannot be used: {exc}; {remedy}') from exc
     if stat.S_ISLNK(found.st_mode):
         raise exceptions.ConfigError(
-            f'state_path {path!r} is a symbolic link, and its owner can '
-            'point it elsewhere; set [distperiodic] state_path to '
-            f'{os.path.realpath(path)!r}, if that is intended')
+            f'{option} {path!r} is a symbolic link, and its owner can '
+            f'point it elsewhere; name its target '
+            f'{os.path.realpath(path)!r} instead, if that is intended')
     reason = _open_to(found)
     if not reason and above.st_mode & stat.S_IWOTH and not (
             above.st_mode & stat.S_ISVTX):
@@ -43,8 +57,8 @@ def make_directory(path: str) -> None:
                   'user can replace it')
     if reason:
         raise exceptions.ConfigError(
-            f'state_path {path!r} {reason}, so its content is not safe; '
-            f'{_REMEDY}')
+            f'{option} {path!r} {reason}, so its content is not safe; '
+            f'{remedy}')
 
 
 def _open_to(found: os.stat_result) -> str:

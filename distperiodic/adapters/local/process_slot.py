@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import pwd
 import socket
 
 from distperiodic import exceptions
@@ -18,6 +19,19 @@ def host_name() -> str:
     name = ''.join(c if c.isalnum() or c in '.-' else '-'
                    for c in socket.gethostname() if c.isascii())
     return name.lstrip('.-') or 'host'
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, for records of actions.
+
+    The kernel determines the user. Environment variables such as LOGNAME could
+    name anybody.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        # A container may run as a user id that has no name.
+        return f'uid-{os.getuid()}'
 
 
 class ProcessSlot:

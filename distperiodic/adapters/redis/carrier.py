@@ -49,6 +49,10 @@ _FIELD = b'message'
 _MOST = 10_000
 #: Maximum number of messages that are read with one command.
 _AT_ONCE = 100
+# Bytes of a message above which the next messages are read one by one. The
+# messages of a process are shorter, but any client of the server could write
+# longer ones, which together would fill the memory.
+_LONG = 1_000_000
 # Milliseconds after which Redis deletes a stream, unless its process renews
 # the expiry. By then, the senders have reclaimed the work in the stream.
 _EXPIRES = 30 * 60 * 1000
@@ -60,9 +64,12 @@ _WAIT = 500
 _TIMEOUT = 3.0
 # Seconds between two attempts to connect.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# First words of the errors with which the server answers a read of a missing
+# Beginnings of the errors with which the server answers a read of a missing
 # stream.
-_GONE = ('NOGROUP', 'UNBLOCKED')
+_GONE = ('NOGROUP', 'UNBLOCKED the stream key')
+# Beginning of the error with which a server that becomes a replica ends a read
+# that waits.
+_DEMOTED = 'UNBLOCKED force unblock'
 
 
 class RedisCarrier:
@@ -195,6 +202,10 @@ class RedisCarrier:
                         'declared again, and lost messages are sent again',
                         self._place, inbox.queue)
                     continue
+                if str(exc).startswith(_DEMOTED):
+                    # Nothing is lost. The next connection finds the master.
+                    self._client.connection_pool.disconnect()
+                    continue
                 self._read_failed(exc)
                 self._closed.wait(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -236,20 +247,24 @@ class RedisCarrier:
     def _take_pending(self, inbox: Inbox) -> None:
         """Pass on the entries that were read before and are still pending."""
         start: Any = '0-0'
+        count = 1
         while not self._closed.is_set():
             start, entries = self._client.xautoclaim(
                 inbox.queue, _GROUP, inbox.identity, 0, start,
-                count=_AT_ONCE)[:2]
+                count=count)[:2]
+            count = _next_count(count, [(inbox.queue, entries)])
             self._take(inbox, entries, set(self._recent))
             if start == b'0-0':
                 return
 
     def _read_all(self, inbox: Inbox) -> None:
         renew_at = self._monotonic() + _RENEWAL
+        count = 1
         while not self._closed.is_set():
             found = self._client.xreadgroup(
-                _GROUP, inbox.identity, {inbox.queue: '>'}, count=_AT_ONCE,
+                _GROUP, inbox.identity, {inbox.queue: '>'}, count=count,
                 block=_WAIT)
+            count = _next_count(count, found)
             self._record_answer()
             if self._closed.is_set():
                 # The process accepts no more messages. Their senders send them
@@ -342,6 +357,23 @@ class RedisCarrier:
 
 def _hearers(name: str) -> str:
     return f'{name}.hearers'
+
+
+def _next_count(count: int, found: Any) -> int:
+    """Return the number of messages to read with the next command.
+
+    The number grows while messages are waiting. It is 1 after a long message,
+    and while few messages arrive.
+
+    :param count: Number of messages that the last command asked for.
+    :param found: Answer to the last command.
+    """
+    fields = [one for _, entries in found or () for _, one in entries]
+    if len(fields) < count or any(
+            len(value) > _LONG for one in fields if one is not None
+            for value in one.values()):
+        return 1
+    return min(2 * count, _AT_ONCE)
 
 
 def _pass_on(inbox: Inbox, fields: dict[bytes, bytes]) -> None:
