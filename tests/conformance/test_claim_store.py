@@ -945,7 +945,7 @@ def test_a_lease_that_is_released_is_free_at_once_and_not_a_loss(
         store, job, tick):
     """The claims keep their number of attempts, and older leases come first.
     """
-    first, _ = take(store, job, tick, 'a', 'b')
+    first, _ = take(store, job, tick, 'a', 'b', holder=WORKER)
     second, _ = take(store, job, tick, 'c')
     kept, _ = take(store, job, tick, 'd')
 
@@ -954,6 +954,7 @@ def test_a_lease_that_is_released_is_free_at_once_and_not_a_loss(
         store.release([second, first, 'x'])
     store.release([])
 
+    assert store.holders([job]) == {SCHEDULER}
     taken = overdue(store, job)
     assert [objects_of(one.claims) for one in taken] == [['a', 'b'], ['c']]
     assert {(one.was, claim.attempt) for one in taken
