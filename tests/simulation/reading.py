@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Catalogues, their changes, and their readers."""
 
+from distperiodic.adapters.local.reader import CatalogueMethods
 from distperiodic.core import catalogue
 from distperiodic.core import ring
 from distperiodic.core.job import Scope
@@ -85,6 +86,14 @@ class Catalogues:
         return objects, own, partial
 
 
+class _Unreadable:
+    """An object that was read in a session that has ended."""
+
+    @property
+    def id(self):
+        raise OSError('the session has ended')
+
+
 class Reader:
     """A reader whose catalogue methods return after some time.
 
@@ -137,6 +146,18 @@ class Reader:
                 self._process.happen(f'catalogue {asked[0]}', self._answer,
                                      asked)
 
+    def _unreadable(self, job, arcs, instant):
+        """Return the answer of the product to a catalogue in which the id of
+        an object cannot be read.
+        """
+        objects = [*self._catalogues.objects(job)[1:], _Unreadable()]
+        methods = CatalogueMethods(lambda name: lambda context: objects)
+        try:
+            return catalogue.Reading(*methods.read(
+                self._process.jobs[job], instant, arcs))
+        except Exception as error:
+            return error
+
     def _answer(self, job, ticket, arcs, instant):
         if self.hangs:
             self._waiting.append((job, ticket, arcs, instant))
@@ -147,7 +168,10 @@ class Reader:
             self._failed.add(job)
             # The product reads the catalogue again after a second.
             self._unread(2.0)
-            reading = OSError('it was there a moment ago')
+            reading = (
+                OSError('it was there a moment ago')
+                if self._process.world.now % 2
+                else self._unreadable(job, arcs, instant))
         else:
             self._failed.discard(job)
             objects, own, partial = self._catalogues.read(
