@@ -963,6 +963,16 @@ def test_a_lease_that_is_released_is_free_at_once_and_not_a_loss(
     assert len(begin(store, job, tick, ['d'], kept)) == 1
 
 
+def test_released_leases_keep_their_order(store, job, tick):
+    objects = [f'object-{n}' for n in range(6)]
+    leases = [take(store, job, tick, key)[0] for key in objects]
+
+    store.release(leases[::-1])
+
+    assert [objects_of(one.claims) for one in overdue(store, job)] == [
+        [key] for key in objects]
+
+
 def test_a_lease_that_is_released_grants_runs_until_it_is_taken_over(
         store, job, tick):
     lease, [one] = take(store, job, tick, 'a')
