@@ -152,3 +152,39 @@ def test_what_was_given_and_settled_leaves_nothing(given, chance):
         worker.settle(runs, cost)
 
     assert (worker.held, worker.seconds, worker.unmeasured) == (0, 0.0, 0)
+
+
+def test_a_share_grows_while_runs_begin_promptly():
+    share = credit.SlotShare(20, 3)
+    assert share.slots == 7
+    assert not share.grow(0.0)
+
+    share.ran(0.05, 1.0, 1.0)
+    found = []
+    for step in range(10):
+        share.grow(1.0 + 0.1 * step)
+        found.append(share.slots)
+
+    assert found[0] > 7
+    assert found == sorted(found)
+    assert found[-1] == 20
+
+
+def test_a_share_ends_its_growth_when_a_run_waits():
+    share = credit.SlotShare(20, 3)
+    share.ran(0.0, 1.0, 1.0)
+    share.grow(1.0)
+
+    share.ran(0.8, 1.0, 2.0)
+    share.ran(0.0, 1.0, 2.5)
+
+    assert share.slots == 7
+    assert not share.grow(3.0)
+    assert share.grow(6.0)
+
+
+def test_the_shares_of_all_schedulers_use_all_slots():
+    for slots in range(1, 30):
+        for schedulers in range(1, 9):
+            share = credit.SlotShare(slots, schedulers)
+            assert slots <= share.slots * schedulers < slots + schedulers

@@ -312,6 +312,37 @@ def test_schedulers_share_the_slots_of_the_workers(world):
     assert me.dispatcher.outstanding == 10
 
 
+def sharing(world, waits):
+    """Run 200 objects of one of four schedulers that share 40 slots.
+
+    :param waits: Seconds that each run waits at the worker for a slot.
+    :returns: the number of runs at the worker after each second.
+    """
+    me = at_work(world, 200)
+    me.dispatcher.workers_changed('default', [worker(slots=40)])
+    me.dispatcher.schedulers_changed(
+        [worker(f"s{n}", slots=0, points=40) for n in range(4)])
+    me.flow.pump()
+    found = []
+    for _ in range(4):
+        found.append(me.dispatcher.outstanding)
+        world.advance(1.0 + waits, sweep=0.25)
+        for batch in list(me.bus.open.values()):
+            me.finish(batch, each=1.0)
+    return found
+
+
+def test_a_scheduler_uses_the_slots_that_the_others_leave_free(world):
+    first, *_, last = sharing(world, 0.0)
+
+    assert first == 10
+    assert last > 30
+
+
+def test_a_scheduler_whose_runs_wait_keeps_to_its_share(world):
+    assert sharing(world, 0.5) == [10] * 4
+
+
 def test_partitions_have_workers_of_their_own(world):
     me = at_work(world, 10, job('cpu', objects=True, topic='cpu'),
                  job('net', objects=True, topic='net'))

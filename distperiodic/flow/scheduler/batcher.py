@@ -120,6 +120,23 @@ class Batcher:
                 queue.job.topic, queue.line.size)
 
     @staticmethod
+    def _room_at(worker: in_flight.Worker, job: str,
+                 now: float) -> tuple[int, float]:
+        """Return the number of further runs of *job* for *worker*, and the
+        cost of each.
+
+        If there is no room, although runs are waiting, this scheduler may use
+        more slots of the worker from now on.
+        """
+        window = worker.window
+        cost = window.cost(job)
+        room = window.room(cost)
+        if not room and worker.grow(now):
+            cost = window.cost(job)
+            room = window.room(cost)
+        return room, cost
+
+    @staticmethod
     def _accepts(worker: in_flight.Worker, job: str, now: float) -> bool:
         return (job not in worker.unknown_jobs
                 and worker.paused.get(job, 0.0) <= now)
@@ -133,7 +150,7 @@ class Batcher:
         """
         now = self._clock.monotonic()
         room = sum(
-            worker.window.room(worker.window.cost(job.name))
+            self._room_at(worker, job.name, now)[0]
             for worker in self._in_flight.workers.get(job.topic, {}).values()
             if worker.member.slots and worker.back_off.over(now)
             and self._accepts(worker, job.name, now))
@@ -170,8 +187,7 @@ class Batcher:
             if not self._accepts(worker, name, now):
                 continue
             window = worker.window
-            run_cost = window.cost(name)
-            room = window.room(run_cost)
+            room, run_cost = self._room_at(worker, name, now)
             if room:
                 able += 1
                 load = (window.seconds, window.held / window.slots)

@@ -36,6 +36,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.credit import CreditWindow
 from distperiodic.core.credit import RunTimeAverage
+from distperiodic.core.credit import SlotShare
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -211,15 +212,17 @@ class Dispatcher:
             worker = known.get(holder)
             if worker is None:
                 worker = known[holder] = in_flight.Worker(
-                    member, CreditWindow(self._share(member), self._pace),
-                    self._clock.monotonic())
+                    member, SlotShare(member.slots,
+                                      self._in_flight.schedulers),
+                    CreditWindow(0, self._pace), self._clock.monotonic())
             worker.member = member
-            worker.window.slots = self._share(member)
+            worker.divide(self._in_flight.schedulers)
 
     def schedulers_changed(self, members: Iterable[Member]) -> None:
         """Set the schedulers that share the workers.
 
-        Each scheduler uses an equal share of a worker's slots.
+        Each scheduler is entitled to an equal share of a worker's slots; see
+        :class:`distperiodic.core.credit.SlotShare`.
         """
         members = list(members)
         present = [m for m in members if m.points]
@@ -234,7 +237,7 @@ class Dispatcher:
         self._in_flight.schedulers = max(1, len(present))
         for workers in self._workers.values():
             for worker in workers.values():
-                worker.window.slots = self._share(worker.member)
+                worker.divide(self._in_flight.schedulers)
 
     def _holder_gone(self, holder: str) -> None:
         for one in self._all_recoveries:
@@ -243,10 +246,6 @@ class Dispatcher:
     def _holders_present(self, holders: Collection[str]) -> None:
         for one in self._all_recoveries:
             one.holders_present(holders)
-
-    def _share(self, member: Member) -> int:
-        # Round up: the shares together must use all slots.
-        return max(1, -(-member.slots // self._in_flight.schedulers))
 
     def reported(self, report: message.Report) -> None:
         """Handle a report of a worker on a batch.
@@ -274,7 +273,7 @@ class Dispatcher:
         retried = self._settled_as('retried', sent, report.retried)
         ran = len(done) + len(dead) + len(retried)
         if ran and report.seconds:
-            worker.window.note(job.name, ran, report.seconds)
+            worker.ran(sent, ran, report.seconds)
         lost = len(sent.take(report.lost))
         self._in_flight.lost(job, lost)
         self._in_flight.settle(sent, ran + lost)

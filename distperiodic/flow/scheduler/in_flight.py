@@ -20,6 +20,7 @@ from distperiodic.core.adaptive_limit import AdaptiveLimit
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import precedence_of
 from distperiodic.core.credit import CreditWindow
+from distperiodic.core.credit import SlotShare
 from distperiodic.core.job import Job
 from distperiodic.core.member import Member
 from distperiodic.core.partition import Partitions
@@ -88,11 +89,13 @@ class Worker:
     """State of one worker, as this scheduler knows it."""
 
     __slots__ = ('back_off', 'batches', 'last_heard', 'member', 'paused',
-                 'reserved_until', 'suspect_batch', 'unknown_jobs', 'window')
+                 'reserved_until', 'share', 'suspect_batch', 'unknown_jobs',
+                 'window')
 
-    def __init__(self, member: Member, window: CreditWindow,
-                 now: float):
+    def __init__(self, member: Member, share: SlotShare,
+                 window: CreditWindow, now: float):
         self.member = member
+        self.share = share
         self.window = window
         #: Ids of the batches that the worker holds, in the order in which they
         #: were sent.
@@ -111,16 +114,43 @@ class Worker:
         self.suspect_batch = ''
 
 
+    def divide(self, schedulers: int) -> None:
+        """Set the number of schedulers that share the slots."""
+        self.share.divide(self.member.slots, schedulers)
+        self.window.slots = max(1, self.share.slots)
+
+    def grow(self, now: float) -> bool:
+        """Use more slots of the worker if it seems to have free ones.
+
+        :returns: True if the number of slots has changed.
+        """
+        grown = self.share.grow(now)
+        self.window.slots = max(1, self.share.slots)
+        return grown
+
+    def ran(self, sent: 'SentBatch', runs: int, seconds: float) -> None:
+        """Record that *runs* runs of a batch took *seconds* in total."""
+        job = sent.batch.job
+        self.window.note(job, runs, seconds)
+        if runs == len(sent.open) <= self.window.slots:
+            # Each of these runs had a slot of its own.
+            mean = seconds / runs
+            self.share.ran(self.last_heard - sent.sent_at - mean, mean,
+                           self.last_heard)
+            self.window.slots = max(1, self.share.slots)
+
+
 class SentBatch:
     """A batch that was sent to a worker."""
 
     __slots__ = ('_claims', 'batch', 'cost', 'last_seen', 'left', 'open',
-                 'queue', 'worker')
+                 'queue', 'sent_at', 'worker')
 
     def __init__(self, batch: message.Batch, claims: list[Claim],
                  worker: Worker, queue: 'Queue', cost: float,
                  last_seen: float):
         self.batch = batch
+        self.sent_at = last_seen
         self._claims = claims
         self.worker = worker
         self.queue = queue
