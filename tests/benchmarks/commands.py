@@ -25,6 +25,7 @@ class Commands(PeriodicTasks):
     @tasks.command('bench', 'tell')
     def tell(self, context, parameters):
         tell(parameters['path'], parameters['n'])
+        time.sleep(parameters.get('takes', 0.0))
 
 
 NOTHING = {'normal': {'module': 'bench', 'command': 'nothing'}}
