@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 from distperiodic.core.ring import Ring
 
 _PAIR = struct.Struct('>II')
@@ -86,10 +87,15 @@ class JobSet:
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> 'JobSet':
-        """Return the set of the enabled jobs among *jobs*."""
+        """Return the set of the enabled jobs among *jobs*.
+
+        Commands are left out, because they have no schedule, and the ring does
+        not divide their steps.
+        """
         return cls({zlib.crc32(job.name.encode()):
                     mark_of(job.schedule_text())
-                    for job in jobs if job.enabled})
+                    for job in jobs
+                    if job.enabled and job.scope is not Scope.TASK})
 
     @classmethod
     def parse(cls, text: object) -> 'JobSet | None':

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distperiodic.core.job import command_job
 from distperiodic.core.job_set import JobRings
 from distperiodic.core.job_set import JobSet
 from distperiodic.core.ring import Ring
@@ -65,6 +66,12 @@ def test_what_is_no_set_is_not_read_as_one(text):
 def test_a_disabled_job_is_not_in_the_set():
     assert JobSet.of([job('poll'), job('sync', enabled=False)]).digest == (
         set_of('poll').digest)
+
+
+def test_a_command_is_not_in_the_set():
+    jobs = [job('a'), command_job('module', 'run', 'here')]
+
+    assert JobSet.of(jobs).text == JobSet.of(jobs[:1]).text
 
 
 def test_a_job_that_all_have_has_the_ring_of_the_group():
