@@ -215,12 +215,16 @@ def _judge_task(facts: TaskFacts, submission: Submission,
             not granted or recovered[-1] > granted[-1])
         yield from _attempts(facts, submission, visit)
     known = dict(submission.parameters)
+    # The parameters at the newest normal visit to each step.
+    given: dict[int, dict[str, Any]] = {}
     for visit, following in zip(visits, [*visits[1:], None], strict=True):
+        if visit.rows[0].status in ('waiting', 'running'):
+            given[visit.rows[0].step] = dict(known)
         yield from _received(facts, visit, known)
         yield from _within(facts, visit, known)
         if following is not None:
             row = following.rows[0]
-            yield from _left(facts, submission, visit, row, known,
+            yield from _left(facts, submission, visit, row, known, given,
                              requests.get((row.task, row.at), []))
 
 
@@ -290,10 +294,13 @@ def _within(facts: TaskFacts, visit: _Visit, known: Mapping[str, Any]
 
 
 def _left(facts: TaskFacts, submission: Submission, visit: _Visit,
-          row: Row, known: dict[str, Any], asked: Sequence[str]
+          row: Row, known: dict[str, Any],
+          given: Mapping[int, Mapping[str, Any]], asked: Sequence[str]
           ) -> Iterator[Finding]:
     """Find transitions that no reason explains. Update *known* with the result
     of the transition.
+
+    :param given: The parameters of the newest normal command of each step.
     """
     before, last = visit.rows[-1], _newest(visit.runs)
     steps, step, back = submission.steps, before.step, before.back
@@ -342,6 +349,10 @@ def _left(facts: TaskFacts, submission: Submission, visit: _Visit,
         reasons.count(place) == 1) else [known]
     if done and reasons.count(place) > 1:
         legal = [known, merged]
+    if 'retry' in asked and place in reasons and not place[2]:
+        # The effects of the steps that run again were undone, so their results
+        # are removed.
+        legal = [given.get(place[1], known)]
     if found not in legal:
         yield _finding(
             facts, 'late result', row.task, row.at,

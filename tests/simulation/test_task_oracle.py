@@ -183,6 +183,54 @@ def test_the_values_of_a_result_that_did_not_count_are_found(history):
     assert 'late result' in history.kinds()
 
 
+def fail_in_the_middle(history, stuck=None):
+    """Let step 0 end with a result, step 1 fail, and the task roll back.
+
+    :param stuck: Step whose rollback fails, too.
+    """
+    history.submit()
+    history.move('t', 'running')
+    history.run(result='{"0": 1}')
+    history.move('t', 'running', 1, parameters='{"0": 1}')
+    history.run(step=1, outcome='failed', parameters='{"0": 1}')
+    history.move('t', 'rolling_back', 1, True)
+    if stuck == 1:
+        history.run(step=1, back=True, parameters='{"0": 1}', outcome='failed')
+        history.move('t', 'stuck', 1, True)
+        return
+    history.run(step=1, back=True, parameters='{"0": 1}',
+                result='{"0": 3, "1r": 2}')
+    history.move('t', 'rolling_back', 0, True, parameters='{"0": 3, "1r": 2}')
+    history.run(back=True, parameters='{"0": 3, "1r": 2}',
+                outcome='failed' if stuck == 0 else 'done')
+    history.move('t', 'failed' if stuck is None else 'stuck', 0, True)
+
+
+@pytest.mark.parametrize(('parameters', 'kinds'), [
+    ('{}', set()), ('{"0": 1}', {'late result'}),
+    ('{"0": 3, "1r": 2}', {'late result'})])
+def test_a_task_that_is_retried_has_the_parameters_of_its_submission(
+        history, parameters, kinds):
+    fail_in_the_middle(history)
+    history.ask('retry')
+    history.move('t', 'waiting', cursor=0, parameters=parameters)
+
+    assert history.kinds() == kinds
+
+
+@pytest.mark.parametrize(('stuck', 'parameters', 'kinds'), [
+    (0, '{}', set()), (0, '{"0": 1}', {'late result'}),
+    (0, '{"0": 3, "1r": 2}', {'late result'}),
+    (1, '{"0": 1}', set()), (1, '{}', {'late result'})])
+def test_a_task_that_runs_forward_again_has_the_results_before_its_step(
+        history, stuck, parameters, kinds):
+    fail_in_the_middle(history, stuck)
+    history.ask('retry')
+    history.move('t', 'running', stuck, parameters=parameters)
+
+    assert history.kinds() == kinds
+
+
 def test_a_step_that_does_not_receive_earlier_results_is_found(history):
     history.submit()
     history.move('t', 'running')
