@@ -9,6 +9,8 @@ from distperiodic.flow.scheduler import in_flight
 from tests.unit import world as worlds
 from tests.unit.world import worker
 
+SECOND = 1_000_000
+
 
 def claims(*names):
     return [Claim(name, fence, 1, 60) for fence, name
@@ -59,3 +61,27 @@ def test_it_knows_the_objects_that_are_claimed_and_not_settled():
     known.sent['1'] = batch
 
     assert known.objects('poll') == {'waiting', 'suspect', 'running'}
+
+
+def test_a_job_whose_waiting_claims_are_lost_has_no_turn():
+    jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
+    known = in_flight.InFlight(jobs, partition.NONE, shared=())
+    lost, held = (in_flight.HeldLease(id_, 'me') for id_ in ('lost', 'held'))
+    for lease, waiting in (lost, 1), (held, 3):
+        known.put(jobs['poll'], lease, [
+            claim._replace(place=waiting * SECOND, waiting=waiting * SECOND)
+            for claim in claims(lease.id)])
+    known.put(jobs['other'], held, [
+        claim._replace(place=2 * SECOND, waiting=2 * SECOND)
+        for claim in claims('another')])
+    poll, other = (known.queues[name] for name in ('poll', 'other'))
+    assert known.first('default') is poll
+
+    known.discard_leases(poll, {'lost'})
+
+    assert known.first('default') is other
+    known.discard_leases(other, {'held'})
+    assert known.first('default') is poll
+    known.discard_leases(poll, {'held'})
+    assert known.first('default') is None
+    assert known.waiting == 0

@@ -576,6 +576,12 @@ class InFlight:
         self.discarded(queue, superseded)
         return group
 
+    def discard_leases(self, queue: Queue, lost: AbstractSet[str]) -> None:
+        """Remove the waiting claims of *queue* in *lost* leases."""
+        self.discarded(queue, queue.discard_leases(lost))
+        # The first claim may be another one now, or none may be left.
+        self.next_turn(queue)
+
     def discarded(self, queue: Queue, number: int) -> None:
         self.waiting -= number
         self.lost(queue.job, number)

@@ -174,7 +174,7 @@ class Recovery:
         lost = requested - held
         if lost:
             for queue in queues:
-                self._in_flight.discarded(queue, queue.discard_leases(lost))
+                self._in_flight.discard_leases(queue, lost)
 
     def sweep(self, now: float,
               present: Callable[[], set[str]] | None) -> None:
