@@ -146,11 +146,12 @@ class Batcher:
         for.
 
         Waiting claims of its partition come first. So the number is 0 if these
-        fill the workers.
+        fill the workers. This scheduler uses only its share of the slots for
+        runs that other schedulers can also claim.
         """
         now = self._clock.monotonic()
         room = sum(
-            self._room_at(worker, job.name, now)[0]
+            worker.window.room(worker.window.cost(job.name))
             for worker in self._in_flight.workers.get(job.topic, {}).values()
             if worker.member.slots and worker.back_off.over(now)
             and self._accepts(worker, job.name, now))
