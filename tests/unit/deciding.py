@@ -158,14 +158,14 @@ class Process:
             key: own for key, own in objects.items() if own is not None})
         self.part.read(reading, at)
         if before is None:
-            self._listing.walk_gained(self.part, at, _VIEW)
+            self._listing.walk_gained(self.part, at, _VIEW.ring)
         else:
             self._listing.record_differences(
-                self.part, before, reading, at, _VIEW)
+                self.part, before, reading, at, _VIEW.ring)
 
     def join(self, at):
         """Walk the part of a job without a catalogue."""
-        self._listing.walk_gained(self.part, at, _VIEW)
+        self._listing.walk_gained(self.part, at, _VIEW.ring)
 
     def tick(self, tick, key, own):
         """Start a tick, as its timer does."""
