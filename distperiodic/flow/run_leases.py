@@ -104,11 +104,21 @@ class _Loaded(NamedTuple):
     progress: dict[str, str]
 
 
+class _Granted(NamedTuple):
+    """The granted runs of a batch."""
+
+    #: For each run, the index of its object in the batch as it arrived.
+    indexes: Sequence[int]
+    #: For each run of a command, the instant at which its step became ready.
+    #: Empty for other jobs, whose ticks are due instants.
+    due: Sequence[Instant] = ()
+
+
 class Grant:
     """A batch that waits for its grant or was granted."""
 
-    __slots__ = ('batch', 'due', 'holder', 'indexes', 'last_seen', 'lease',
-                 'open', 'progress', 'request', 'saving', 'until')
+    __slots__ = ('batch', 'granted', 'holder', 'last_seen', 'lease', 'open',
+                 'progress', 'request', 'saving', 'until')
 
     def __init__(self, batch: message.Batch, now: float,
                  lease: str | None = None):
@@ -127,16 +137,19 @@ class Grant:
         #: For each granted run: 1 until its outcome was reported, 0
         #: afterwards.
         self.open = bytearray()
-        #: For each granted run: the index of its object in the batch as it
-        #: arrived.
-        self.indexes: Sequence[int] = ()
-        #: For each granted run of a command: the instant at which its step
-        #: became ready. Empty for other jobs, whose ticks are due instants.
-        self.due: Sequence[Instant] = ()
+        #: The granted runs.
+        self.granted = _Granted(())
         #: Progress of runs that has not been saved yet, by object.
         self.progress: dict[str, str] = {}
         #: True while a request to save progress is pending.
         self.saving = False
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        """For each granted run, the index of its object in the batch as it
+        arrived.
+        """
+        return self.granted.indexes
 
     @property
     def is_lost(self) -> bool:
@@ -658,13 +671,16 @@ class RunLeases:
         batch, total = grant.batch, len(granted)
         grant.until = grant.request.at + self._lease * (1.0 - _MARGIN)
         grant.open = bytearray(b'\1' * total)
-        grant.indexes = range(total)
+        indexes: Sequence[int] = range(total)
         if total < len(batch.objects):
             places = {key: i for i, key in enumerate(batch.objects)}
-            grant.indexes = [places.pop(c.object) for c in granted]
+            indexes = [places.pop(c.object) for c in granted]
             self._report(message.Report(
                 batch.id, batch.worker, lost=list(places.values())),
                 batch.sender)
+        grant.granted = _Granted(
+            indexes, () if loaded is None else
+            [claim.waiting for claim in granted])
         batch = grant.batch = _reduced(batch, granted)
         if excess and refusal is not None:
             granted = granted[:max(0, len(granted) - excess)]
@@ -679,7 +695,6 @@ class RunLeases:
             self._forget(grant)
             return
         if loaded is not None:
-            grant.due = [claim.waiting for claim in granted]
             self._run(dataclasses.replace(
                 batch, steps=loaded.steps, progress=loaded.progress))
             return
@@ -735,8 +750,9 @@ class RunLeases:
             grant.request = request
             grant.until = request.at + self._lease * (1.0 - _MARGIN)
             grant.open = bytearray(b'\1' * len(lease.claims))
-            grant.indexes = range(len(lease.claims))
-            grant.due = [claim.waiting for claim in lease.claims]
+            grant.granted = _Granted(
+                range(len(lease.claims)),
+                [claim.waiting for claim in lease.claims])
             self._grants[_key(worker, batch.id)] = grant
             self._gate.acquire(batch.job, len(batch.objects))
             self._run(dataclasses.replace(batch, steps=steps))
@@ -851,7 +867,7 @@ class RunLeases:
             batch = grant.batch
             times = self._times.note(
                 self._jobs[batch.job], batch.tick, batch.objects,
-                report.timings, grant.due)
+                report.timings, grant.granted.due)
             calls = self._outcomes.calls(
                 grant, done, failed, report, proceed, times)
         if grant.over:

@@ -230,8 +230,8 @@ class _Wordless(Exception):
 @pytest.mark.parametrize('error,text', [
     (ValueError('no such node'), 'ValueError: no such node'),
     (SystemExit(3), 'SystemExit: 3'),
-    (KeyboardInterrupt(), 'KeyboardInterrupt: '),
-    (GeneratorExit(), 'GeneratorExit: '),
+    (KeyboardInterrupt(), 'KeyboardInterrupt:'),
+    (GeneratorExit(), 'GeneratorExit:'),
     (_Unheard('x'), '_Unheard: x'),
     (_Wordless(), '_Wordless: an exception without a text'),
     (ValueError('not there:\n\t\x1b[31mnode-1\n'),
@@ -865,7 +865,7 @@ def test_a_run_after_its_timeout_hangs_until_its_handler_returns():
 
 
 @pytest.mark.parametrize(('every', 'usual', 'hangs_after'), [
-    (60.0, 0.0, 180), (1.0, 0.0, 10), (1.0, 8.0, 40)])
+    (60.0, 0.0, 120), (1.0, 0.0, 5), (1.0, 8.0, 40)])
 def test_a_run_without_a_timeout_hangs_if_it_lasts_unusually_long(
         every, usual, hangs_after):
     began, go = threading.Event(), threading.Event()

@@ -2,7 +2,7 @@
 """Links between a service and its processes, which run the handlers.
 
 A link is a pair of connected sockets that only the service and one process
-use. A message is a length, and so many bytes::
+use. A message is its length, followed by its bytes::
 
     service                                         process
       ─── the module search path, then a Recipe ────────►

@@ -48,6 +48,43 @@ class _Reopened(NamedTuple):
     returned: bool = False
 
 
+class _SchedulesInForce:
+    """Comparison of the schedules in force with those of this process."""
+
+    def __init__(self, jobs: Mapping[str, Job]):
+        self._jobs = jobs
+        #: Number of changes that this process has seen.
+        self.changes = 0
+        #: Jobs whose schedule in force differs from that of this process.
+        self.outdated: set[str] = set()
+        #: Schedules in force for which the line 'schedule replaced' was
+        #: logged, by job.
+        self._logged: dict[str, str] = {}
+
+    def note(self, before: Mapping[str, ports.JobStatus],
+             after: Mapping[str, ports.JobStatus]) -> None:
+        """Compare the status of all jobs, after it was read."""
+        in_force = {name: one.schedule for name, one in before.items()}
+        self.changes += any(in_force.get(name) != one.schedule
+                            for name, one in after.items())
+        ours = {name: self._jobs[name].schedule_text() for name in after}
+        self.outdated = {name for name, one in after.items()
+                         if one.schedule not in ('', ours[name])}
+        for name in sorted(after):
+            found = after[name].schedule
+            if name not in self.outdated:
+                self._logged.pop(name, None)
+            elif in_force.get(name) == found != self._logged.get(name):
+                # At the first read, this process may just not have put its
+                # schedule in force yet.
+                self._logged[name] = found
+                LOG.warning(
+                    'schedule replaced: job=%s ours=%r in_force=%r; another '
+                    'member has a newer schedule, so this process makes no '
+                    'claims for the job while that member is present; restart '
+                    'it with the new code', name, ours[name], found)
+
+
 class Attendance:
     """Status of all jobs of one member; see the docstring of this module.
 
@@ -72,16 +109,9 @@ class Attendance:
             name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
                       _GAPS[1]) for name, job in jobs.items()}
         self._statuses: dict[str, ports.JobStatus] = {}
-        #: Number of changes of the schedules in force that this process has
-        #: seen.
-        self.schedules = 0
+        self._schedules = _SchedulesInForce(jobs)
         self._members = members
         self._patience = int(patience * SECOND)
-        #: Schedules in force for which the line 'schedule replaced' was
-        #: logged, by job.
-        self._replaced: dict[str, str] = {}
-        #: Jobs whose schedule in force differs from that of this process.
-        self._outdated: set[str] = set()
         #: Results of scans to record at the next read, by job.
         self._checked: dict[str, ports.Checked] = {}
         #: Jobs that must be scanned again. A job remains here until the store
@@ -128,17 +158,9 @@ class Attendance:
         def known(statuses: dict[str, ports.JobStatus]) -> None:
             self._pending = False
             self._report(statuses)
-            self.schedules += any(
-                before is None or before.schedule != status.schedule
-                for before, status in (
-                    (self._statuses.get(name), status)
-                    for name, status in statuses.items()))
+            self._schedules.note(self._statuses, statuses)
             self._note_reopened(statuses, checked)
             self._statuses = statuses
-            self._outdated = {
-                name for name, status in statuses.items()
-                if status.schedule not in (
-                    '', self._jobs[name].schedule_text())}
             self._callbacks.call()
             if self._callbacks.need_another:
                 self.refresh()
@@ -150,7 +172,8 @@ class Attendance:
             self._adopted = True
         schedules = {name: job.schedule_text()
                      for name, job in self._jobs.items()
-                     if not self._adopted or name in self._outdated}
+                     if not self._adopted
+                     or name in self._schedules.outdated}
         if schedules:
             others = {name: self._others(name) for name in schedules}
             self._store.submit(lambda store: store.adopt(schedules, others),
@@ -180,7 +203,7 @@ class Attendance:
 
         Call this when members have joined or left.
         """
-        if self._outdated:
+        if self._schedules.outdated:
             self.hurry()
 
     def read_again(self, then: Callable[[], None]) -> None:
@@ -195,6 +218,13 @@ class Attendance:
         self._callbacks.register(then)
         self.refresh()
 
+    @property
+    def schedules(self) -> int:
+        """Number of changes of the schedules in force that this process has
+        seen.
+        """
+        return self._schedules.changes
+
     def serves(self, job: str) -> bool:
         """Return whether this process schedules *job*."""
         return job in self._jobs
@@ -208,20 +238,6 @@ class Attendance:
             elif before is not None and before.paused is not None and (
                     after.paused is None):
                 self._log_resumed(name)
-            text = self._jobs[name].schedule_text()
-            if after.schedule in ('', text):
-                self._replaced.pop(name, None)
-            elif (before is not None and before.schedule == after.schedule
-                    != self._replaced.get(name)):
-                # At the first read, this process may just not have put its
-                # schedule in force yet.
-                self._replaced[name] = after.schedule
-                LOG.warning(
-                    'schedule replaced: job=%s ours=%r in_force=%r; another '
-                    'member has a newer schedule, so this process makes no '
-                    'claims for the job while that member is present; restart '
-                    'it with the new code',
-                    name, text, after.schedule)
 
     @staticmethod
     def _log_paused(job: str, why: str | None) -> None:
@@ -318,7 +334,7 @@ class Attendance:
         """Return whether the schedule in force differs from the schedule that
         this process knows.
         """
-        return job in self._outdated
+        return job in self._schedules.outdated
 
     def in_force(self, job: str) -> str:
         """Return the text of the schedule in force.

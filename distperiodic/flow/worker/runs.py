@@ -323,7 +323,7 @@ class Running:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
-                 'saved', 'shared', 'stopwatch', 'written_off')
+                 'saved', 'shared', 'stopwatch')
 
     def __init__(self, ident: int):
         self.ident = ident
@@ -345,9 +345,6 @@ class Running:
         self.began = 0.0
         #: The last report of progress. None means that there was no report.
         self.saved: Saved | None = None
-        #: True if the run of this thread has timed out. Another thread then
-        #: replaces this thread.
-        self.written_off = False
 
 
 def drain(queue: list[int]) -> Iterator[int]:
@@ -564,8 +561,7 @@ class Executor:
             if timeout is not None:
                 with self._lock:
                     running.ends = None
-                if running.written_off:
-                    self._hanging.pop(running, None)
+                if self._hanging.pop(running, None) is not None:
                     # The run has timed out, so its result is ignored. Other
                     # threads were offered the other runs of the chunk.
                     self._settle_timed_out(running)
@@ -708,7 +704,6 @@ class Executor:
                 now + waits, now + self._lease)
             if running.stopwatch is not None:
                 running.stopwatch.flush()
-            running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
         hanging = self._pool.write_off(running.ident)
@@ -746,7 +741,7 @@ class Executor:
 
         :raises RunReplaced: The run has timed out, or was taken over.
         """
-        if running.written_off:
+        if running in self._hanging:
             raise exceptions.RunReplaced(
                 f'the run of job {batch.job!r} object {key!r} exceeded its '
                 'timeout; roll back its changes')
