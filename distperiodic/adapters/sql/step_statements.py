@@ -92,6 +92,12 @@ def ready_of_tasks(dialect: Dialect) -> Any:
         _ready.c.delayed + sa.literal_column('0') == 0)
 
 
+def precedences(dialect: Dialect) -> Any:
+    return sa.select(
+        _task.c.id, (-_task.c.priority).label('precedence')).where(
+            dialect.among(_task.c.id))
+
+
 def leases(dialect: Dialect) -> Any:
     return sa.select(_lease).where(dialect.among(_lease.c.id))
 

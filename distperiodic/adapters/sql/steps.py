@@ -233,11 +233,10 @@ class SqlSteps:
                 if starting:
                     tx.connection.execute(tx.dialect.once(sql.starting), {
                         'keys': tx.dialect.keys(starting), 'at': now})
-                places = {row.task: place_of(row.precedence, row.due)
-                          for row in of_tick}
-                taken.append(Lease(name, job, tick, [
-                    one._replace(place=places[one.object])
-                    for one in in_order(keys, won)], State.CLAIMED))
+                taken.append(Lease(name, job, tick, _placed(
+                    in_order(keys, won),
+                    {row.task: row.precedence for row in of_tick}),
+                    State.CLAIMED))
         return taken
 
     @staticmethod
@@ -253,9 +252,17 @@ class SqlSteps:
                 'keys': tx.dialect.keys(list(itertools.islice(
                     names, _LEASES)))}).all():
             found += [row for row in rows if row.job in jobs]
-        return [Lease(row.id, jobs[row.job], row.tick, tx.standing(
-            row.job, json.loads(row.objects), row.id), row.state)
-            for row in found]
+        taken = []
+        for row in found:
+            keys = json.loads(row.objects)
+            # The earlier attempt has deleted the rows of the ready steps.
+            precedences = {one.id: one.precedence for one in
+                           tx.connection.execute(
+                               tx.dialect.once(sql.precedences), {
+                                   'keys': tx.dialect.keys(keys)})}
+            taken.append(Lease(row.id, jobs[row.job], row.tick, _placed(
+                tx.standing(row.job, keys, row.id), precedences), row.state))
+        return taken
 
     def wake(self) -> bool:
         """Make delayed steps ready if they are due; choose heads of queues.
@@ -708,6 +715,16 @@ def _input(task: task_rows.Task) -> workflow.StepInput:
         task.row.id, task.position.step, task.position.back,
         task.action.timeout, task.parameters, task.restarts,
         task.failure if task.position.back else None)
+
+
+def _placed(claims: Sequence[Claim],
+            precedences: Mapping[str, int]) -> list[Claim]:
+    """Return claims of steps with their places in the line.
+
+    :param precedences: Precedence of the step of each task.
+    """
+    return [one._replace(place=place_of(precedences[one.object], one.waiting))
+            for one in claims]
 
 
 def _ended_well(task: task_rows.Task, result: str | None) -> _End:
