@@ -29,7 +29,9 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.steps import MOST_LOSSES
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import precedence_of
 from distperiodic.core.context import Context
+from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from tests.configured import configuration
@@ -151,6 +153,19 @@ def test_a_step_waits_since_it_became_ready(board):
     [claim] = following.claims
     assert claim.object == id_
     assert after <= claim.waiting <= board.store.now()
+
+
+@pytest.mark.parametrize('granted', [False, True])
+def test_a_step_that_is_taken_over_keeps_its_priority(board, granted):
+    board.client.submit('two', priority=5)
+    [lease] = board.store.steps.take(
+        JOBS, tasks=None, into='dying', holder='api-1', seconds=OVER)
+    if granted:
+        board.begin(lease, seconds=OVER)
+
+    [again] = board.retake()
+
+    assert [precedence_of(one.place) for one in again.claims] == [-5]
 
 
 def here(*jobs):
@@ -647,6 +662,18 @@ def test_a_task_that_is_cancelled_has_no_more_retries(board):
     assert board.client.get(id_).status == 'cancelled'
 
 
+def test_a_run_that_fails_after_its_task_was_cancelled_is_not_retried(board):
+    id_ = board.client.submit('stubborn')
+    [lease] = board.take()
+    granted = board.begin(lease)
+    board.client.cancel(id_)
+
+    assert board.end(lease, granted, error='ill').failed == {id_}
+
+    assert board.run() == ['task:a.undo']
+    assert board.client.get(id_).status == 'cancelled'
+
+
 def test_a_queue_that_is_halted_starts_nothing_until_it_is_resumed(board):
     first, second = (board.client.submit('once', queue='q') for _ in 'ab')
 
@@ -998,6 +1025,42 @@ def test_a_delayed_task_is_taken_when_it_is_due(board):
     assert [one.object for one in lease.claims] == [later]
 
 
+def test_all_delayed_tasks_are_woken_when_they_are_due(board):
+    """One call wakes a limited number of them."""
+    now = board.client.get(board.client.submit('two')).created_at
+    board.run()
+    ids = board.client.submit_many([
+        {'type': 'once', 'at': now.replace(year=now.year + 1)}] * 501)
+    engine = database.make_engine(board.url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(tables.ready).where(
+            tables.ready.c.task.in_(ids)).values(due=1))
+    engine.dispose()
+
+    while board.store.steps.wake():
+        pass
+
+    assert {one.object for lease in board.take(**{A: 1000})
+            for one in lease.claims} == set(ids)
+
+
+def test_each_step_has_a_later_tick_although_the_clock_was_set_back(board):
+    board.client.submit('two')
+    [lease] = board.take()
+    board.end(lease, board.begin(lease))
+    hour = 3600 * SECOND
+    engine = database.make_engine(board.url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(tables.ready).where(
+            tables.ready.c.task == lease.claims[0].object).values(
+                after=lease.tick + hour))
+    engine.dispose()
+
+    [following] = board.take()
+
+    assert following.tick > lease.tick + hour
+
+
 def test_two_schedulers_at_once_never_take_the_same_step(board):
     ids = board.client.submit_many([{'type': 'two'}] * 300)
     taken, barrier = collections.Counter(), threading.Barrier(3)
@@ -1236,6 +1299,20 @@ def test_the_notice_of_a_task_starts_the_idle_queue_that_it_joined(board):
 
     assert sorted(taken) == sorted([alone, *ids[:2]])
     assert board.take([*ids, alone]) == []
+
+
+def test_a_notice_takes_no_more_steps_than_asked_of_queues_it_starts(board):
+    engine = database.make_engine(board.url, bounded=False)
+    with engine.begin() as connection:
+        ids = [board.client.submit('two', queue=name, session=connection)
+               for name in 'pqr']
+    alone = board.client.submit('two')
+    engine.dispose()
+
+    taken = [one.object for lease in board.take([*ids, alone], **{A: 2})
+             for one in lease.claims]
+
+    assert len(taken) == 2
 
 
 def test_the_notice_of_a_task_does_not_start_a_halted_queue(board):

@@ -10,11 +10,11 @@ its lease and its entry in the group.
 
 import dataclasses
 import random
+import types
 
 from distperiodic import exceptions
-from distperiodic.core.standby import Role
-from distperiodic.flow.worker.standby import Standby
 from distperiodic.operator.partitions import PartitionAdmin
+from distperiodic.service.partition_role import PartitionRole
 from tests.simulation import ensemble
 from tests.simulation import members
 from tests.simulation.world import SECOND
@@ -70,50 +70,58 @@ class Worker(members.Worker):
     def _elect(self):
         self.member = dataclasses.replace(self.member, slots=0)
         self._slots = self.cluster.setup.slots
-        self.standby = Standby(
-            PARTITION, self.member, store=self.store, clock=self.clock,
-            members=self._members, busy=self._is_busy,
-            changed=lambda role: self._show(),
-            lost=lambda: self.pool.cancel(),
-            lease=self.cluster.setup.session)
+        setup = self.cluster.setup
+        self.role = PartitionRole(
+            PARTITION, self, self.group,
+            settings=types.SimpleNamespace(
+                session_timeout=setup.session,
+                partitions={PARTITION: types.SimpleNamespace(
+                    standby=True, preferred='')}),
+            store=self.store, clock=self.clock, busy=self._is_busy,
+            changed=self._show, lost=lambda: self.pool.cancel())
+        self.standby = self.role.standby
         self.later(_LOOKS, self._look_again)
         return self.standby
 
-    def _members(self):
-        view = self.views.get(self.group)
-        if view is None or self.world.t >= self.sure_until:
-            return None
-        return {one.process: one.identity for one in view.members}
+    @property
+    def me(self):
+        return self.member
+
+    def view(self, group):
+        """Return the view of *group*, as a membership does."""
+        view = self.views.view(group)
+        if self.world.t >= self.sure_until:
+            view = dataclasses.replace(view, trusted_until=float('-inf'))
+        return view
 
     def _is_busy(self):
         return bool(self.runs or self.pool.busy or self.grants.busy)
 
     def _look_again(self):
         self.later(_LOOKS, self._look_again)
-        self.standby.sweep()
+        self.role.sweep()
         self._show()
 
     def _show(self):
         """Publish the number of runs that schedulers may send to this worker.
         It is 0 unless the worker is active.
         """
-        slots = self._slots if (
-            self.standby.role is Role.ACTIVE and not self.leaving) else 0
+        slots = self._slots if self.role.open and not self.leaving else 0
         entry = self.cluster.ensemble.entry(self, self.group)
         if entry is not None:
             self.member = dataclasses.replace(entry, slots=slots)
             self.cluster.ensemble.publish(self, self.group)
 
     def viewed(self, view):
-        self.standby.hurry()
+        self.role.hurry()
 
     def stop(self):
         super().stop()
-        self.standby.leave()
+        self.role.close()
 
     def end(self):
         if self.leaving and not self.runs:
-            self.standby.depart()
+            self.role.depart()
         super().end()
 
 

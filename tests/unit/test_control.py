@@ -302,6 +302,20 @@ def test_a_report_is_written_at_once_when_an_alarm_changes():
         assert written() == reports, (seconds, alarm)
 
 
+def test_the_report_of_the_stop_is_the_last():
+    """Any later report would show the process as alive."""
+    stored = Stored()
+    stored.control.stopped()
+    stored.queue.asked.clear()
+
+    stored.clock.advance(6)
+    stored.control.sweep()
+
+    look, = stored.queue.asked
+    look(stored.found)
+    assert stored.queue.asked == [look]
+
+
 # The ways to a member.
 
 class Member:

@@ -4,6 +4,7 @@ its requests to the store.
 """
 
 import random
+import types
 
 import pytest
 
@@ -11,15 +12,19 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import schedule
 from distperiodic.core.member import Member
+from distperiodic.core.member import View
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.ring import Ring
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker.standby import Standby
+from distperiodic.service.partition_role import PartitionRole
 from tests.logged import events
 from tests.logged import lines
 from tests.unit import world as worlds
+from tests.views import Views
 
 ME = Member('h:0', '00c0ffee00c0ffee', 1, slots=10)
 OTHER = 'h:1~9f2c41d07be3a655'
@@ -374,3 +379,62 @@ def test_a_worker_that_stops_does_not_rejoin_when_it_is_undrained():
     assert 'release' in desk.row.asked
     assert desk.roles[-1] is not Role.ACTIVE
     assert desk.row.asked.count('acquire') == 1
+
+
+class Place:
+    """A worker whose view of the group expires unless the test renews it."""
+
+    def __init__(self):
+        self.clock, self.row = worlds.Clock(), Row()
+        self.views = Views()
+        self.role = PartitionRole(
+            'p', types.SimpleNamespace(me=ME, view=self.views.view),
+            'workers', settings=types.SimpleNamespace(
+                session_timeout=LEASE, partitions={
+                    'p': types.SimpleNamespace(standby=True, preferred='')}),
+            store=worlds.StoreQueue(Store(self.clock, self.row)),
+            clock=self.clock, busy=lambda: False, changed=lambda: None,
+            lost=lambda: None)
+
+    def see(self, *members):
+        self.views['workers'] = View(
+            'workers', members, Ring({}), 1, self.clock.monotonic(), ME,
+            self.clock.monotonic() + LEASE)
+
+    def live(self, seconds):
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            self.role.sweep()
+            self.clock.advance(0.25)
+        self.role.sweep()
+
+
+def test_a_worker_takes_over_only_with_a_view_that_it_trusts():
+    place = Place()
+    place.row.standing = Standing(OTHER, 1, LEASE, '')
+    place.see(ME)
+    place.live(2 * LEASE)
+    # The lease of the active worker has expired, and so has the view.
+    place.row.standing = Standing(OTHER, 1, 0.0, '')
+    place.live(LEASE)
+    assert not place.role.open
+
+    place.see(ME)
+    place.live(1)
+
+    assert place.role.open
+
+
+def test_a_worker_that_is_undrained_takes_over_again():
+    place = Place()
+    place.see(ME)
+    place.live(1)
+    assert place.role.open
+    place.role.set_drained(True)
+    place.live(1)
+    assert not place.role.open
+
+    place.role.set_drained(False)
+    place.live(1)
+
+    assert place.role.open

@@ -56,12 +56,17 @@ class Store:
         self.calls = collections.deque()
 
     def submit(self, call, then, failed=lambda: None, *, urgent=False):
-        self.calls.append((call, then))
+        self.calls.append((call, then, failed))
 
     def answer(self):
         while self.calls:
-            call, then = self.calls.popleft()
+            call, then, _ = self.calls.popleft()
             then(call(self))
+
+    def fail(self):
+        while self.calls:
+            _, _, failed = self.calls.popleft()
+            failed()
 
 
 class Dispatcher:
@@ -254,6 +259,17 @@ def test_nothing_is_asked_of_a_store_that_is_away(scheduler):
 
     scheduler.store.away = False
     scheduler.steps.ready[A.name] = ['t1']
+    scheduler.sweep()
+
+    assert scheduler.dispatcher.offered == [(A.name, 't1')]
+
+
+def test_a_request_that_has_failed_is_followed_by_others(scheduler):
+    scheduler.steps.ready[A.name] = ['t1']
+    scheduler.source.notified(['t1'])
+    scheduler.store.fail()
+    assert scheduler.source.settled
+
     scheduler.sweep()
 
     assert scheduler.dispatcher.offered == [(A.name, 't1')]

@@ -252,17 +252,9 @@ class SqlSteps:
                 'keys': tx.dialect.keys(list(itertools.islice(
                     names, _LEASES)))}).all():
             found += [row for row in rows if row.job in jobs]
-        taken = []
-        for row in found:
-            keys = json.loads(row.objects)
-            # The earlier attempt has deleted the rows of the ready steps.
-            precedences = {one.id: one.precedence for one in
-                           tx.connection.execute(
-                               tx.dialect.once(sql.precedences), {
-                                   'keys': tx.dialect.keys(keys)})}
-            taken.append(Lease(row.id, jobs[row.job], row.tick, _placed(
-                tx.standing(row.job, keys, row.id), precedences), row.state))
-        return taken
+        return [Lease(row.id, jobs[row.job], row.tick, placed(
+            tx, tx.standing(row.job, json.loads(row.objects), row.id)),
+            row.state) for row in found]
 
     def wake(self) -> bool:
         """Make delayed steps ready if they are due; choose heads of queues.
@@ -674,6 +666,19 @@ _AT_A_TIME = 500
 
 # Number of lease names that one statement searches for.
 _LEASES = 100
+
+
+def placed(tx: Transaction, claims: list[Claim]) -> list[Claim]:
+    """Return claims of steps that are not ready with their places in the line.
+
+    The rows of claims do not contain the priorities of tasks.
+    """
+    keys = [one.object for one in claims]
+    # The row of a task may have been deleted.
+    return _placed(claims, dict.fromkeys(keys, 0) | {
+        row.id: row.precedence for row in tx.connection.execute(
+            tx.dialect.once(sql.precedences), {
+                'keys': tx.dialect.keys(keys)})})
 
 
 def lease_names(into: str) -> Iterator[str]:

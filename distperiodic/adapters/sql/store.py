@@ -51,6 +51,7 @@ from distperiodic.adapters.sql.statements import LAST
 from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
+from distperiodic.adapters.sql.steps import placed
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import claim_of
 from distperiodic.adapters.sql.transaction import in_order
@@ -517,16 +518,22 @@ class SqlClaimStore:
         known = [old for old in found if old.id in names]
         free = [name for name in names
                 if name not in {old.id for old in known}]
+
+        def again(tx: Transaction, old: Any) -> list[Claim]:
+            claims = takeover.standing(tx, old)
+            return placed(tx, claims) if numbers[old.job].startswith(
+                COMMAND_PREFIX) else claims
         taken = [Lease(old.id, numbers[old.job], old.tick, self._run(
-            functools.partial(takeover.standing, old=old)), State.RUNNING)
+            functools.partial(again, old=old)), State.RUNNING)
             for old in known]
 
         def take_over(tx: Transaction, old: Any, name: str) -> list[Claim]:
             self._steps.forget_ended()
-            return takeover.take_over(
+            steps = numbers[old.job].startswith(COMMAND_PREFIX)
+            claims = takeover.take_over(
                 tx, old=old, name=name, search=search, holder=holder,
-                seconds=seconds, lost=self._steps.lost if numbers[
-                    old.job].startswith(COMMAND_PREFIX) else None)
+                seconds=seconds, lost=self._steps.lost if steps else None)
+            return placed(tx, claims) if steps else claims
         for old in found:
             if old.id in names or not free:
                 continue
