@@ -46,7 +46,7 @@ from distperiodic.operator.waiting import Starving
 #: Seconds for which a process that is gone is reported. A process of the same
 #: name ends the report earlier.
 GONE_FOR = 3600.0
-#: Number of failed ticks in a row that makes an object a failure.
+#: Number of ticks in a row at which an object that fails is failing.
 FAILING = 3
 #: Number of ticks in a row whose objects were superseded that shows that the
 #: workers are full.
@@ -132,8 +132,8 @@ CODES: Mapping[str, Code] = {
         'check its connection to the coordination service; restart it'),
     'handlers-hanging': Code(
         Severity.FAILURE,
-        '{handlers} of partition {partition} have not returned, such as that '
-        'of {job}/{object}',
+        '{handlers} of partition {partition} did not return, such as that of '
+        '{job}/{object}',
         'correct the handler, which ignores its timeout or has none; restart '
         'the process to end the hanging runs'),
     'ring-formats': Code(
@@ -146,7 +146,7 @@ CODES: Mapping[str, Code] = {
         'find the program that created it; give each service its own group'),
     'job-unscheduled': Code(
         Severity.WARNING,
-        'no live scheduler has the job, so its {objects} do not run',
+        'no live scheduler has the job, so its objects do not run',
         'start a scheduler whose code has the job; if the job was removed or '
         'renamed: distperiodic db prune --claims DAYS'),
     'catalogue-failing': Code(
@@ -176,7 +176,7 @@ CODES: Mapping[str, Code] = {
         'start more workers, raise pool_size, or give the job a longer '
         'period; distperiodic why {job} {object}'),
     'object-failing': Code(
-        Severity.FAILURE,
+        Severity.WARNING,
         '{number} ticks in a row have failed, the last one at {at}: {error}',
         'correct the cause; distperiodic dead list {job} --traceback shows '
         'where it fails'),
@@ -275,9 +275,8 @@ class JobFacts(NamedTuple):
     paused: bool
     #: When a scheduler that has the job last read its state. None means never.
     attended: Instant | None
-    #: Number of listed objects, counted only if the job is not attended. 1 or
-    #: more means at least that number.
-    objects: int
+    #: True if the job is not attended and has listed objects.
+    unattended: bool
     #: The last ticks, the newest first.
     ticks: Sequence[Recent] = ()
 
@@ -555,7 +554,7 @@ def _unserved(facts: Facts, group: Group, standby: Container[str],
                 unserved.setdefault(topic, []).append(job)
     for topic, jobs in unserved.items():
         yield _found('partition-unserved', f'partition {topic}', name=topic,
-                     work=f'the jobs {listed(jobs)}')
+                     work=f'{plural(len(jobs), "job")}: {listed(jobs)}')
 
 
 def no_scheduler(name: str, group: Group | None) -> Finding:
@@ -593,17 +592,18 @@ def _ring(facts: Facts) -> Iterator[Finding]:
 
 
 def _jobs(facts: Facts) -> Iterator[Finding]:
-    served = any(not row.part and not row.drained and _is_live(facts, row)
-                 for row in facts.members)
+    # If the store is slow, schedulers report late that they have the job.
+    served = not any(_slow(facts)) and any(
+        not row.part and not row.drained and _is_live(facts, row)
+        for row in facts.members)
     patience = (facts.session_timeout + 3 * facts.sweep_interval) * SECOND
     for job in facts.jobs:
         if job.paused:
             continue
         about = f'job {job.name}'
-        if served and job.objects and job.attended is not None and (
+        if served and job.unattended and job.attended is not None and (
                 job.attended < facts.now - patience):
-            yield _found('job-unscheduled', about, job.attended,
-                         objects=plural(job.objects, 'object'))
+            yield _found('job-unscheduled', about, job.attended)
         lost = [one for one in job.ticks if one.lost]
         if lost:
             yield _found('ticks-lost', about, lost[-1].tick,
@@ -634,9 +634,9 @@ def _slots(facts: Facts) -> Iterator[Finding]:
             yield _found(
                 'workers-full', f'job {job.name}', ended[-1].tick,
                 partition=topic,
-                what=f'{sum(one.superseded for one in ended):,} of '
-                f'{sum(one.due for one in ended):,} runs of its last ticks '
-                'were superseded before they started')
+                what='its last ticks superseded '
+                f'{sum(one.superseded for one in ended):,} of '
+                f'{sum(one.due for one in ended):,} runs before their start')
         for one in some[:_NAMED]:
             if one.periods >= STARVING:
                 yield _found('object-starving',

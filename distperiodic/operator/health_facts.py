@@ -115,18 +115,18 @@ class HealthQueries:
             return [health.JobFacts(
                 row.name, periods[row.id], row.paused_since is not None,
                 row.attended_until,
-                _listed(connection, row.id)
-                if row.attended_until is not None and row.attended_until
-                < now - unattended * SECOND else 0,
+                row.attended_until is not None
+                and row.attended_until < now - unattended * SECOND
+                and _is_listed(connection, row.id),
                 ticks.get(row.id, ())) for row in rows]
         return self.group.read_snapshot(work)
 
 
-def _listed(connection: sa.Connection, number: int) -> int:
-    """Return 1 if the job has a listed object, else 0."""
-    return int(connection.execute(sa.select(_claim.c.object).where(
+def _is_listed(connection: sa.Connection, number: int) -> bool:
+    """Return whether the job has a listed object."""
+    return connection.execute(sa.select(_claim.c.object).where(
         _claim.c.job == number, _claim.c.since.is_not(None)).limit(1)
-    ).first() is not None)
+    ).first() is not None
 
 
 def _recent(connection: sa.Connection,

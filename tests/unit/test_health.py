@@ -89,14 +89,14 @@ def run(**more):
             'timeout_s': None, **more}
 
 
-def job(name='ping', period=60, attended=1.0, objects=0, ticks=(),
+def job(name='ping', period=60, attended=1.0, unattended=False, ticks=(),
         paused=False, ago=1):
     """A job, and its last ticks with the numbers of objects that were
     superseded, and lost. *ago* is the age of the newest tick in seconds.
     """
     return health.JobFacts(
         name, period * SECOND, paused, NOW - round(attended * SECOND),
-        objects, [
+        unattended, [
             health.Recent(NOW - (at * period + ago) * SECOND, 10, superseded,
                           lost)
             for at, (superseded, lost) in enumerate(ticks)])
@@ -133,7 +133,7 @@ def test_findings_about_one_job_and_one_object():
         jobs=(job(ticks=[(0, 1)]), job('ping/h1', ticks=[(0, 1)]))))
 
     assert [one.about for one in health.concerning(found, 'ping', 'h1')] == [
-        'object ping/h1', 'job ping']
+        'job ping', 'object ping/h1']
 
 
 def about(**changes):
@@ -263,13 +263,20 @@ CASES = {
         {('entry-unknown', 'entry x')}),
     # Jobs and objects.
     'a job that no scheduler has': (
-        {'jobs': (job(attended=14, objects=1),)},
+        {'jobs': (job(attended=14, unattended=True),)},
         {('job-unscheduled', 'job ping')}),
+    'a job that is attended late, because the store is slow': (
+        {'jobs': (job(attended=14, unattended=True),), 'round_trip': 0.6},
+        {('store-slow', 'store')}),
+    'a job that is attended late, because the store of a member is slow': (
+        {'jobs': (job(attended=14, unattended=True),), **report(
+            store={'calls': 9, 'p50_s': 1.5, 'slow_s': 3})},
+        {('store-slow', 'store')}),
     'a removed job without objects': ({'jobs': (job(attended=14),)}, set()),
     'a paused job that no scheduler has': (
-        {'jobs': (job(attended=14, objects=1, paused=True),)}, set()),
+        {'jobs': (job(attended=14, unattended=True, paused=True),)}, set()),
     'a job whose schedulers are drained': (
-        {'jobs': (job(attended=14, objects=1),),
+        {'jobs': (job(attended=14, unattended=True),),
          'members': (row(drained=True), row(part='default'))}, set()),
     'two ticks superseded': (
         {'jobs': (job(ticks=[(0, 0), (3, 0), (4, 0), (0, 0)]),)},
@@ -422,7 +429,7 @@ def hour():
             live = dataclasses.replace(live, members=tuple(
                 one for one in live.members if one.points))
         yield {'live': live, 'members': tuple(rows), 'jobs': (
-            job(period=5, attended=1 + since % 3, objects=1,
+            job(period=5, attended=1 + since % 3, unattended=True,
                 ticks=[(0, 0), (since == JOINS, 0), (0, 0), (0, 0)]),)}
 
 
@@ -439,17 +446,19 @@ def test_each_code_has_a_case():
 
 def test_failures_come_first_and_the_oldest_of_them():
     found = health.findings(dataclasses.replace(
-        REST, failing=(failing('h1', runs=1), failing('h2')),
-        halted=(Halted('q', NOW - 90 * SECOND, '', None, 0),)))
+        REST, failing=(failing(),), halted=(
+            Halted('q', NOW - 9 * SECOND, '', None, 0),
+            Halted('p', NOW - 90 * SECOND, '', None, 0))))
 
     assert [one.about for one in found] == [
-        'queue q', 'object ping/h2', 'object ping/h1']
+        'queue p', 'queue q', 'object ping/h7']
 
 
-@pytest.mark.parametrize(('runs', 'code'), [((), 0), ((1,), 1), ((1, 3), 2)])
-def test_the_exit_code_is_that_of_the_worst_finding(runs, code):
+@pytest.mark.parametrize(
+    ('objects', 'code'), [(0, 0), (1, 1), (5, 1), (6, 2)])
+def test_the_exit_code_is_that_of_the_worst_finding(objects, code):
     found = health.findings(dataclasses.replace(REST, failing=tuple(
-        failing(f'h{at}', number) for at, number in enumerate(runs))))
+        failing(f'h{at}') for at in range(objects))))
 
     assert health.exit_code(found) == code
 
