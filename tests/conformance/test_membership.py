@@ -291,8 +291,8 @@ def test_who_is_at_rest_stays(enter):
 
 
 def test_a_listener_is_told_of_each_change(enter):
-    a = enter('a')
-    b = enter('b')
+    # The views of a member whose session expired would be further changes.
+    a, b = (enter(name, session_timeout=CALM) for name in 'ab')
     a.wait('a', 'b')
     b.stop()
 
