@@ -18,11 +18,9 @@ from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional import effects
 from tests.functional.test_tasks import SOON
+from tests.functional.test_tasks import STARTING
 from tests.functional.test_tasks import Group
 from tests.functional.test_tasks import check
-
-#: Seconds within which the processes of a group start.
-STARTING = 150.0
 
 # The timeout is long because servers and processes start in sequence.
 pytestmark = pytest.mark.timeout(400)

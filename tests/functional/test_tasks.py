@@ -33,6 +33,8 @@ from tests.functional import modules
 from tests.pauses import Pauses
 
 SOON = 60.0
+#: Seconds within which the processes of a group start.
+STARTING = 150.0
 
 
 class Group:
@@ -69,10 +71,21 @@ class Group:
         return program
 
     def start_all(self):
-        """Start two schedulers, and two workers of each module."""
-        return ([self.start('scheduler') for _ in range(2)],
-                [self.start('worker', '--partition', module)
-                 for module in 'abab'])
+        """Start two schedulers, and two workers of each module.
+
+        Wait until they have joined, so that no test measures their start.
+        """
+        started = ([self.start('scheduler') for _ in range(2)],
+                   [self.start('worker', '--partition', module)
+                    for module in 'abab'])
+        self.wait_joined()
+        return started
+
+    def wait_joined(self):
+        """Wait until each program is a member of its group."""
+        waiting.wait_until(lambda: all(
+            ' joined: ' in program.said() for program in self.programs),
+            STARTING, interval=0.1)
 
     def submit(self, type_='five', **parameters):
         return self.client.submit(type_, parameters)
@@ -401,6 +414,7 @@ def test_no_process_of_a_frozen_worker_goes_on_beside_its_successor(
         group.start('scheduler')
         for _ in range(2):
             group.start('worker', '--partition', 'b')
+        group.wait_joined()
         gate = group.place / 'gate'
         id_ = group.submit('endless', behaves={'0': 'tick'}, gate=str(gate))
         [run] = waiting.wait_until(group.runs, SOON)
@@ -572,6 +586,7 @@ def in_processes(tmp_path, zookeeper, rabbitmq, postgresql):
     made.start('scheduler')
     for _ in range(2):
         made.start('worker', '--partition', 'b')
+    made.wait_joined()
     yield made
     made.close()
 
@@ -712,7 +727,8 @@ def test_a_step_that_waits_for_a_worker_runs_when_the_worker_joins(
     group = slow_sweeps
     group.start('scheduler')
     group.start('worker', '--partition', 'b')
-    group.ended(group.submit('other'), timeout=90)
+    group.wait_joined()
+    group.ended(group.submit('other'))
     waits = group.submit('single')
     # The scheduler handles the notices in order.
     group.ended(group.submit('other'))
@@ -734,6 +750,7 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
                   session_timeout=40, lease=70, sweep_interval=20)
     try:
         members = [group.start('scheduler') for _ in range(2)]
+        group.wait_joined()
         waiting.wait_until(lambda: all(
             re.search(r'view: .* members=2 ', program.said())
             for program in members), SOON)
@@ -842,6 +859,7 @@ def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
     try:
         group.start('scheduler')
         group.start('worker', '--partition', 'a')
+        group.wait_joined()
         group.ended(group.submit('single'))
         group.ended(group.submit('single'))
         waits = []
@@ -873,6 +891,7 @@ def test_a_submission_into_a_queue_does_not_wait_for_the_sweep(
         members = [group.start('scheduler') for _ in range(2)]
         for _ in range(2):
             group.start('worker', '--partition', 'a')
+        group.wait_joined()
         waiting.wait_until(lambda: all(
             re.search(r'view: .* members=2 ', program.said())
             for program in members), SOON)
@@ -901,6 +920,7 @@ def test_without_a_broker_a_task_of_another_process_waits_for_the_sweep(
                   lease=4 * sweep, sweep_interval=sweep)
     try:
         group.start('scheduler')
+        group.wait_joined()
         group.ended(group.submit('single'))
         waits = []
         for _ in range(4):
@@ -939,6 +959,7 @@ def test_a_lost_notice_is_made_good_by_the_sweep(group, monkeypatch):
 def test_steps_wait_for_a_worker_of_their_module(group):
     group.start('scheduler')
     group.start('worker', '--partition', 'a')
+    group.wait_joined()
     id_ = group.submit()
     waiting.wait_until(
         lambda: group.client.get(id_).steps[0].normal.code == 0, SOON)
