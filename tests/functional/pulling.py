@@ -230,13 +230,14 @@ def _taken_from_another(calls, certain):
 
 
 def _back_after_done(calls, left):
+    #: The first call that ended each task. The worker may repeat it.
     done = {}
-    for call in calls:
+    for call in sorted(calls, key=lambda call: call.start):
         if call.kind == 'done' and call.answer:
             for task in set(call.tasks):
-                if task in done:
-                    yield f'done twice: {task!r} {call} {done[task]}'
-                done[task] = call
+                first = done.setdefault(task, call)
+                if first.worker != call.worker:
+                    yield f'done twice: {task!r} {call} {first}'
     for call in calls:
         if call.kind == 'assign' and call.end is not None:
             for task in call.answer:

@@ -171,6 +171,16 @@ def test_the_judge_sees_a_task_that_comes_back_after_it_was_done():
         'done twice']
 
 
+def test_the_judge_allows_a_worker_to_repeat_that_a_task_is_done():
+    done = (call('a', 'assign', 0, 0.1, answer=['x']),
+            call('a', 'done', 0.2, 0.3, ['x'], True),
+            call('a', 'done', 0.4, 0.5, ['x'], True))
+
+    assert verdicts(*done) == []
+    assert verdicts(*done, call('b', 'assign', 0.35, 0.6, answer=['x'])) == [
+        'back after done']
+
+
 def test_the_judge_sees_a_lost_task():
     lost, given = pulling.task_of(0), pulling.task_of(1)
 
