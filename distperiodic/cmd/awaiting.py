@@ -16,9 +16,9 @@ from distperiodic.cmd import of_members
 
 if TYPE_CHECKING:
     from distperiodic import opts
+    from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.members import Answer
     from distperiodic.operator.members import MemberAdmin
-    from distperiodic.operator.members import MemberRow
     from distperiodic.operator.ring_members import RingMembers
 
 # Seconds between two checks for answers.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distperiodic.core.histogram import Histogram
     from distperiodic.operator.activity import Load
     from distperiodic.operator.activity import Ticked
-    from distperiodic.operator.members import MemberRow
+    from distperiodic.operator.member_rows import MemberRow
 
 _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)',
            'Mean run (ms)')
@@ -113,8 +113,8 @@ class History(display.Table, lister.Lister):
 def _use_of_slots(loads: 'Sequence[Load]', members: 'Sequence[MemberRow]',
                   session_timeout: float) -> str:
     """Return a sentence that compares the work with the slots."""
-    from distperiodic.operator.members import slots
-    from distperiodic.operator.members import topics
+    from distperiodic.operator.member_rows import slots
+    from distperiodic.operator.member_rows import topics
     by_job, found = topics(members), slots(members, session_timeout)
     needed: dict[str, float] = collections.defaultdict(float)
     busy: dict[str, float] = collections.defaultdict(float)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupReader
     from distperiodic.operator.group_reader import Job
+    from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.members import MemberAdmin
-    from distperiodic.operator.members import MemberRow
 
 _LOGGED = ('the command is not recorded; each scheduler that answered has '
            'logged the operator and the reason')

@@ -19,7 +19,7 @@ from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
 
 if TYPE_CHECKING:
-    from distperiodic.operator.members import MemberRow
+    from distperiodic.operator.member_rows import MemberRow
 
 # Parts of a report that are shown in another form, or not at all.
 _NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')

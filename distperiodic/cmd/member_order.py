@@ -14,7 +14,7 @@ from distperiodic.cmd import of_members
 from distperiodic.core.control import Verb
 
 if TYPE_CHECKING:
-    from distperiodic.operator.members import MemberRow
+    from distperiodic.operator.member_rows import MemberRow
 
 _NOTE = (
     'note: without a store ([distperiodic] connection) a member forgets this '

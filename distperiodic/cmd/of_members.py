@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
+    from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.members import Answer
     from distperiodic.operator.members import MemberAdmin
-    from distperiodic.operator.members import MemberRow
     from distperiodic.operator.ring_members import RingMembers
 
 # Maximum seconds to wait for the members' replies to a query over the bus.

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
@@ -33,15 +34,18 @@ from distperiodic.core.wording import one_line
 from distperiodic.core.wording import plural
 from distperiodic.core.wording import second
 from distperiodic.core.wording import tasks_text
-from distperiodic.operator.activity import Failing
-from distperiodic.operator.live_group import Group
-from distperiodic.operator.members import MemberRow
-from distperiodic.operator.members import topics
-from distperiodic.operator.partitions import Partition
-from distperiodic.operator.task_queries import Halted
-from distperiodic.operator.task_queries import Overdue
-from distperiodic.operator.task_queries import Stuck
-from distperiodic.operator.waiting import Starving
+from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import topics
+
+if TYPE_CHECKING:
+    # These modules load SQLAlchemy, which a group without a store lacks.
+    from distperiodic.operator.activity import Failing
+    from distperiodic.operator.live_group import Group
+    from distperiodic.operator.partitions import Partition
+    from distperiodic.operator.task_queries import Halted
+    from distperiodic.operator.task_queries import Overdue
+    from distperiodic.operator.task_queries import Stuck
+    from distperiodic.operator.waiting import Starving
 
 #: Seconds for which a process that is gone is reported. A process of the same
 #: name ends the report earlier.
@@ -57,6 +61,12 @@ WAITING, STARVING = 3.0, 3
 #: Seconds that even the fastest of several requests to the store takes, if the
 #: store is slow; and the age of a request of a member without an answer.
 SLOW, UNANSWERED = 0.25, 5.0
+#: The fields of :class:`Facts` that are not read from a slow store, in the
+#: words of the notes.
+UNREAD = {
+    'partitions': 'partitions', 'jobs': 'jobs', 'failing': 'failing objects',
+    'stuck': 'stuck tasks', 'overdue': 'tasks that wait',
+    'expired': 'expired leases', 'starving': 'objects that wait'}
 #: Seconds, in addition to the session timeout, for which reading a catalogue
 #: may take.
 READING = 5.0
@@ -303,7 +313,7 @@ class Facts:
     messaging: bool = False
     #: The group in the coordination service. None means that there is no such
     #: service, or that it cannot be read.
-    live: Group | None = None
+    live: 'Group | None' = None
     #: Topic of each partition whose name differs from its topic.
     topics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Reasons why the coordination service and the store could not be read.
@@ -312,8 +322,8 @@ class Facts:
     store: str = ''
     #: True if the store was read.
     stored: bool = False
-    #: True if the store is so slow that some facts were not read.
-    unread: bool = False
+    #: Fields that were not read because the store is slow; see :data:`UNREAD`.
+    unread: Sequence[str] = ()
     #: Seconds that the fastest of several requests to the store took.
     round_trip: float = 0.0
     members: Sequence[MemberRow] = ()
@@ -327,16 +337,17 @@ class Facts:
     expected: int | None = None
     expected_workers: int | None = None
     jobs: Sequence[JobFacts] = ()
-    failing: Sequence[Failing] = ()
+    failing: 'Sequence[Failing]' = ()
     #: Objects that wait for a start for longer than a period, the oldest
     #: first.
-    starving: Sequence[Starving] = ()
+    starving: 'Sequence[Starving]' = ()
     expired: Lease | None = None
     #: Partitions with one active worker.
-    partitions: Sequence[Partition] = ()
-    overdue: Sequence[Overdue] = ()
-    stuck: Stuck = Stuck(0, ())
-    halted: Sequence[Halted] = ()
+    partitions: 'Sequence[Partition]' = ()
+    overdue: 'Sequence[Overdue]' = ()
+    #: None means that no task is stuck, or unknown.
+    stuck: 'Stuck | None' = None
+    halted: 'Sequence[Halted]' = ()
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -354,7 +365,8 @@ def notes(facts: Facts) -> list[str]:
     """Return what operators have done on purpose, and what is therefore no
     finding.
     """
-    unread = ['some facts'] if facts.unread else []
+    unread = [', '.join(UNREAD[one] for one in facts.unread)
+              ] if facts.unread else []
     paused = [job.name for job in facts.jobs if job.paused]
     drained = [one.label for one in facts.members if one.drained]
     return [f'{what}: {listed(names)}' for what, names in (
@@ -526,7 +538,9 @@ def _schedulers(facts: Facts) -> Iterator[Finding]:
         not row.part and not row.drained for row in live)
     if not number and not any(not part for part, _ in drained):
         yield no_scheduler(facts.group, group)
-    if number and facts.messaging and group is not None:
+    # Standby workers of an unknown partition cannot be told from full ones.
+    if number and facts.messaging and group is not None and (
+            'partitions' not in facts.unread):
         standby = {one.name for one in facts.partitions}
         accepts = any(one.slots or topic in standby
                       for topic, some in group.workers.items()
@@ -542,7 +556,7 @@ def _schedulers(facts: Facts) -> Iterator[Finding]:
             map(len, group.workers.values())), facts.expected_workers)
 
 
-def _unserved(facts: Facts, group: Group, standby: Container[str],
+def _unserved(facts: Facts, group: 'Group', standby: Container[str],
               drained: Container[str]) -> Iterator[Finding]:
     """Find partitions of jobs that no worker serves."""
     active = {job.name for job in facts.jobs if not job.paused}
@@ -557,7 +571,7 @@ def _unserved(facts: Facts, group: Group, standby: Container[str],
                      work=f'{plural(len(jobs), "job")}: {listed(jobs)}')
 
 
-def no_scheduler(name: str, group: Group | None) -> Finding:
+def no_scheduler(name: str, group: 'Group | None') -> Finding:
     """Return the finding about a group without a scheduler.
 
     :param group: None means that it is unknown.
@@ -762,7 +776,9 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
             min(one.since for one in some), name=module,
             work=f'{plural(sum(one.tasks for one in some), "task")} ready, '
             f'such as {min(some, key=lambda one: one.since).first}')
-    if facts.stuck.number > _NAMED:
+    if facts.stuck is None:
+        pass
+    elif facts.stuck.number > _NAMED:
         first = facts.stuck.first[0]
         yield _found(
             'tasks-stuck', f'group {facts.group}', first.since,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic.core.member import Member
     from distperiodic.operator.live_group import Group
-    from distperiodic.operator.members import MemberRow
+    from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.task_queries import Look
 
 

@@ -24,8 +24,8 @@ from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import DistperiodicError
 from distperiodic.operator.auditing import Actor
+from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.members import Answer
-from distperiodic.operator.members import MemberRow
 
 if TYPE_CHECKING:
     from distperiodic import opts

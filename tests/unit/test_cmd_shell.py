@@ -259,6 +259,20 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
     assert loaded.splitlines()[-1] == 'True [] True'
 
 
+def test_the_status_of_a_group_without_a_store_loads_no_sqlalchemy(tmp_path):
+    file = tmp_path / 'service.conf'
+    file.write_text(
+        f'[distperiodic]\nbackend_url = file://{tmp_path}/group\n')
+    told = subprocess.run(
+        [sys.executable, '-c',
+         'import sys; from distperiodic.cmd import shell; '
+         f'code = shell.main(["status", "--config-file", {str(file)!r}]); '
+         'print(code, "tooz" in sys.modules, "sqlalchemy" in sys.modules)'],
+        capture_output=True, text=True, check=True).stdout
+
+    assert told.splitlines()[-1] == '2 True False'
+
+
 def test_a_host_that_uses_eventlet_through_futurist_still_can():
     loaded = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c',

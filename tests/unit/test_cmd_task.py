@@ -26,7 +26,7 @@ from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.operator import live_processes
-from distperiodic.operator.members import MemberRow
+from distperiodic.operator.member_rows import MemberRow
 from distperiodic.service import member_report
 from tests.unit.test_documentation import SOURCE
 

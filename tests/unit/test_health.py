@@ -18,7 +18,7 @@ from distperiodic.core.standby import Role
 from distperiodic.operator import health
 from distperiodic.operator.activity import Failing
 from distperiodic.operator.live_group import Group
-from distperiodic.operator.members import MemberRow
+from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.partitions import Partition
 from distperiodic.operator.partitions import Worker
 from distperiodic.operator.task_queries import Halted
@@ -155,6 +155,10 @@ CASES = {
         {('coordination-unavailable', 'coordination')}),
     'the store is fast': ({'round_trip': 0.24}, set()),
     'the store is slow': ({'round_trip': 0.25}, {('store-slow', 'store')}),
+    'the store is so slow that standby workers are unknown': (
+        {'round_trip': 0.6, 'unread': ['partitions', 'jobs'], 'jobs': (),
+         'live': group(workers={'default': [worker('a:0', 0)]})},
+        {('store-slow', 'store')}),
     # Members.
     'a worker killed beside a scheduler of its name': (
         {'live': group(workers={'default': ['b:0']}),

@@ -14,9 +14,9 @@ from distperiodic.core.member_facts import Report
 from distperiodic.core.member_facts import RunFact
 from distperiodic.core.member_facts import StoreFact
 from distperiodic.core.member_facts import ViewFact
-from distperiodic.operator.members import MemberRow
-from distperiodic.operator.members import by_process
-from distperiodic.operator.members import topics
+from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import by_process
+from distperiodic.operator.member_rows import topics
 
 AT = 1_000_000_000
 

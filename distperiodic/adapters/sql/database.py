@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NoReturn
@@ -205,7 +206,7 @@ class Database:
             connection = self._engine.connect()
             try:
                 connection.info[READ_ONLY] = True
-                with connection.begin():
+                with self._committing_each(connection), connection.begin():
                     self._check_schema(connection, self.shown)
             except BaseException:
                 connection.close()
@@ -213,6 +214,20 @@ class Database:
             self._connection = connection
             self.opened += 1
         return self._connection
+
+    @contextlib.contextmanager
+    def _committing_each(self, connection: sa.Connection) -> Iterator[None]:
+        """Save the round trips of a transaction, on PostgreSQL.
+
+        After an error the connection must not be used before its next check.
+        """
+        driver: Any = connection.connection.dbapi_connection
+        alone = self._engine.dialect.name == 'postgresql'
+        if alone:
+            driver.autocommit = True
+        yield
+        if alone:
+            driver.autocommit = False
 
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
         if _refuses_user(exc):

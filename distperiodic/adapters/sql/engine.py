@@ -159,6 +159,13 @@ def make_engine(connection_url: str, bounded: bool = True,
                         retval=True)
         return engine
 
+    if engine.dialect.name == 'postgresql':
+        # A new connection needs several queries before its first use. Save the
+        # round trips of transactions around them, and those of the query for
+        # the type hstore.
+        engine.dialect.use_native_hstore = False
+        sa.event.listen(engine, 'connect', _commit_each, insert=True)
+
     def opened(connection: Any, record: Any) -> None:
         if bounded:
             with connection.cursor() as cursor:
@@ -168,9 +175,14 @@ def make_engine(connection_url: str, bounded: bool = True,
             _see_other_nodes(connection)
         # Each statement must see the changes that others have committed.
         # Otherwise a process could not detect that another process was first.
+        # This also ends the autocommit mode.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
     sa.event.listen(engine, 'connect', opened)
     return engine
+
+
+def _commit_each(connection: Any, record: Any) -> None:
+    connection.autocommit = True
 
 
 def _bounds(dialect: str) -> str:
