@@ -6,9 +6,9 @@ statement and each commit may fail. A commit that reports an error may have
 taken effect all the same.
 """
 
-import atexit
 import functools
 import itertools
+import multiprocessing.util
 import os
 import pathlib
 import shutil
@@ -132,7 +132,10 @@ class Directory:
             dir=memory if os.access(memory, os.W_OK) else None))
         self._numbers = itertools.count()
         self._troubles = {}
-        atexit.register(shutil.rmtree, self._path, ignore_errors=True)
+        # The processes of a pool do not call the functions of atexit.
+        multiprocessing.util.Finalize(
+            None, shutil.rmtree, (self._path,), {'ignore_errors': True},
+            exitpriority=0)
         sa.event.listen(sa.engine.Engine, 'do_connect', self._connecting)
         # Apply all migrations once, to a database that new() then copies.
         schema.sync(f'sqlite:///{self._path}/empty')
@@ -180,3 +183,7 @@ class Directory:
 def directory():
     """Return the directory of this process."""
     return Directory()
+
+
+# Otherwise the processes of a pool would write databases with the same paths.
+os.register_at_fork(after_in_child=directory.cache_clear)

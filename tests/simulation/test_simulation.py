@@ -5,6 +5,7 @@ To run more seeds: ``tox -e simulation -- --seeds 10000 --from 1``.
 """
 
 import collections
+import concurrent.futures
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.simulation import __main__ as command
 from tests.simulation import draws
 from tests.simulation import scenes
+from tests.simulation import sqlite
 from tests.simulation import standby
 from tests.simulation import tasks
 
@@ -104,3 +106,18 @@ def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
     might not fail on another.
     """
     assert digest_of(seed, 1) == digest_of(seed, 2)
+
+
+def directory_of_a_database(_):
+    return pathlib.Path(sqlite.directory().new(None)).parent
+
+
+def test_each_process_has_databases_of_its_own_and_deletes_them():
+    ours = directory_of_a_database(None)
+
+    with concurrent.futures.ProcessPoolExecutor(1) as pool:
+        [theirs] = pool.map(directory_of_a_database, [None])
+
+    assert theirs != ours
+    assert ours.exists()
+    assert not theirs.exists()
