@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
-from distperiodic.core.live import Lack
 from distperiodic.core.live import Live
 from distperiodic.core.member import ring_digest
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.core.waiting import Wait
+from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import with_processes
 from distperiodic.core.wording import listed
 from distperiodic.core.wording import one_line
 from distperiodic.core.wording import plural
@@ -753,22 +755,24 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
             yield _found('partition-alone', about, name=one.name)
 
 
-_LACKS = {Lack.NO_SCHEDULER: 'there is no live scheduler',
-          Lack.NO_COMMAND: 'no live process has it'}
+# What keeps tasks waiting, besides a missing worker. The other reasons are no
+# fault, such as members that operators have drained.
+_LACKS = {Wait.NO_SCHEDULER: 'there is no live scheduler',
+          Wait.NO_COMMAND: 'no live process has it'}
 
 
 def _tasks(facts: Facts) -> Iterator[Finding]:
     unserved: dict[str, list[Overdue]] = {}
     for one in facts.overdue:
         command = f'{one.module}.{one.command}'
-        lacks = [lack for lack, _ in facts.processes.lacks(
-            one.module, one.command)]
-        if Lack.NO_WORKER in lacks:
+        wait = with_processes(
+            Waiting(Wait.READY, one.module, one.command), facts.processes).wait
+        if wait is Wait.NO_WORKER:
             unserved.setdefault(one.module, []).append(one)
-        elif lacks and lacks[0] in _LACKS:
+        elif wait in _LACKS:
             yield _found(
                 'command-unserved', f'task {one.first}', one.since,
-                command=command, first=one.first, lack=_LACKS[lacks[0]],
+                command=command, first=one.first, lack=_LACKS[wait],
                 tasks=f'{plural(one.tasks, "task")} ready')
     for module, some in unserved.items():
         yield _found(

@@ -15,6 +15,9 @@ from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Role
+from distperiodic.core.waiting import Wait
+from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import with_processes
 from distperiodic.operator import health
 from distperiodic.operator.activity import Failing
 from distperiodic.operator.live_group import Group
@@ -465,6 +468,26 @@ def test_the_exit_code_is_that_of_the_worst_finding(objects, code):
         failing(f'h{at}') for at in range(objects))))
 
     assert health.exit_code(found) == code
+
+
+@pytest.mark.parametrize(('processes', 'wait', 'code'), [
+    (Live([], {}), Wait.NO_SCHEDULER, 'command-unserved'),
+    (Live([Process(commands=frozenset())], {}), Wait.NO_COMMAND,
+     'command-unserved'),
+    (Live([Process()], {}), Wait.NO_WORKER, 'partition-unserved'),
+    (Live([Process()], {'default': [Process(commands=frozenset())]}),
+     Wait.NO_COMMAND, 'command-unserved'),
+    (Live([Process(drained=True)], {}), Wait.DRAINED, None),
+    (Live([Process()], {'default': [Process(busy={'default': True})]}),
+     Wait.BUSY, None)])
+def test_a_finding_and_the_command_task_show_give_the_same_reason(
+        processes, wait, code):
+    ready = Waiting(Wait.READY, 'default', 'dump')
+
+    assert with_processes(ready, processes).wait is wait
+    assert {one for one, _ in about(processes=processes, overdue=(
+        Overdue('default', 'dump', 3, 't1', NOW - SECOND),))} == (
+            {code} if code else set())
 
 
 def test_what_was_done_on_purpose_is_named():
