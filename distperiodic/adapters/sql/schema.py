@@ -210,10 +210,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
     :raises SchemaError: the tables are missing, or are older or newer than
         this release.
     """
-    try:
-        found = connection.scalar(sa.select(_version.c.version_num))
-    except db_exception.DBNonExistentTable:
-        found = None
+    found = _version_of(connection)
     if found is None:
         raise _no_tables(shown)
     if found < VERSION:
