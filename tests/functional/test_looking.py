@@ -12,7 +12,7 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.activity import Activity
-from distperiodic.operator.health_facts import HealthQueries
+from distperiodic.operator.health_queries import HealthQueries
 from distperiodic.operator.queries import StoreQueries
 from distperiodic.operator.store_probe import StoreProbe
 from tests.functional.places import SECOND
