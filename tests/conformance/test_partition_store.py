@@ -14,6 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic import exceptions
+from distperiodic.adapters.sql import restored
+from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.standby import Active
@@ -518,3 +520,21 @@ def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
     assert answers == [B]
     assert world.partitions.beat(
         'p', B, Role.ACTIVE, seconds=LONG).promoted == ''
+
+
+def test_a_restore_raises_the_fences_of_partitions_above_all_before(tmp_path):
+    """The workers after the backup had fences that the backup lacks."""
+    # The call raises the fences of all groups, so it has its own database.
+    url = f'sqlite:///{tmp_path}/restored.sqlite'
+    schema.sync(url)
+    group = World(url)
+    saved = group.acquire(A).fence
+    for worker in (B, A, B):
+        group.change(worker='', until=0)
+        last = group.acquire(worker).fence
+    group.change(worker='', fence=saved)
+
+    restored.raise_fences(url)
+
+    assert group.acquire(C).fence > last
+    group.close()

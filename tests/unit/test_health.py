@@ -81,6 +81,13 @@ def schedulers(*ages):
             for name, age in zip(names, ages, strict=True)))}
 
 
+def hung(members, **facts):
+    """The facts about a group whose last member has not reported for long."""
+    *others, last = members
+    return {**facts, 'members': (*others, last._replace(
+        age=99 * SECOND, seen=NOW - 99 * SECOND))}
+
+
 def catalogue(**state):
     return {'members': (
         row(catalogues=[{'job': 'ping', 'read_s': 99, **state}]),
@@ -220,6 +227,9 @@ CASES = {
         schedulers(60, 60, 9), set()),
     'two schedulers whose reports are not of one time': (
         schedulers(9, 60), set()),
+    'a scheduler that saw another group before it hung': (
+        hung(**schedulers(300, 300, 300)),
+        {('member-silent', 'scheduler c:0')}),
     'a handler that hangs': (
         report(pools={'default': {'size': 9, 'busy': 1, 'hanging': 1}},
                slots={'default': {'hanging_runs': [run()]}}),
@@ -459,6 +469,35 @@ def test_failures_come_first_and_the_oldest_of_them():
 
     assert [one.about for one in found] == [
         'queue p', 'queue q', 'object ping/h7']
+
+
+def test_ticks_are_lost_since_the_first_of_them():
+    [found] = health.findings(dataclasses.replace(
+        REST, jobs=(job(ticks=[(0, 1), (0, 0), (0, 2)]),)))
+
+    assert found.since == NOW - 121 * SECOND
+
+
+@pytest.mark.parametrize(('task', 'named'), [('t1', True), (None, False)])
+def test_a_halted_queue_names_the_task_that_has_halted_it(task, named):
+    [found] = health.findings(dataclasses.replace(
+        REST, halted=(Halted('q', NOW, '', task, 0),)))
+
+    assert ('task' in found.remedy) is named
+    assert (f'by task {task}' in found.text) is named
+
+
+@pytest.mark.parametrize(('messaging', 'expected'), [
+    (True, ('default', 9, 4)), (False, ('default', 5, 1))])
+def test_the_slots_of_a_job_are_those_that_run_its_handlers(
+        messaging, expected):
+    topics = {'default': ['ping']}
+    facts = dataclasses.replace(REST, messaging=messaging, members=(
+        row(topics=topics, pools={'default': {'size': 5, 'busy': 1}}),
+        row(part='default', topics=topics,
+            pools={'default': {'size': 9, 'busy': 4}})))
+
+    assert health.slots(facts, 'ping') == expected
 
 
 @pytest.mark.parametrize(

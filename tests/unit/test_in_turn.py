@@ -233,6 +233,17 @@ def test_superseded_claims_are_not_taken():
     assert line.size == 0
 
 
+def test_a_request_may_supersede_the_claims_of_some_of_its_objects():
+    line = Line()
+    line.put(HeldLease('x', 'me'), claims(*'abcd'))
+    again, new = superseding('ae')
+
+    line.put(HeldLease('y', 'me'), [again._replace(waiting=1),
+                                    new._replace(waiting=9)], 1)
+
+    assert sorted(sum(taken(line), [])) == [*'abcde']
+
+
 def test_superseded_claims_do_not_pile_up():
     line = Line()
     line.put(HeldLease('x', 'me'), claims(*'abcd'))
@@ -241,6 +252,16 @@ def test_superseded_claims_do_not_pile_up():
 
     assert removed == [4] * 10
     assert line.size == 4
+
+
+def test_claims_that_are_lost_leave_their_places_to_the_others():
+    line = line_of(1, 2, 3, 4)
+
+    lost = line.keep(lambda group: [
+        one for one in group.claims if one.object not in ('o0', 'o2')])
+
+    assert (lost, line.size) == (2, 2)
+    assert taken(line) == [['o1'], ['o3']]
 
 
 def test_the_cost_of_a_claim_does_not_depend_on_how_many_wait():

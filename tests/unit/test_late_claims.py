@@ -531,6 +531,24 @@ def test_two_of_many_look_and_the_others_wait_for_what_they_find(
     assert looks == dict.fromkeys((0, 60, 120, 180, 240), 2)
 
 
+def test_a_count_that_has_failed_is_followed_by_others(world, monkeypatch):
+    monkeypatch.setattr(pipeline, '_PAGE', 1)
+    counted = set()
+
+    class Failing(Watched):
+        def settled(self, job, tick):
+            number = super().settled(job, tick)
+            if len(counted) == 1:
+                raise exceptions.StoreUnavailable('out of order')
+            return number
+    world.group('a', worlds.job(every=60.0, objects=True), store=Failing(
+        world.shared_store(), 'a', counted), catalogues={'poll': ['a', 'b']})
+
+    world.advance(290)
+
+    assert len(counted) > 1
+
+
 def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
     """The catalogue is longer than one page of rows, so a scan compares counts

@@ -778,7 +778,8 @@ def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
         seconds=LEASE)
 
 
-def test_a_batch_that_waits_finds_a_place_that_others_left():
+@pytest.mark.parametrize('fails', [False, True])
+def test_a_batch_that_waits_finds_a_place_that_others_left(fails):
     desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     other = desk.batch('x', 'y')
     desk.store.start('poll', TICK, ['x', 'y'], lease=other.lease,
@@ -787,6 +788,13 @@ def test_a_batch_that_waits_finds_a_place_that_others_left():
     waits = desk.accept('b')
     desk.store.finish('poll', TICK, ['x', 'y'], lease='other')
 
+    if fails:
+        desk.line.slow = True
+        desk.grants.sweep()
+        [(_, _, failed)] = desk.line.asked
+        desk.line.asked.clear()
+        desk.line.slow = False
+        failed()
     desk.clock.advance(0.9)
     desk.grants.sweep()
 

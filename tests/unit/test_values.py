@@ -182,6 +182,15 @@ def test_an_odd_value_is_refused_or_can_be_used_ever_after(name):
     check(_ODD[name]())
 
 
+@pytest.mark.parametrize('kind', [list, dict])
+def test_each_kind_of_level_counts(kind):
+    deepest = nested(values.MAX_DEPTH, kind)
+    assert values.json_text(deepest, 10_000)
+
+    with pytest.raises(values.InvalidValue, match='deep'):
+        values.json_text(nested(values.MAX_DEPTH + 1, kind), 10_000)
+
+
 def test_a_value_is_refused_as_well_with_little_room_on_the_stack():
     def deep(left):
         return deep(left - 1) if left else values.json_text(
