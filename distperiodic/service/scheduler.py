@@ -69,8 +69,11 @@ _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
 # Number of slots with which this process's own pool is announced to the
-# dispatcher. It is high, because objects for which the pool has no room would
-# wait in this process, too, and the pool determines the order of the runs.
+# dispatcher for a partition without commands. It is high, because objects for
+# which the pool has no room would wait in this process, too, and the pool
+# determines the order of the runs. Steps would wait in the store, where other
+# schedulers can claim them. So a partition with commands has as many slots as
+# its pool has threads.
 _LOCAL_WINDOW = 10000
 
 # Maximum numbers of paused jobs and of failing catalogues in a report, because
@@ -191,7 +194,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._store, self._clock, group=settings.group,
             history=settings.history_retention,
             tasks=settings.task_retention)
-        self._announce_pool(self._local_topics)
+        self._announce_pools(self._local_topics)
         if self._group_member is None:
             self._flow.dispatcher.schedulers_changed([self._solo_member])
         if shared and self._tasks.commands:
@@ -275,20 +278,24 @@ class SchedulerService(lifecycle.Lifecycle):
         return {name: job for name, job in self._jobs.items()
                 if (job.scope is Scope.MEMBER) is members}
 
-    def _announce_pool(self, topics: Iterable[str]) -> None:
-        """Announce this process's pool as a worker of *topics*.
+    def _announce_pools(self, topics: Iterable[str]) -> None:
+        """Announce this process's pools as the workers of *topics*.
 
         The announcement is for the dispatcher of this process. With a store,
-        the pool has the identity and tenure of this process. So if this
-        process is gone, other schedulers take over the runs of the pool before
-        their leases expire.
+        a pool has the identity and tenure of this process. So if this process
+        is gone, other schedulers take over the runs of the pool before their
+        leases expire.
         """
-        solo = self._solo_member
+        solo, pools = self._solo_member, self._handlers.pools()
         me = None if self._store is None else parse_entry(self._entry())
+        commands = {job.topic for job in self._jobs.values()
+                    if job.scope is Scope.TASK}
         for topic in topics:
             worker = solo if topic == _LOCAL else me or solo
-            self._flow.workers_changed(topic, [
-                dataclasses.replace(worker, points=0, slots=_LOCAL_WINDOW)])
+            slots = (pools[topic]['size'] if topic in commands
+                     else _LOCAL_WINDOW)
+            self._flow.workers_changed(topic, [dataclasses.replace(
+                worker, points=0, slots=slots)], own=True)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -365,6 +372,15 @@ class SchedulerService(lifecycle.Lifecycle):
         """Return the number of objects whose claims here have not ended."""
         dispatcher = self._flow.dispatcher
         return dispatcher.waiting + dispatcher.outstanding
+
+    def set_pool_size(self, size: int | None) -> Outcome:
+        """Set the number of threads, and claim steps for as many.
+
+        :param size: None means that the option ``pool_size`` applies.
+        """
+        outcome = super().set_pool_size(size)
+        self._announce_pools(self._local_topics)
+        return outcome
 
     def set_drained(self, drained: bool) -> None:
         """Leave the ring but stay in the group, or join the ring again.
@@ -623,7 +639,7 @@ class SchedulerService(lifecycle.Lifecycle):
             if self._store is None:
                 self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
-                self._announce_pool(self._local_topics - {_LOCAL})
+                self._announce_pools(self._local_topics - {_LOCAL})
             self._admitted_tenure = view.me.tenure
         self._flow.view_changed()
 

@@ -778,6 +778,27 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
         group.close()
 
 
+def test_a_process_claims_as_many_steps_as_its_pool_has_threads(alone):
+    """All other steps wait in the store, also after a change of the pool."""
+    alone.start('scheduler')
+    gate = alone.place / 'gate'
+    tasks_ = alone.client.submit_many(
+        {'type': 'single', 'parameters': {
+            'behaves': {'0': 'until'}, 'gate': str(gate)}} for _ in range(9))
+
+    for size in (4, 6):
+        if size != alone.options['pool_size']:
+            commands.run('member', 'set', 'pool_size', str(size), '--all',
+                         '--config-file', alone.config)
+        waiting.wait_until(
+            lambda size=size: len(alone.runs()) == size, SOON)
+        assert sum(alone.client.get(id_).started_at is not None
+                   for id_ in tasks_) == size
+    gate.touch()
+    for id_ in tasks_:
+        alone.ended(id_)
+
+
 def test_a_task_exists_only_if_its_submitter_commits(group):
     group.start_all()
     engine = database.make_engine(group.options['connection'], bounded=False)

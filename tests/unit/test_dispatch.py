@@ -312,6 +312,17 @@ def test_schedulers_share_the_slots_of_the_workers(world):
     assert me.dispatcher.outstanding == 10
 
 
+def test_the_slots_of_its_own_pool_are_not_shared(world):
+    me = at_work(world, 100)
+    me.flow.workers_changed('default', [worker(slots=40)], own=True)
+    me.dispatcher.schedulers_changed(
+        [worker(f"s{n}", slots=0, points=40) for n in range(4)])
+
+    me.flow.pump()
+
+    assert me.dispatcher.outstanding == 40
+
+
 def sharing(world, waits):
     """Run 200 objects of one of four schedulers that share 40 slots.
 

@@ -21,7 +21,7 @@ def sent(*names):
     of = in_flight.Worker(worker('w'),
                           credit.SlotShare(10, 1),
                           credit.CreditWindow(10, credit.RunTimeAverage()),
-                          0.0)
+                          0.0, own=False)
     batch = message.Batch(
         '1', 'poll', 60, [*names], [*range(1, len(names) + 1)],
         [1] * len(names), 'me', 'w', 'lease')

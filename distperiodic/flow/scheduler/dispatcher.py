@@ -191,8 +191,8 @@ class Dispatcher:
         if claims:
             self._in_flight.put(job, lease, claims, superseded)
 
-    def workers_changed(self, partition: str,
-                        members: Iterable[Member]) -> None:
+    def workers_changed(self, partition: str, members: Iterable[Member], *,
+                        own: bool = False) -> None:
         """Set the workers of *partition*.
 
         The batches of a worker that left are reclaimed, even if the worker
@@ -200,6 +200,9 @@ class Dispatcher:
         started are then repeated. With one, these runs are repeated only when
         their lease is taken over. A worker without slots is stopping, drained
         or standing by: it keeps its batches and receives no more batches.
+
+        :param own: True means that only this scheduler uses these workers. So
+            it uses all of their slots.
         """
         known = self._workers.setdefault(partition, {})
         present = {m.holder: m for m in members}
@@ -212,9 +215,9 @@ class Dispatcher:
             worker = known.get(holder)
             if worker is None:
                 worker = known[holder] = in_flight.Worker(
-                    member, SlotShare(member.slots,
-                                      self._in_flight.schedulers),
-                    CreditWindow(0, self._pace), self._clock.monotonic())
+                    member, SlotShare(member.slots, 1),
+                    CreditWindow(0, self._pace), self._clock.monotonic(),
+                    own=own)
             worker.member = member
             worker.divide(self._in_flight.schedulers)
 

@@ -86,14 +86,18 @@ class BackOff:
 
 
 class Worker:
-    """State of one worker, as this scheduler knows it."""
+    """State of one worker, as this scheduler knows it.
 
-    __slots__ = ('back_off', 'batches', 'last_heard', 'member', 'paused',
-                 'reserved_until', 'share', 'suspect_batch', 'unknown_jobs',
-                 'window')
+    :param own: True means that only this scheduler uses the worker.
+    """
+
+    __slots__ = ('_own', 'back_off', 'batches', 'last_heard', 'member',
+                 'paused', 'reserved_until', 'share', 'suspect_batch',
+                 'unknown_jobs', 'window')
 
     def __init__(self, member: Member, share: SlotShare,
-                 window: CreditWindow, now: float):
+                 window: CreditWindow, now: float, *, own: bool):
+        self._own = own
         self.member = member
         self.share = share
         self.window = window
@@ -113,10 +117,11 @@ class Worker:
         #: Id of the last batch of suspects that the worker received.
         self.suspect_batch = ''
 
-
     def divide(self, schedulers: int) -> None:
-        """Set the number of schedulers that share the slots."""
-        self.share.divide(self.member.slots, schedulers)
+        """Divide the slots among the schedulers, unless only this scheduler
+        uses them.
+        """
+        self.share.divide(self.member.slots, 1 if self._own else schedulers)
         self.window.slots = max(1, self.share.slots)
 
     def grow(self, now: float) -> bool:

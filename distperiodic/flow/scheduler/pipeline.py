@@ -381,10 +381,13 @@ class Pipeline:
             case events.Called(call):
                 call()
 
-    def workers_changed(self, partition: str,
-                        members: Iterable[Member]) -> None:
-        """Set the workers of *partition*."""
-        self.dispatcher.workers_changed(partition, members)
+    def workers_changed(self, partition: str, members: Iterable[Member], *,
+                        own: bool = False) -> None:
+        """Set the workers of *partition*.
+
+        :param own: True means that only this scheduler uses these workers.
+        """
+        self.dispatcher.workers_changed(partition, members, own=own)
         for source in self._sources.values():
             if source.steps is not None:
                 # Steps of a module are not claimed while it has no worker.
