@@ -2,6 +2,7 @@
 """Work that waits for a worker, as operators read it in every database."""
 
 import collections
+import datetime
 import uuid
 
 import pytest
@@ -134,6 +135,9 @@ def test_a_ready_step_waits_until_it_is_claimed_and_started(world):
     first = world.client.submit('a.check', {})
     world.client.submit('a.check', {})
     world.client.submit('b.check', {})
+    # A delayed step waits for its time, and for no worker.
+    world.client.submit('b.check', {}, at=datetime.datetime.now(
+        datetime.UTC) + datetime.timedelta(days=1))
 
     a, b = world.queries.waiting()
     assert a[:2] == ('task:a.check', 2)
