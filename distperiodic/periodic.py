@@ -158,7 +158,7 @@ def periodic_task(
     *retry_backoff*, *timeout*, *priority*, *max_in_flight* and *grace* accept
     a function of the configuration, so that the value may come from an option:
     ``spacing=lambda conf: conf.nodewatch.poll_interval``. Each instance of the
-    class calls the function once, in :meth:`PeriodicTasks.__init__`, with the
+    class calls the function once, in its constructor, with the
     configuration that it received. The value is then checked in the same way.
 
     :param method: The method, if the decorator is used without parentheses.

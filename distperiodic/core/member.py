@@ -206,7 +206,7 @@ class View:
 
     def ring_of(self, job: str, schedule: str = '', *,
                 unknown: bool = False) -> Ring:
-        """Return the ring of a job; see :meth:`.JobRings.of`."""
+        """Return the ring of a job: the members that have the job."""
         return self.ring if self.rings is None else self.rings.of(
             job, schedule, unknown=unknown)
 

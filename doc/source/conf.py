@@ -25,7 +25,7 @@ nitpick_ignore_regex = [
     ('py:class', r'(collections|datetime|oslo_\w+|sqlalchemy)\..+'),
     # Types of parameters that also accept the text that is documented, and
     # types that only pass through.
-    ('py:class', r'distperiodic\.core\.(job|ring|schedule)\..+'),
+    ('py:class', r'distperiodic\.core\.(job|job_set|ring|schedule)\..+'),
     ('py:class', r'distperiodic\.periodic\.Method'),
 ]
 
