@@ -267,6 +267,7 @@ class Owners:
             ring.Ring({one.identity: one.points for one in entries})
             if entries else None for entries in self._entries]
         self._readings = facts.readings
+        self._schedulers = facts.schedulers
         self._prompt = facts.bounds.prompt
         self._known: dict[str, list[Entry | None]] = {}
 
@@ -300,12 +301,36 @@ class Owners:
         """Return the instants of all readings that may have recorded a new
         object.
 
-        The last of them is the first reading that certainly recorded it.
+        One of them is the first reading that certainly recorded it. Until the
+        end of the bound for this record, a member that does not know yet that
+        it is no longer the owner may be faster.
         """
         surely = self.reading(pair, since, there=True)
         return [reading.instant for reading in self._since(pair[0], since)
                 if pair[1] in reading.objects
-                and (surely is None or reading.at <= surely.at)]
+                and (surely is None or reading.at <= surely.at
+                     or reading.at < surely.at + self._prompt
+                     and reading.identity != surely.identity
+                     and self._may_act_for(pair[1], reading))]
+
+    def _may_act_for(self, name: str, reading: Reading) -> bool:
+        """Return whether the reader may have taken itself for the owner of an
+        object by a ring that was replaced before the reading.
+        """
+        index = bisect.bisect_right(self._times, reading.at) - 1
+        readers = [one for one in self._schedulers
+                   if one.identity == reading.identity
+                   and reading.at < one.left]
+        owners = self._of(name)
+        # The bound of the owner contains the usual delay of a view.
+        while index > 0 and any(
+                reading.at < one.aware(self._times[index]) + self._prompt
+                for one in readers):
+            index -= 1
+            owner = owners[index]
+            if owner is not None and owner.identity == reading.identity:
+                return True
+        return False
 
     def _since(self, job: str, since: int) -> Iterator[Reading]:
         """Return the readings of a job from *since*, in the order of time."""

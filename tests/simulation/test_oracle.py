@@ -136,6 +136,30 @@ def test_who_does_not_know_yet_that_it_is_the_owner_records_nothing():
     assert required(facts_of(readings, [(at(10), at(21))]))[0] == 24
 
 
+@pytest.mark.parametrize(('reader', 'read', 'seen', 'first'), [
+    ('b', 18.6, 21, 24), ('b', 18.6, 17.9, 24), ('b', 18.6, 17.5, 16),
+    ('b', 19.5, 21, 16), ('a', 18.6, 21, 16), ('c', 18.6, 21, 16)],
+    ids=['earlier owner', 'usual delay', 'knows its successor',
+         'after the record', 'owner', 'never owned it'])
+def test_who_does_not_know_its_successor_may_record_an_object_first(
+        reader, read, seen, first):
+    """The new owner reads the catalogue at 18.5 s for the tick of 16 s, and
+    records it until 19.5 s. The earlier owner sees the ring of 10 s at *seen*.
+    Until then it also records what it reads, which it has read for 18.55 s.
+    """
+    facts = facts_of([(18.5, 16)])
+    [owner] = facts.schedulers
+    owner.entered = at(18)
+    facts.schedulers += [
+        Scheduler(f'{name}~1', name, owner.jobs, entered=0,
+                  seen=[(at(10), at(seen))]) for name in 'bc']
+    facts.rings[0] = 0, (Entry('b~1', 'b', 40),)
+    facts.readings['parts'].append(Reading(
+        at(read), reader, at(18.55), frozenset({PAIR[1]})))
+
+    assert required(facts)[0] == first
+
+
 @pytest.mark.parametrize(('read', 'found'), [
     (46, []), (36, ['outdated'])], ids=['old schedule', 'new schedule'])
 def test_an_own_schedule_holds_until_its_change_is_read(read, found):
