@@ -10,6 +10,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import ALWAYS
@@ -524,6 +525,46 @@ def test_nothing_more_is_judged_until_the_status_of_the_job_is_known():
         desk.queue.answer()
     assert desk.claimer.ready('poll')
     assert desk.claimer.judge_released()
+
+
+def test_what_waited_for_the_status_is_judged_once_by_the_current_time():
+    """The store may answer late. A claim of the tick that was the newest one
+    when the row was read would come too late.
+    """
+    desk = Desk()
+    desk.clock.advance(10)
+    desk.queue.slow = True
+    desk.judge(missed=2)
+    desk.claimer.judge(desk.job, [Row('b', 0, tick(2), tick(100))])
+    desk.judge(missed=2)
+    desk.clock.advance(60)
+
+    desk.queue.answer()
+
+    assert desk.store.claimed == [(tick(-1), ['a', 'b'])]
+    assert [(at, by) for at, by, _ in desk.store.skipped] == [
+        (tick(), SkippedBy.MISFIRE)]
+    assert desk.store.looked == 0
+    assert desk.claimer.ready('poll')
+
+
+def test_a_row_that_waited_for_the_status_is_not_judged_after_its_claim():
+    """The answer of the claim shows that the ticks of the row are decided."""
+    desk = Desk()
+    desk.dispatcher.offer = lambda *args: None
+    won = Claimed([Claim('a', 1, 1, tick())], [], 0, [], [])
+    desk.store.claim = lambda job, tick, objects, **options: (
+        desk.store.claimed.append((tick, list(objects))), won)[1]
+    desk.queue.slow = True
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+    desk.clock.advance(10)
+    desk.judge(missed=2)
+
+    desk.queue.answer()
+
+    assert desk.store.claimed == [(tick(), ['a'])]
+    assert desk.store.skipped == []
+    assert desk.claimer.ready('poll')
 
 
 def test_a_skip_that_leaves_out_locked_rows_is_decided_again():

@@ -160,6 +160,10 @@ class Claimer:
         self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
             name: collections.deque() for name in jobs}
+        #: The newest row of each object that is judged when the status of its
+        #: job is known, by job.
+        self._unjudged: dict[str, dict[str, Row]] = {
+            name: {} for name in jobs}
         #: Objects that wait, by job. An entry may be empty until the next
         #: sweep.
         self._waits: dict[str, _Waits] = {}
@@ -277,15 +281,25 @@ class Claimer:
             # whether schedulers served the job meanwhile. Until the answer,
             # the pending request prevents further calls for the job. Such
             # calls would send the same claims repeatedly to a slow store.
-            self._pending[job.name] += 1
-
-            def known() -> None:
-                self._pending[job.name] -= 1
-                self._judged(job, self._verdicts(job, candidates, now))
-            self.attendance.refresh(known)
+            unjudged = self._unjudged[job.name]
+            waits = bool(unjudged)
+            unjudged.update((row.object, row) for row in candidates)
+            if not waits:
+                self._pending[job.name] += 1
+                self.attendance.refresh(
+                    functools.partial(self._judge_unjudged, job))
         else:
             self._judged(job, found)
         return sum(map(len, found.values()))
+
+    def _judge_unjudged(self, job: Job) -> None:
+        """Judge the rows that waited until the status of *job* is known."""
+        self._pending[job.name] -= 1
+        rows = [*self._unjudged[job.name].values()]
+        self._unjudged[job.name].clear()
+        # The answer may have taken long, so compute by the current time which
+        # ticks are due. A claim of an earlier tick would come too late.
+        self._judged(job, self._verdicts(job, rows, self._clock.now()))
 
     def _verdicts(self, job: Job, rows: Sequence[Row],
                   now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
@@ -471,6 +485,14 @@ class Claimer:
         if answer.unlisted:
             self._put(events.Unlisted(job.name, answer.unlisted))
         if answer.won:
+            unjudged = self._unjudged[job.name]
+            if unjudged:
+                # These rows were read before the claim.
+                unjudged.update(
+                    (one.object, row._replace(settled=one.tick))
+                    for one in answer.won
+                    if (row := unjudged.get(one.object)) is not None
+                    and row.settled < one.tick)
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, lease, answer.won, answer.superseded)
 
