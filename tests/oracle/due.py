@@ -320,7 +320,7 @@ class Owners:
         index = bisect.bisect_right(self._times, reading.at) - 1
         readers = [one for one in self._schedulers
                    if one.identity == reading.identity
-                   and reading.at < one.left]
+                   and one.saw_ring(reading.at)]
         owners = self._of(name)
         # The bound of the owner contains the usual delay of a view.
         while index > 0 and any(

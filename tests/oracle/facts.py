@@ -93,6 +93,12 @@ class Scheduler:
     #: None means that it was able to see each change at once.
     seen: list[tuple[int, int]] | None = None
 
+    def saw_ring(self, at: int) -> bool:
+        """Return whether the process may act at *at* by a ring that it saw."""
+        first = self.entered if self.seen is None else min(
+            (seen for _, seen in self.seen), default=None)
+        return first is not None and first <= at < self.left
+
     def aware(self, change: int) -> int:
         """Return when the process was able to know a change of the ring."""
         # Who has seen a later change knows the earlier ones, too.

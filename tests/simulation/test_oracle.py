@@ -152,7 +152,12 @@ def test_who_does_not_know_its_successor_may_record_an_object_first(
     owner.entered = at(18)
     facts.schedulers += [
         Scheduler(f'{name}~1', name, owner.jobs, entered=0,
-                  seen=[(at(10), at(seen))]) for name in 'bc']
+                  seen=[(at(0), at(17)), (at(10), at(seen))])
+        for name in 'bc']
+    # Later processes with the same name have read nothing yet.
+    facts.schedulers += [
+        Scheduler(f'{name}~2', name, owner.jobs, entered=at(30),
+                  seen=[(at(30), at(30))]) for name in 'bc']
     facts.rings[0] = 0, (Entry('b~1', 'b', 40),)
     facts.readings['parts'].append(Reading(
         at(read), reader, at(18.55), frozenset({PAIR[1]})))
