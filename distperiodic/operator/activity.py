@@ -185,7 +185,8 @@ class Activity:
 
     def failing(self, *, job: str | None = None, key: str | None = None,
                 limit: int, tracebacks: bool = False) -> list[Failing]:
-        """Return the objects that have failed for good, the last ones first.
+        """Return the objects that have failed for good, those of the newest
+        ticks first.
 
         An object counts if it is listed and has not succeeded since its
         failure. Only the newest failures are read.
@@ -228,7 +229,8 @@ class Activity:
                     (_failure.c.traceback if tracebacks else
                      sa.literal('')).label('traceback'))
                 .join(_failure, _failure.c.id == series.c.last)
-                .order_by(_failure.c.at.desc(), series.c.job, series.c.object)
+                .order_by(_failure.c.tick.desc(), series.c.job,
+                          series.c.object)
                 .limit(limit))]
 
     def runs(self, job: str | None, limit: int, *,

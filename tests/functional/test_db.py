@@ -276,11 +276,14 @@ def test_rows_of_the_release_before_go_on(empty):
         column.name: 1 for column in tables.history.c
         if isinstance(column.type, sa.BigInteger)
         and column.name not in ('tick', 'by_lost')}}
+    # The release before had two columns that are gone.
+    counted |= {'lateness': 1, 'latest': 1}
+    history = sa.table(tables.history.name, *map(sa.column, counted))
     with engine.begin() as connection:
         connection.execute(sa.insert(tables.job).values(
             id=7, space='tests', kind=tables.KIND, name='old'))
         connection.execute(sa.insert(tables.claim).values(row))
-        connection.execute(sa.insert(tables.history).values(counted))
+        connection.execute(sa.insert(history).values(counted))
 
     assert schema.sync(empty) == ('0001', schema.VERSION)
 

@@ -245,7 +245,7 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
     # They stay in the list until they succeed.
     left = json.loads(place.ask('dead', 'list', '-f', 'json'))
     assert {row['object']: row['state'] for row in left} == {
-        'b': 'retry', 'd': 'retry', 'e': 'dead'}
+        'b': 'claimed', 'd': 'claimed', 'e': 'dead'}
     assert place.rows(tables.failure) == 4
 
     leases = place.store.take_over_expired(['poll', 'sync'], into='again',
@@ -390,9 +390,11 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     running = place.store.claim(
         'poll', place.now, ['object-000'], lease='one', holder='api-1',
         seconds=60.0, supersede=False)
-    assert place.store.start(
+    started = place.store.start(
         'poll', place.now, ['object-000'], lease='one', into='two',
-        holder='w-1', seconds=60.0) == running.won
+        holder='w-1', seconds=60.0)
+    assert [claim.fence for claim in started] == [
+        claim.fence for claim in running.won]
 
     one = place.ask('job', 'trigger', 'poll', '--object', 'object-001')
     told = place.ask('job', 'trigger', 'poll')
