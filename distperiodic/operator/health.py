@@ -540,7 +540,7 @@ def _schedulers(facts: Facts) -> Iterator[Finding]:
         not row.part and not row.drained for row in live)
     if not number and not any(not part for part, _ in drained):
         yield no_scheduler(facts.group, group)
-    # Standby workers of an unknown partition cannot be told from full ones.
+    # Standby workers of an unknown partition look like full ones.
     if number and facts.messaging and group is not None and (
             'partitions' not in facts.unread):
         standby = {one.name for one in facts.partitions}

@@ -1050,7 +1050,7 @@ def test_fences_grow_after_a_restore(empty, tmp_path):
     schema.sync(empty)
 
     def fence(tick, holder):
-        store = SqlClaimStore(empty, namespace='tests', late_after=9e6)
+        store = SqlClaimStore(empty, namespace='tests')
         try:
             won = store.claim(
                 'poll', tick, ['a'], lease=uuid.uuid4().hex, holder=holder,
@@ -1058,7 +1058,7 @@ def test_fences_grow_after_a_restore(empty, tmp_path):
             return won[0].fence
         finally:
             store.close()
-    store = SqlClaimStore(empty, namespace='tests', late_after=9e6)
+    store = SqlClaimStore(empty, namespace='tests')
     now = store.now()
     store.close()
     fence(now - 9_000_000, 'api-1')

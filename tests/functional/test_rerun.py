@@ -74,7 +74,10 @@ def run(tree, *args):
     ran = subprocess.run(
         [sys.executable, '-m', 'pytest', '--rerun-failed', *args], cwd=tree,
         text=True, capture_output=True,
-        env={**os.environ, 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
+        # tox makes all environments of pytest share a cache.
+        env={name: value for name, value in os.environ.items()
+             if name != 'TOX_ENV_DIR'} | {
+                 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
     lines = ran.stdout.splitlines()
     numbers = {outcome: int(number) for number, outcome in re.findall(
         r'(\d+) (passed|failed|flaky|error)', lines[-1])}
