@@ -142,7 +142,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
         ring = group.ring_of(parsed.job, schedule)
         having = tuple(m for m in members if m.identity in ring.members)
         if not having:
-            return group, [('owner', 'nobody: no member on the ring has this '
+            return group, [('owner', 'none: no member on the ring has this '
                             'job')]
         rows = placed(key, having)
         if len(having) < len(members):

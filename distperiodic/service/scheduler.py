@@ -652,8 +652,8 @@ class SchedulerService(lifecycle.Lifecycle):
         if others - self._other_jobs:
             LOG.info(
                 'other jobs: group=%s members=%s; these members of the ring '
-                'have other jobs or schedules than this process; the objects '
-                'of each job belong to the members that have it (not an error '
+                'have other jobs or schedules than this process; each job '
+                'runs on the members that have this job (not an error '
                 'during an upgrade; otherwise give each service its own '
                 '[distperiodic] group)',
                 view.group, ', '.join(sorted(others)))

@@ -565,7 +565,7 @@ def line(claims):
     return objects_of(sorted(claims, key=lambda one: one.place))
 
 
-def test_who_was_never_started_waits_since_its_claim(store, job, tick):
+def test_an_object_that_never_started_waits_since_its_claim(store, job, tick):
     enlist(store, job, tick, 'a')
     before = store.now()
 
@@ -586,7 +586,7 @@ def test_a_claim_that_supersedes_another_has_its_place(store, job, tick):
     assert third.place < third.waiting
 
 
-def test_who_ran_joins_the_line_behind_all_who_did_not(store, job, tick):
+def test_an_object_that_ran_joins_the_line_behind_all_others(store, job, tick):
     for key in 'abc':
         into, _ = run(store, job, tick, key)
         store.finish(job, tick, [key], lease=into)

@@ -263,7 +263,7 @@ def test_an_end_that_is_missing_is_unexplained(place, tick):
         'poll': {'due': 5, 'on_time': 5, **UNKNOWN, 'unexplained': 2}})
 
 
-def test_what_is_superseded_again_and_again_is_told(
+def test_an_object_superseded_repeatedly_is_reported(
         place_of_sqlite, tick_of_sqlite):
     place, tick = place_of_sqlite, tick_of_sqlite
     place.store.adopt({'poll': 'every 60000000'})
@@ -281,7 +281,7 @@ def test_what_is_superseded_again_and_again_is_told(
                      r"started, such as 'b' of poll since", told), told
 
 
-def test_what_was_started_too_late_is_told(place_of_sqlite, tick_of_sqlite):
+def test_a_late_start_is_reported(place_of_sqlite, tick_of_sqlite):
     place, tick = place_of_sqlite, tick_of_sqlite
     place.run('poll', tick, 'a')
     place.run('poll', tick + MINUTE, 'a', 'b', times=ports.RunTimes(2))

@@ -123,7 +123,7 @@ def test_a_process_that_is_stopped_while_it_is_idle_delays_no_run(processes):
     assert not lives(stopped)
 
 
-def test_what_a_handler_started_dies_with_it_at_its_timeout(
+def test_processes_of_a_handler_end_at_its_timeout(
         processes, tmp_path):
     told = tmp_path / 'told'
     run(processes)
@@ -134,7 +134,7 @@ def test_what_a_handler_started_dies_with_it_at_its_timeout(
     wait_until(lambda: not any(map(lives, began(told, 2))))
 
 
-def test_what_a_handler_started_dies_with_the_service(processes, tmp_path):
+def test_processes_of_a_handler_end_with_the_service(processes, tmp_path):
     told = tmp_path / 'told'
     outcomes = []
 
@@ -158,7 +158,7 @@ def test_what_a_handler_started_dies_with_the_service(processes, tmp_path):
     assert handlers() == set()
 
 
-def test_what_a_handler_started_dies_with_a_service_that_is_killed(tmp_path):
+def test_processes_of_a_handler_end_with_a_service_that_is_killed(tmp_path):
     told = tmp_path / 'told'
     service = subprocess.Popen([sys.executable, '-c', (
         'import misbehaving\n'

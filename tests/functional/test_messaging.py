@@ -624,7 +624,7 @@ def test_importing_the_adapter_imports_no_messaging():
                           check=False).returncode == 0
 
 
-def test_a_user_without_a_right_is_told_the_right_and_not_the_login(mortal):
+def test_the_error_of_a_missing_right_names_the_right(mortal):
     """The login is accepted, so the password is not the problem."""
     mortal.ctl('add_user', 'limited', 's3cret')
     url = f'rabbit://limited:s3cret@{mortal.url.rpartition("@")[2]}'

@@ -548,9 +548,9 @@ class Membership:
                 elif text is not None:
                     LOG.warning(
                         'jobs unknown: group=%s member=%s; its entry states '
-                        'no valid set of jobs, so with a store the other '
-                        'members serve its objects, and without a store '
-                        'nobody else does', group.name, member.identity)
+                        'no valid set of jobs; with a store the other members '
+                        'serve its objects; without a store no other member '
+                        'serves them', group.name, member.identity)
         before = None if group.view is None else group.view.rings
         return (JobRings(ring, digests, self._job_sets) if before is None
                 else before.changed_to(ring, digests, self._job_sets))
