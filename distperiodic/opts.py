@@ -504,7 +504,7 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
         sections: dict[str, dict[str, Any]] = {}
         try:
             cfg.ConfigParser(path, sections).parse()
-        except (cfg.Error, OSError) as exc:
+        except (cfg.Error, cfg.ParseError, OSError) as exc:
             raise exceptions.ConfigError(
                 f'{path} cannot be read: {" ".join(str(exc).split())}; '
                 'correct the file') from exc
