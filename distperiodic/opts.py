@@ -631,7 +631,7 @@ def _check_known(path: str) -> None:
     read: dict[str, dict[str, list[str]]] = {}
     try:
         cfg.ConfigParser(path, read).parse()
-    except (cfg.Error, OSError):
+    except (cfg.Error, cfg.ParseError, OSError):
         # oslo.config has just read this file. So another program is changing
         # the file at this moment.
         return
