@@ -666,7 +666,7 @@ class ClaimStore(Protocol):
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> int:
+             due_at: int | None = None) -> list[int]:
         """Record that *objects* do not run for *tick*, without a claim.
 
         No process can claim these objects for this tick afterwards. The call
@@ -685,7 +685,7 @@ class ClaimStore(Protocol):
         :param schedule: As in :meth:`claim`.
         :param schedule_since: As in :meth:`claim`.
         :param due_at: As in :meth:`claim`.
-        :returns: Number of objects whose skip was recorded.
+        :returns: Previous watermark of each object whose skip was recorded.
         """
 
 

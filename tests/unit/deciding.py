@@ -57,12 +57,12 @@ class Store(SharedMemoryStore):
 
     def skip(self, job, tick, objects, *, by, missed, **options):
         before = self.rows_of(job, objects)
-        number = super().skip(
+        settled = super().skip(
             job, tick, objects, by=by, missed=missed, **options)
-        if number:
+        if settled:
             [row] = before
             self.ends.append(End(tick, by, 1 + missed(row.settled)))
-        return number
+        return settled
 
 
 class Bench:

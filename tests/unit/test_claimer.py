@@ -19,6 +19,7 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.flow import events
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.claimer import Claimer
+from tests.logged import lines
 from tests.unit import world as worlds
 
 MINUTE = 60 * SECOND
@@ -76,10 +77,12 @@ class Store:
     def skip(self, job, tick, objects, *, by, missed, schedule,
              schedule_since, **options):
         if not self.in_force(schedule, schedule_since):
-            return 0
-        self.skipped.append((tick, by, 1 + missed(self.settled)))
-        self.settled = tick
-        return len(objects)
+            return []
+        before, self.settled = self.settled, max(tick, self.settled)
+        if before >= tick:
+            return []
+        self.skipped.append((tick, by, 1 + missed(before)))
+        return [before] * len(objects)
 
 
 class Dispatcher:
@@ -572,7 +575,7 @@ def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
     busy = Claimed([], ['a', 'b'], 0, [], [])
     desk.store.claim = lambda job, tick, objects, **options: (
         desk.store.claimed.append((tick, list(objects))), busy)[1]
-    skips = iter([1, 2])
+    skips = iter([[tick(1)], [tick(1), tick(1)]])
     desk.store.skip = lambda *args, **options: next(skips)
     desk.claimer.start_tick(desk.job, tick(), ['a', 'b', 'c'])
     assert desk.claimer.retry_delayed() > 0
@@ -592,11 +595,43 @@ def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
     desk.store.claim = lambda job, tick, objects, **options: Claimed(
         [], ['a'], 0, [], [])
     desk.store.skip = lambda *args, missed, **options: counted.append(
-        1 + missed(tick(3))) or 1
+        1 + missed(tick(3))) or [tick(3)]
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
     assert counted == [3]
+
+
+@pytest.mark.parametrize('by', [SkippedBy.MISFIRE, SkippedBy.LOST])
+def test_ticks_that_two_scans_give_up_are_counted_and_logged_once(by, caplog):
+    """After a restart, the walk of the listing and a late scan read the same
+    rows.
+    """
+    attended = tick(9) if by is SkippedBy.LOST else None
+    desk = Desk(status={'attended': attended})
+
+    for _ in range(2):
+        desk.judge(missed=4)
+    desk.claimer.sweep()
+
+    assert desk.dispatcher.counts['poll', 'missed'] == 3
+    [line] = lines(caplog, 'ticks dropped')
+    assert line.has(number=3)
+    assert [line['objects'] for line in lines(caplog, 'ticks lost')] == (
+        ['1'] if by is SkippedBy.LOST else [])
+
+
+def test_a_skip_that_another_member_has_recorded_is_not_counted(caplog):
+    desk = Desk()
+    desk.store.claim = lambda job, tick, objects, **options: Claimed(
+        [], ['a'], 0, [], [])
+    desk.store.settled = tick()
+
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+    desk.claimer.sweep()
+
+    assert not desk.dispatcher.counts['poll', 'skipped']
+    assert not lines(caplog, 'skipped')
 
 
 def test_reads_of_one_object_are_combined_while_the_store_is_slow():

@@ -405,24 +405,24 @@ class MemoryClaimStore:
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> int:
+             due_at: int | None = None) -> list[int]:
         """See :meth:`distperiodic.ports.ClaimStore.skip`.
 
         *missed* is not used, since this store has no history. *due_at* is not
         used, since members do not share this store.
         """
         if not self._in_force(job, schedule, schedule_since):
-            return 0
+            return []
         rows = self._rows_of(job)
-        skipped = 0
+        skipped = []
         for key in dict.fromkeys(objects):
             row = rows.get(key)
             if (row is not None and row.since is not None
                     and row.settled < tick):
+                skipped.append(row.settled)
                 rows[key] = row_with(row, settled=tick)
-                skipped += 1
         if skipped:
-            rows.settle(tick, skipped)
+            rows.settle(tick, len(skipped))
         return skipped
 
     def _end(self, objects: Sequence[str], lease: str,

@@ -454,13 +454,13 @@ class SqlClaimStore:
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> int:
+             due_at: int | None = None) -> list[int]:
         keys = _usable(objects)
         if not keys:
-            return 0
+            return []
         number = self._number(job)
 
-        def work(tx: Transaction) -> int:
+        def work(tx: Transaction) -> list[int]:
             settled = tx.skip(number, keys, tick, by,
                               KnownSchedule(schedule, schedule_since),
                               tick if due_at is None else due_at)
@@ -473,7 +473,7 @@ class SqlClaimStore:
                     tx, number, tick, holder, reason=reason, due=every,
                     skipped=every, missed=before,
                     **{f'by_{by.value}': every})
-            return len(settled)
+            return settled
         return self._run(work)
 
     # Leases.

@@ -33,6 +33,9 @@ class ClaimLog:
         #: Ticks that were given up since the last log line: the name of their
         #: job, their number, and the reason.
         self._missed: list[tuple[str, int, str]] = []
+        #: Lost ticks since the last log line: the newest tick, an object, the
+        #: number of objects, and the reason. The key is the name of the job.
+        self._lost: dict[str, tuple[Instant, str, int, str]] = {}
 
     def skipped(self, job: Job, tick: Instant,
                 objects: Sequence[str], number: int) -> None:
@@ -51,6 +54,16 @@ class ClaimLog:
         """Record that *number* ticks of objects were given up."""
         self._missed.append((job, number, reason))
 
+    def lost(self, job: str, tick: Instant, objects: Sequence[str],
+             number: int, reason: str) -> None:
+        """Record that ticks of *number* of *objects* were lost.
+
+        :param tick: The newest of these ticks.
+        """
+        known, first, before, _ = self._lost.get(
+            job, (tick, objects[0], 0, reason))
+        self._lost[job] = max(known, tick), first, before + number, reason
+
     def report(self) -> None:
         """Log the collected skips, and the ticks that were given up."""
         for name in list(self._skipped):
@@ -61,6 +74,12 @@ class ClaimLog:
                     'reason=%s', name,
                     schedule.datetime_of(tick).isoformat(), number, first,
                     job.overlap.value, BUSY)
+        lost, self._lost = self._lost, {}
+        for name, (tick, first, number, reason) in lost.items():
+            LOG.warning(
+                'ticks lost: job=%s objects=%d first=%r until=%s reason=%s; '
+                'see: distperiodic audit %s', name, number, first,
+                schedule.datetime_of(tick).isoformat(), reason, name)
         if not self._missed:
             return
         # Log one warning for all jobs: a process that was suspended has missed

@@ -355,7 +355,6 @@ class Claimer:
             self.judge_objects(job, request.objects)
             return
         if reason is not None:
-            self.counts[job.name, 'paused'] += len(request.objects)
             self._dropped.settle(
                 job, request.plan, tick, request.objects, SkippedBy.PAUSE,
                 f'paused: {reason}',

@@ -183,9 +183,6 @@ class DroppedTicks:
         :param left_out: As in :meth:`settle`.
         :param listing: As in :meth:`settle`.
         """
-        number = len(objects)
-        self._log.skipped(job, tick, objects, number)
-        self._counts[job.name, 'skipped'] += number
         self.settle(job, plan, tick, objects, SkippedBy.OVERLAP, _BUSY,
                     left_out, listing)
 
@@ -208,26 +205,12 @@ class DroppedTicks:
                 ran, floor, _first(plan, row),
                 None if ran else lost_ticks(row)), []).append(row.object)
         for (ran, floor, first, lost), objects in groups.items():
-            number = verdict.given_up * len(objects)
-            if ran:
-                self._counts[job.name, 'skipped'] += number
-                self._log.skipped(job, verdict.until, objects, number)
-            else:
-                self._counts[job.name, 'missed'] += number
-                self._log.missed(job.name, number, verdict.reason)
             settled = floor if first == due.ALWAYS else first - 1
             for until, by in _reasons(verdict.until, ran, lost):
                 if until <= settled:
                     continue
                 reason = {SkippedBy.OVERLAP: _BUSY,
                           SkippedBy.LOST: _LOST}.get(by, verdict.reason)
-                if by is SkippedBy.LOST:
-                    LOG.warning(
-                        'ticks lost: job=%s objects=%d first=%r until=%s '
-                        'reason=%s; see: distperiodic audit %s',
-                        job.name, len(objects), objects[0],
-                        schedule.datetime_of(until).isoformat(), _LOST,
-                        job.name)
                 self._skip(job, until, objects, by, reason,
                            _Span(plan, floor, first))
                 settled = until
@@ -246,7 +229,7 @@ class DroppedTicks:
                 row.object)
         for (floor, first), objects in groups.items():
             self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
-                       _Span(plan, floor, first))
+                       _Span(plan, floor, first), counted=False)
 
     def _lost_ticks(self, job: Job, plan: due.Plan, until: Instant
                     ) -> 'Callable[[Row], _Lost | None]':
@@ -289,9 +272,12 @@ class DroppedTicks:
 
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span,
-              left_out: Callable[[], None] = lambda: None) -> None:
+              left_out: Callable[[], None] = lambda: None,
+              counted: bool = True) -> None:
         """Record that *objects* do not run for *tick*, nor for the earlier
         ticks that they missed.
+
+        :param counted: False leaves these ticks out of the counts and the log.
         """
         holder = self._holder()
         since = self._attendance.since(job.name)
@@ -299,17 +285,44 @@ class DroppedTicks:
         def missed(last: Instant) -> int:
             return span.ticks(last, tick) - 1
 
-        def skip(store: ports.ClaimStore, chunk: Sequence[str]) -> int:
+        def skip(store: ports.ClaimStore, chunk: Sequence[str]) -> list[int]:
             return store.skip(job.name, tick, chunk, holder=holder,
                               by=by, reason=reason, missed=missed,
                               schedule=job.schedule_text(),
                               schedule_since=since,
                               due_at=span.due_at(tick, chunk))
 
-        def skipped(chunk: Sequence[str], number: int) -> None:
-            if number < len(chunk):
+        def skipped(chunk: Sequence[str], settled: list[int]) -> None:
+            # Count what the store has recorded. Another member, or another
+            # scan of this member, may have requested the same skips.
+            if settled and counted:
+                self._count(job, tick, chunk, by, reason, len(settled),
+                            sum(span.ticks(last, tick) * number
+                                for last, number
+                                in collections.Counter(settled).items()))
+            if len(settled) < len(chunk):
                 left_out()
         for at in range(0, len(objects), self._piece):
             chunk = objects[at:at + self._piece]
             self._store.submit(functools.partial(skip, chunk=chunk),
                                functools.partial(skipped, chunk))
+
+    def _count(self, job: Job, tick: Instant, objects: Sequence[str],
+               by: SkippedBy, reason: str, recorded: int,
+               ticks: int) -> None:
+        """Count and log skips that the store has recorded.
+
+        :param objects: The objects of the request.
+        :param recorded: Number of these objects whose skip was recorded.
+        :param ticks: Number of ticks that these objects have missed.
+        """
+        if by is SkippedBy.OVERLAP:
+            self._counts[job.name, 'skipped'] += ticks
+            self._log.skipped(job, tick, objects, ticks)
+        elif by is SkippedBy.PAUSE:
+            self._counts[job.name, 'paused'] += ticks
+        else:
+            self._counts[job.name, 'missed'] += ticks
+            self._log.missed(job.name, ticks, reason)
+            if by is SkippedBy.LOST:
+                self._log.lost(job.name, tick, objects, recorded, reason)
