@@ -23,7 +23,6 @@ The file is long because it makes every decision about a claim.
 import collections
 import dataclasses
 import functools
-import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -54,6 +53,7 @@ from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.dropped import DroppedTicks
 from distperiodic.flow.scheduler.open_requests import DueTick
 from distperiodic.flow.scheduler.open_requests import OpenRequests
+from distperiodic.flow.scheduler.waiting_objects import WaitingObjects
 
 LOG = logging.getLogger(__name__)
 
@@ -101,17 +101,6 @@ class _Rest(NamedTuple):
 
     request: _ClaimRequest
     at: int
-
-
-class _Waits(NamedTuple):
-    """Objects of one job that must be judged again when their runs end."""
-
-    waiting: dict[str, None]
-    #: The waiting objects whose runs have ended.
-    released: dict[str, None]
-
-
-_NOTHING_WAITS = _Waits({}, {})
 
 
 class Claimer:
@@ -164,9 +153,7 @@ class Claimer:
         #: job is known, by job.
         self._unjudged: dict[str, dict[str, Row]] = {
             name: {} for name in jobs}
-        #: Objects that wait, by job. An entry may be empty until the next
-        #: sweep.
-        self._waits: dict[str, _Waits] = {}
+        self._waiting = WaitingObjects(piece)
         #: Requests to repeat, each with the monotonic time of its next
         #: attempt, in seconds.
         self._delayed: list[tuple[float, _ClaimRequest]] = []
@@ -516,10 +503,7 @@ class Claimer:
 
         :meth:`judge_released` judges those of *objects* that wait.
         """
-        waiting, released = self._waits.get(job.name, _NOTHING_WAITS)
-        if waiting:
-            released.update(
-                (key, None) for key in objects if key in waiting)
+        self._waiting.release(job.name, objects)
 
     def judge_released(self) -> bool:
         """Judge waiting objects whose runs have ended.
@@ -532,14 +516,10 @@ class Claimer:
         :returns: True if at least one object was judged.
         """
         judged = False
-        if not self._waits:
-            return False
-        for name, (_, released) in list(self._waits.items()):
-            if released and not self._pending[name] and not self._closed:
-                piece = list(itertools.islice(released, self._piece))
-                for key in piece:
-                    del released[key]
-                self.judge_objects(self._jobs[name], piece)
+        for name in self._waiting.released_jobs():
+            if not self._pending[name] and not self._closed:
+                self.judge_objects(
+                    self._jobs[name], self._waiting.take_released(name))
                 judged = True
         return judged
 
@@ -560,10 +540,8 @@ class Claimer:
             busy = dict.fromkeys(row.object for row in rows if not row.free)
             if busy:
                 self.wait_for(job.name, busy)
-            waiting, _ = self._waits.get(job.name, _NOTHING_WAITS)
-            for key in keys:
-                if key not in busy:
-                    waiting.pop(key, None)
+            self._waiting.end_wait(
+                job.name, (key for key in keys if key not in busy))
             self.judge(job, [row for row in rows if row.free])
 
         unread = self._open.begin_read(job.name, objects)
@@ -579,8 +557,7 @@ class Claimer:
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
         """Judge *objects* again when their runs end."""
-        self._waits.setdefault(job, _Waits({}, {})).waiting.update(
-            dict.fromkeys(objects))
+        self._waiting.wait(job, objects)
 
     def retry_delayed(self) -> float:
         """Repeat the delayed requests that are due.
@@ -610,21 +587,7 @@ class Claimer:
         if now - self._swept < self._sweep_interval:
             return
         self._swept = now
-        self._waits = {
-            name: waits for name, waits in self._waits.items() if any(waits)}
-        for name, (waiting, released) in self._waits.items():
-            # If many objects wait, most of them wait for runs of this
-            # scheduler, whose ends are reported to this process. A report can
-            # be lost, so read the rows of some of these objects, too.
-            known = (self._dispatcher.objects(name)
-                     if len(waiting) > self._piece else ())
-            some = list(itertools.islice(
-                (key for key in waiting if key in known), self._piece))
-            released.update((key, None) for key in itertools.chain(
-                (key for key in waiting if key not in known), some))
-            for key in some:
-                # Check the other objects at the next sweep.
-                waiting[key] = waiting.pop(key)
+        self._waiting.release_swept(self._dispatcher.objects)
         self.judge_released()
 
     def forget(self, job: str) -> None:
@@ -633,7 +596,7 @@ class Claimer:
         Call this when other members may own the objects of *job*.
         """
         self._rest[job].clear()
-        self._waits.pop(job, None)
+        self._waiting.forget(job)
 
     def close(self) -> None:
         """Claim no more objects."""
