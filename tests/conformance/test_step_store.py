@@ -301,7 +301,8 @@ def test_the_history_counts_each_task_of_a_queue_that_its_worker_goes_on_with(
     [lease] = board.take()
     granted, ended = board.begin(lease), None
     while ended is None or ended.granted:
-        ended = board.end(lease, granted, proceed=here())
+        ended = board.end(lease, granted, proceed=here(),
+                          times=ports.RunTimes(1, 'started', 'ran'))
         for lease, _ in ended.granted:
             granted = lease.id
 
@@ -309,11 +310,24 @@ def test_the_history_counts_each_task_of_a_queue_that_its_worker_goes_on_with(
     with engine.connect() as connection:
         counted = connection.execute(
             sa.select(*(sa.func.sum(tables.history.c[name])
-                        for name in ('due', 'done', 'dead')))
+                        for name in ('due', 'done', 'dead', 'late')))
             .join(tables.job, tables.job.c.id == tables.history.c.job)
             .where(tables.job.c.space == board.group)).one()
     engine.dispose()
-    assert [int(number) for number in counted] == [3, 3, 0]
+    assert [int(number) for number in counted] == [3, 3, 0, 3]
+
+
+def test_a_step_that_its_worker_goes_on_with_has_started(board):
+    board.client.submit('two')
+    [lease] = board.take()
+    ended = board.end(lease, board.begin(lease), proceed=here())
+
+    [(lease, _)] = ended.granted
+    started = board.store.database.read(lambda connection: connection.execute(
+        sa.select(tables.claim.c.started, tables.lease.c.made)
+        .join(tables.lease, tables.lease.c.id == tables.claim.c.lease)
+        .where(tables.lease.c.id == lease.id)).one())
+    assert None not in started
 
 
 def leases(board):

@@ -141,8 +141,10 @@ def check(group, ids, dead=()):
 
     No step was skipped. The steps of a task never ran at the same time or in
     the wrong order. Each run has a higher fence than the run before, and only
-    runs of dead processes have no end.
+    runs of dead processes have no end. The database rejected no call.
     """
+    assert not any('store call failed: ' in program.said()
+                   for program in group.programs)
     ends = {(r['task'], r['step'], r['back'], r['fence']): r['at']
             for r in group.runs('end')}
     by_task = collections.defaultdict(list)

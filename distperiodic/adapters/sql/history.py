@@ -21,7 +21,7 @@ from distperiodic.ports import RunTimes
 _MAX_TEXT = 100_000
 # Parameters that are added up, and those whose newest value applies.
 _MORE = tuple(f'more_{name}' for name in COUNTED)
-_NEWEST = 'all_started', 'all_ran'
+_NEWEST = 'newest_started', 'newest_ran'
 
 
 def count(tx: Transaction, number: int, tick: int,
@@ -116,7 +116,8 @@ def _parameters(number: int, tick: int, counts: dict[str, int],
     """Return the parameters of a statement that adds to the history."""
     return {'of_job': number, 'at_tick': tick,
             'because': reason[:tables.LONGEST_REASON] or None,
-            'all_started': times.started or None, 'all_ran': times.ran or None,
+            'newest_started': times.started or None,
+            'newest_ran': times.ran or None,
             **dict.fromkeys(_MORE, 0), 'more_late': times.late,
             **{f'more_{name}': number for name, number in counts.items()}}
 

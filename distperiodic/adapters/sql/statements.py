@@ -55,7 +55,8 @@ COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
            'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',
            'retried', 'taken_over', 'late')
 # Columns of the history that have a text, and the parameters with the texts.
-_TEXTS = {'reason': 'because', 'started': 'all_started', 'ran': 'all_ran'}
+_TEXTS = {'reason': 'because', 'started': 'newest_started',
+          'ran': 'newest_ran'}
 
 
 class Step(NamedTuple):
