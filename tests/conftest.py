@@ -96,9 +96,13 @@ def rabbitmq_cluster():
         yield cluster
 
 
-@pytest.fixture
-def logging_as_it_was():
-    """Restore the root logger after tests of code that configures it."""
+@pytest.fixture(autouse=True)
+def _logging_as_it_was():
+    """Restore the root logger after each test.
+
+    Otherwise a command that runs in this process would change which lines
+    later tests capture.
+    """
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

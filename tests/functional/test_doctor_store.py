@@ -24,8 +24,6 @@ from tests.functional.places import DAY
 from tests.functional.places import SECOND
 from tests.functional.places import Place
 
-pytestmark = pytest.mark.usefixtures('logging_as_it_was')
-
 
 @pytest.fixture
 def examine(capsys):

@@ -21,8 +21,6 @@ from distperiodic.cmd import terminal
 from distperiodic.cmd.check import Check
 from tests.unit import test_documentation
 
-pytestmark = pytest.mark.usefixtures('logging_as_it_was')
-
 
 @pytest.mark.parametrize(('title', 'key'), [
     ('Job', 'job'), ('Of fair', 'of_fair'), ('last tick', 'last_tick'),

@@ -10,8 +10,6 @@ from distperiodic.cmd import findings
 from distperiodic.cmd import shell
 from distperiodic.cmd.check import Check
 
-pytestmark = pytest.mark.usefixtures('logging_as_it_was')
-
 
 @pytest.fixture(autouse=True)
 def no_configuration_of_this_machine(tmp_path, monkeypatch):

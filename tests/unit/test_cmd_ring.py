@@ -13,8 +13,6 @@ from distperiodic.core.ring import MIN_POSITION
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 
-pytestmark = pytest.mark.usefixtures('logging_as_it_was')
-
 
 @pytest.fixture(autouse=True)
 def no_configuration_of_this_machine(tmp_path, monkeypatch):

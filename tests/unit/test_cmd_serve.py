@@ -7,8 +7,6 @@ from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic.cmd import shell
 
-pytestmark = pytest.mark.usefixtures('logging_as_it_was')
-
 TASKS = '''
 from distperiodic import PeriodicTasks, periodic_task
 

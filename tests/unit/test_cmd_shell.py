@@ -15,8 +15,6 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import member
 from distperiodic.cmd import shell
 
-pytestmark = pytest.mark.usefixtures('logging_as_it_was')
-
 
 @pytest.mark.parametrize(('argv', 'told'), [
     (['ring', 'shwo'], "no command 'ring shwo'; did you mean ring show"),

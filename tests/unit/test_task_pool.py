@@ -112,7 +112,7 @@ def test_a_forked_child_uses_its_own_connection(tmp_path):
 
 
 @pytest.fixture
-def command(tmp_path, capsys, monkeypatch, logging_as_it_was):
+def command(tmp_path, capsys, monkeypatch):
     """Return a function that runs a command and returns its exit code, its
     output and its errors.
     """
