@@ -131,7 +131,8 @@ class Task:
     created_at: datetime.datetime
     #: Earliest start. None means at once.
     due_at: datetime.datetime | None
-    #: Time of the first claim. None means that the task has not started.
+    #: Time of the claim with which the task started. None means that no
+    #: process has begun its first command.
     started_at: datetime.datetime | None
     #: End of the task. None means that it has not ended.
     ended_at: datetime.datetime | None

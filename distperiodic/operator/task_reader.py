@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries that read the tasks and ordered queues of one group."""
 
+from typing import Any
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -104,18 +105,25 @@ class TaskReader:
                     raise unknown(self._namespace, after)
                 conditions.extend([_task.c.created >= created, sa.or_(
                     _task.c.created > created, _task.c.id > after)])
+            unbegun = _unbegun(_task, self._namespace)
+            kinds = {Status.WAITING: [_task.c.status == Status.WAITING,
+                                      unbegun],
+                     Status.RUNNING: [sa.and_(
+                         _task.c.status == Status.RUNNING, ~unbegun)]}
             # In each index the status precedes the time. So the tasks of one
             # status are read in the order of the index, and only up to the
             # limit.
             ids = sa.union_all(*(
                 sa.select(sa.select(_task.c.id).where(
-                    *conditions, _task.c.status == one).order_by(
+                    *conditions, one).order_by(
                         _task.c.created, _task.c.id).limit(limit)
                     .subquery().c.id)
-                for one in (Status if status is None else [status])))
+                for one in ([_task.c.status == one for one in Status]
+                            if status is None else kinds.get(
+                                status, [_task.c.status == status]))))
             return [task_rows.Task(row) for row in connection.execute(
-                sa.select(_task).where(_task.c.id.in_(
-                    sa.select(ids.subquery().c.id)))
+                sa.select(_task, unbegun.label('unbegun')).where(
+                    _task.c.id.in_(sa.select(ids.subquery().c.id)))
                 .order_by(_task.c.created, _task.c.id).limit(limit))]
         return self._database.read(work)
 
@@ -126,8 +134,10 @@ class TaskReader:
         """
         waiting = counting.waiting_in_queue(self._namespace)
         query = sa.select(
-            _queue, waiting.label('waiting'),
-            _task_at_head.c.status.label('head_status')).outerjoin(
+            _queue, waiting.label('waiting'), sa.case(
+                (_unbegun(_task_at_head, self._namespace),
+                 sa.literal(Status.WAITING, _task.c.status.type)),
+                else_=_task_at_head.c.status).label('head_status')).outerjoin(
                 _task_at_head, _task_at_head.c.id == _queue.c.head).where(
                     _queue.c.space == self._namespace).order_by(_queue.c.name)
         if name is not None:
@@ -148,8 +158,9 @@ def read(connection: sa.Connection, dialect: Dialect, namespace: str,
 
     :raises UnknownTask: No task of the group has this id.
     """
-    row = connection.execute(sa.select(_task).where(
-        _task.c.space == namespace, _task.c.id == task)).one_or_none()
+    row = connection.execute(sa.select(
+        _task, _unbegun(_task, namespace).label('unbegun')).where(
+            _task.c.space == namespace, _task.c.id == task)).one_or_none()
     if row is None:
         raise unknown(namespace, task)
     found = task_rows.Task(row)
@@ -171,9 +182,24 @@ def read(connection: sa.Connection, dialect: Dialect, namespace: str,
         claim.made if claim.state is State.RUNNING else None, claim.until)
 
 
+def _unbegun(task: Any, namespace: str) -> sa.ColumnElement[bool]:
+    """Return the condition that no process has begun a task.
+
+    A scheduler has claimed the first command of the task, and no process has
+    been granted the run, so the task still waits for a free slot.
+    """
+    return sa.and_(
+        task.c.status == Status.RUNNING, task.c.records == '{}',
+        sa.exists().where(
+            _claim.c.object == task.c.id, _claim.c.state == State.CLAIMED,
+            _job.c.id == _claim.c.job, _job.c.space == namespace,
+            _job.c.kind == tables.COMMAND))
+
+
 def task_of(found: task_rows.Task, running: Running | None) -> Task:
     """Return a task in the form that the public interface returns.
 
+    :param found: A task of :class:`TaskReader`.
     :param running: The claim of the task's current command. None means that
         there is no claim, or that the claim is unknown.
     """
@@ -202,9 +228,11 @@ def task_of(found: task_rows.Task, running: Running | None) -> Task:
     created = moment(row.created)
     assert created is not None
     return Task(
-        row.id, row.type, row.key, position.status, row.message or None,
-        position.cursor, row.queue, row.priority, found.parameters, created,
-        moment(row.due), moment(row.started), moment(row.ended),
+        row.id, row.type, row.key,
+        Status.WAITING if row.unbegun else position.status,
+        row.message or None, position.cursor, row.queue, row.priority,
+        found.parameters, created, moment(row.due),
+        None if row.unbegun else moment(row.started), moment(row.ended),
         tuple(steps))
 
 

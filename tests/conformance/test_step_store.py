@@ -135,7 +135,35 @@ def test_a_step_that_is_ready_is_claimed_once(board):
     assert lease.job == A
     assert [(one.object, one.attempt) for one in lease.claims] == [(id_, 1)]
     assert board.take() == []
-    assert board.client.get(id_).status == 'running'
+
+
+@pytest.mark.parametrize('queue', [None, 'q'])
+def test_a_task_waits_until_its_first_command_is_granted(board, queue):
+    def shown():
+        """Return what each view says about the task."""
+        lists = {status: [task.id for task in board.client.list(status)]
+                 for status in ('waiting', 'running')}
+        assert [status for status in lists if lists[status]] == [
+            one.status for one in board.client.list()]
+        task = board.client.get(id_)
+        assert [task] == board.client.list() or task.status == 'running'
+        assert task.status in ('waiting', 'running')
+        if queue:
+            [row] = board.client.queues()
+            assert (row.head, row.head_status) == (id_, task.status)
+        return task.status, task.started_at is not None
+
+    id_ = board.client.submit('two', queue=queue)
+    assert shown() == ('waiting', False)
+    [lease] = board.take()
+    assert shown() == ('waiting', False)
+    granted = board.begin(lease)
+    assert shown() == ('running', True)
+
+    board.end(lease, granted)
+    assert shown() == ('running', True)
+    board.take()
+    assert shown() == ('running', True)
 
 
 def test_a_step_waits_since_it_became_ready(board):
