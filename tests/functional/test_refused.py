@@ -14,8 +14,10 @@ from tooz import coordination as tooz
 
 from distperiodic import coordinator
 from distperiodic import exceptions
+from distperiodic.adapters.coordination.membership import Membership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.operator.coordination_probe import CoordinationProbe
+from tests import logged
 from tests import services
 from tests import waiting
 from tests.services import ports
@@ -84,6 +86,33 @@ def test_no_connection_is_left_for_this_host():
         told = refused(server.url)
 
     assert said(told, 'maxClientCnxns')
+
+
+def test_a_member_changes_its_entry_and_leaves_with_the_only_connection(
+        caplog):
+    """A server that allows no second connection must not delay a stop, which
+    first takes the member off the ring.
+    """
+    with (services.zookeeper(its_own=True, connections=2) as server,
+          CoordinationProbe(server.url, session_timeout=60.0,
+                            clock=SystemClock()) as probe):
+        one = Membership(server.url, 'one', clock=SystemClock(), points=40,
+                         session_timeout=60.0)
+        one.join('g')
+        one.start()
+        try:
+            one.wait_joined(20)
+            one.publish(points=0)
+            waiting.wait_until(
+                lambda: [entry.member.points
+                         for entry in probe.entries('g')] == [0])
+            one.publish(slots=1)
+        finally:
+            one.stop(30)
+        waiting.wait_until(lambda: not probe.entries('g'))
+
+    assert logged.lines(caplog, 'leaving took too long') == []
+    assert logged.lines(caplog, 'not in the group') == []
 
 
 def test_tls_with_a_port_that_has_none(zookeeper):

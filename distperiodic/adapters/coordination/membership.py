@@ -10,8 +10,11 @@ A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
 term may end for many reasons: the session expired, an operator deleted the
 entry, the client is stuck with a server that lost its data, the points or the
 slots changed, or the process joins another group. In each case the process
-opens its next term. While a process has two terms, all members use the entry
-of the later term. So a change of points does not interrupt the membership.
+begins its next term. While a process has two entries, all members use the
+later one. So a change of points does not interrupt the membership.
+
+If only the entry changes, a term on ZooKeeper continues under the new entry: a
+process never needs a second connection, which its server may refuse.
 
 With ``file://``, the entries of dead processes stay on the disk. The driver
 ignores entries that are too old. Each entry is one small file, so the files
@@ -282,7 +285,12 @@ class Membership:
             broken = True
             term: Term | None = None
             try:
-                term = self._open()
+                if old is not None and old.renames:
+                    term, old = old, None
+                    term.rename(self._me.entry)
+                else:
+                    term = self._open()
+                    term.connect()
                 self._serve_from(term, old)
                 delay = 0.1
             except TermLost as exc:
@@ -347,11 +355,11 @@ class Membership:
     def _serve_from(self, term: Term,
                     old: Term | None) -> None:
         """Join under *term*, then keep the views current until it ends."""
-        term.connect()
         for group in self._groups.values():
             group.standing = group.member
             if group.member:
                 self._join(term, group)
+        term.drop_old()
         if old is not None:
             old.close()
         self.problem = None

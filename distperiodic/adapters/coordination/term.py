@@ -45,6 +45,8 @@ class Term:
     """One tooz coordinator under one entry."""
 
     pushes = False
+    #: True if :meth:`rename` is available.
+    renames = False
 
     def __init__(self, url: str, entry: str, *, wake: threading.Event,
                  stopping: threading.Event, clock: ports.Clock,
@@ -162,6 +164,17 @@ class Term:
                     raise
                 self._create(group)
 
+    def rename(self, entry: str) -> None:
+        """Continue this term under another entry, on the same connection.
+
+        The term then has joined no group. Its old entry stays in its groups
+        until :meth:`drop_old` is called.
+        """
+        raise NotImplementedError
+
+    def drop_old(self) -> None:
+        """Remove the entry that this term had before :meth:`rename`."""
+
     def leave(self, group: str) -> None:
         with contextlib.suppress(coordination.MemberNotJoined):
             self._request(lambda: self._coordinator.leave_group(
@@ -235,10 +248,12 @@ class KazooTerm(Term):
     its leader may both be cut off from the other servers.
     """
 
-    pushes = True
+    pushes = renames = True
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        #: Nodes of the entry before rename().
+        self._old: list[str] = []
         coordinator: Any = self._coordinator
         self._client = coordinator._coord
         self._path_of = coordinator._path_group
@@ -310,6 +325,18 @@ class KazooTerm(Term):
             # Either the session has expired by now, or the server restarted
             # with older data and will always reject this client.
             raise TermLost(f'no answer for {silent:.1f} s')
+
+    def rename(self, entry: str) -> None:
+        self._old = [self._path_of_member(group.encode(), self._entry)
+                     for group in self.joined]
+        self.joined.clear()
+        self._entry = self._coordinator._member_id = entry.encode()
+
+    def drop_old(self) -> None:
+        while self._old:
+            with contextlib.suppress(kazoo.NoNodeError):
+                self._answer(lambda: self._client.delete_async(self._old[-1]))
+            self._old.pop()
 
     def changed(self, group: str) -> bool:
         return group in self._fired
