@@ -37,8 +37,9 @@ class Able:
         self._any: dict[str, list[Span]] = {}
         self._reading: dict[str, list[Span]] = {}
         self._jobs = {one.name: one.jobs for one in facts.schedulers}
-        self._aware = {one.name: functools.cache(one.aware)
-                       for one in facts.schedulers}
+        self._aware = {
+            one.name: functools.cache(functools.partial(owners.aware, one))
+            for one in facts.schedulers}
         for one in facts.schedulers:
             if one.entered is None:
                 continue
@@ -73,7 +74,7 @@ class Able:
         """Return the deadline for a claim by the owner. The owner must be able
         to read the catalogue until then.
         """
-        for process, begin, end in self._owners.spans(name, since):
+        for process, begin, end in self._owners.spans((job, name), since):
             begin = self._aware[process](begin)
             for span in self._reading.get(process, ()):
                 from_ = max(begin, span.begin, since)

@@ -16,6 +16,7 @@ read of this catalogue, whose exact time is unknown. So a tick near a change
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import operator
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from tests.oracle.facts import Facts
 from tests.oracle.facts import Listed
 from tests.oracle.facts import Pair
 from tests.oracle.facts import Reading
+from tests.oracle.facts import Scheduler
 from tests.oracle.facts import Span
 
 _What = TypeVar('_What')
@@ -116,7 +118,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             # by the slack.
             may_begin = max(begin - slack, since - EARLIEST)
             may_end = min(stays + slack, until + EARLIEST)
-            listed = known = max(came, facts.started)
+            listed = known = max(came, facts.started(pair[0]))
             if (change.rule is not None or came > facts.begin
                     or pair[0] in facts.readings):
                 listed, known = _listed(facts, owners, pair, listed, turned)
@@ -254,30 +256,66 @@ def _ticks(facts: Facts, piece: Piece,
 
 
 class Owners:
-    """The owner of each object at each time, by the true ring."""
+    """The owner of each object at each time, by the true ring of its job.
+
+    The ring of a job consists of the members that have its schedule in force,
+    or else of all members that have the job.
+    """
 
     def __init__(self, facts: Facts):
         #: Returns the deadline for the claim of a due tick, if the owner reads
         #: the catalogue.
         self.deadline: Callable[[str, str, int], int] = (
             lambda job, name, since: FOREVER)
-        self._times = [at for at, _ in facts.rings]
-        self._entries = [entries for _, entries in facts.rings]
-        self._rings = [
-            ring.Ring({one.identity: one.points for one in entries})
-            if entries else None for entries in self._entries]
+        self._facts = facts
+        self._times = {at for at, _ in facts.rings}
+        self._jobs = {one.name: one.jobs for one in facts.schedulers}
         self._readings = facts.readings
         self._schedulers = facts.schedulers
         self._prompt = facts.bounds.prompt
-        self._known: dict[str, list[Entry | None]] = {}
+        self._members: dict[str, list[tuple[int, tuple[Entry, ...]]]] = {}
+        self._ring = functools.cache(
+            lambda points: ring.Ring(dict(points)) if points else None)
+        self._known: dict[Pair, list[Entry | None]] = {}
 
-    def _of(self, name: str) -> list[Entry | None]:
-        known = self._known.get(name)
+    def _changes(self, job: str) -> list[tuple[int, tuple[Entry, ...]]]:
+        """Return each change of the ring of a job, with its members after the
+        change.
+        """
+        found = self._members.get(job)
+        if found is None:
+            found = self._members[job] = []
+            in_force = self._facts.in_force[job]
+            rings = self._facts.rings
+            first = rings[0][0] if rings else FOREVER
+            for at in sorted(self._times | {
+                    at for at, _ in in_force if at > first}):
+                entries = rings[_last_until(rings, at)][1]
+                known = _last_until(in_force, at)
+                members = self._having(
+                    job, entries, in_force[known][1] if known >= 0 else None)
+                if not found or found[-1][1] != members:
+                    found.append((at, members))
+        return found
+
+    def _having(self, job: str, entries: tuple[Entry, ...],
+                in_force: Job | None) -> tuple[Entry, ...]:
+        texts = {one: mine.schedule_text() for one in entries
+                 if (mine := self._jobs[one.process].get(job)) is not None}
+        if in_force is not None:
+            text = in_force.schedule_text()
+            if text in texts.values():
+                return tuple(one for one in texts if texts[one] == text)
+        return tuple(texts)
+
+    def _of(self, pair: Pair) -> list[Entry | None]:
+        known = self._known.get(pair)
         if known is None:
-            known = self._known[name] = []
-            for found, entries in zip(
-                    self._rings, self._entries, strict=True):
-                owner = found.owner_of(name) if found else None
+            known = self._known[pair] = []
+            for _, entries in self._changes(pair[0]):
+                found = self._ring(tuple(
+                    (one.identity, one.points) for one in entries))
+                owner = found.owner_of(pair[1]) if found else None
                 known.append(next((one for one in entries
                                    if one.identity == owner), None))
         return known
@@ -293,7 +331,7 @@ class Owners:
         return next((
             reading for reading in self._since(pair[0], since)
             if (pair[1] in reading.objects) is there
-            and self.identity_at(pair[1], reading.at) == reading.identity
+            and self.identity_at(pair, reading.at) == reading.identity
             and self.deadline(*pair, reading.at)
             == reading.at + self._prompt), None)
 
@@ -311,20 +349,21 @@ class Owners:
                 and (surely is None or reading.at <= surely.at
                      or reading.at < surely.at + self._prompt
                      and reading.identity != surely.identity
-                     and self._may_act_for(pair[1], reading))]
+                     and self._may_act_for(pair, reading))]
 
-    def _may_act_for(self, name: str, reading: Reading) -> bool:
+    def _may_act_for(self, pair: Pair, reading: Reading) -> bool:
         """Return whether the reader may have taken itself for the owner of an
         object by a ring that was replaced before the reading.
         """
-        index = bisect.bisect_right(self._times, reading.at) - 1
+        changes = self._changes(pair[0])
+        index = _last_until(changes, reading.at)
         readers = [one for one in self._schedulers
                    if one.identity == reading.identity
                    and one.saw_ring(reading.at)]
-        owners = self._of(name)
+        owners = self._of(pair)
         # The bound of the owner contains the usual delay of a view.
         while index > 0 and any(
-                reading.at < one.aware(self._times[index]) + self._prompt
+                reading.at < self.aware(one, changes[index][0]) + self._prompt
                 for one in readers):
             index -= 1
             owner = owners[index]
@@ -338,23 +377,31 @@ class Owners:
         return itertools.islice(
             readings, bisect.bisect_left(readings, since, key=_AT), None)
 
-    def identity_at(self, name: str, at: int) -> str | None:
-        index = bisect.bisect_right(self._times, at) - 1
-        owner = self._of(name)[index] if index >= 0 else None
+    def aware(self, one: Scheduler, change: int) -> int:
+        """Return when a process was able to know a change of a job's ring."""
+        if change in self._times:
+            return one.aware(change)
+        # A schedule came into force. Its members read this with the status of
+        # the jobs.
+        return change + self._facts.bounds.slack
+
+    def identity_at(self, pair: Pair, at: int) -> str | None:
+        index = _last_until(self._changes(pair[0]), at)
+        owner = self._of(pair)[index] if index >= 0 else None
         return owner.identity if owner else None
 
-    def spans(self, name: str, since: int) -> Iterator[
+    def spans(self, pair: Pair, since: int) -> Iterator[
             tuple[str, int, int]]:
         """Yield each process that owned the object after *since*, with the
         begin and the end of its ownership.
         """
-        owners = self._of(name)
+        owners = self._of(pair)
+        times = [at for at, _ in self._changes(pair[0])]
         begin: int | None = None
         for index, owner in enumerate(owners):
-            until = (self._times[index + 1]
-                     if index + 1 < len(owners) else FOREVER)
+            until = times[index + 1] if index + 1 < len(owners) else FOREVER
             if begin is None:
-                begin = self._times[index]
+                begin = times[index]
             following = (owners[index + 1]
                          if index + 1 < len(owners) else None)
             if (owner is not None and following is not None
@@ -363,3 +410,9 @@ class Owners:
             if owner is not None and until > since:
                 yield owner.process, begin, until
             begin = None
+
+
+def _last_until(changes: Sequence[tuple[int, object]], at: int) -> int:
+    """Return the index of the last of *changes* that is not after *at*."""
+    return bisect.bisect_right(
+        changes, at, key=operator.itemgetter(0)) - 1

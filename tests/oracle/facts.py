@@ -161,11 +161,13 @@ class Facts:
     ahead: list[tuple[int, int]] = dataclasses.field(
         default_factory=lambda: [(-FOREVER, 0)])
 
-    @property
-    def started(self) -> int:
-        """Time at which the first scheduler knew that it is a member."""
+    def started(self, job: str) -> int:
+        """Return when the first scheduler with a job knew that it is a
+        member.
+        """
         return min((one.entered for one in self.schedulers
-                    if one.entered is not None), default=FOREVER)
+                    if one.entered is not None and job in one.jobs),
+                   default=FOREVER)
 
     def by_store(self, at: int) -> int:
         """Return the time that the store's clock shows at *at*."""

@@ -129,6 +129,7 @@ class Cluster:
         self.here.update(
             (f'w{n}', None) for n in range(
                 0 if setup.local else setup.workers))
+        self.releases = faults.Releases(seed, self)
         for name in self.here:
             self.configure(name)
             self.world.after(2 * random.random(), self.boot, name)
@@ -140,8 +141,12 @@ class Cluster:
     # -- processes
 
     def configure(self, identity):
-        """Give the newest jobs to the next process of this name."""
-        self._installed[identity] = dict(self.newest_jobs)
+        """Give the newest jobs of its release to the next process of this
+        name.
+        """
+        self._installed[identity] = {
+            name: job for name, job in self.newest_jobs.items()
+            if not self.releases.lacks(identity, name)}
         for name, job in self.newest_jobs.items():
             self._known[name, job.schedule_text()] = job
 

@@ -3,6 +3,8 @@
 
 import functools
 
+from distperiodic.core.job_set import JobRings
+from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import resolve_entries
@@ -41,6 +43,8 @@ class Ensemble:
         self._missed = set()
         #: Each change of the true ring of the schedulers.
         self.rings = []
+        #: The sets of jobs that schedulers have published, by their digests.
+        self.job_sets = {}
 
     def watch(self, process, group):
         self._watchers[group].append(process)
@@ -76,6 +80,12 @@ class Ensemble:
             return
         self._entries[group][process.name] = process.member
         self._changed(group)
+
+    def publish_jobs(self, jobs):
+        """Publish the jobs of a scheduler, and return their digest."""
+        published = JobSet.of(jobs.values())
+        self.job_sets[published.digest] = published
+        return published.digest
 
     def entry(self, process, group):
         """Return the entry of *process* in the group. None means that the
@@ -204,9 +214,14 @@ class Ensemble:
             process.stands(any(one.same_process(me) for one in map(
                 parse_entry, entries)))
         members, _ = resolve_entries(entries, me)
+        ring = _ring(tuple(ring_members(members).items()))
+        rings = None
+        if group == SCHEDULERS:
+            digests = {one.identity: one.jobs for one in members if one.points}
+            rings = (JobRings(ring, digests, self.job_sets) if known is None
+                     else known.rings.changed_to(
+                         ring, digests, self.job_sets))
         process.views[group] = View(
-            group, members,
-            _ring(tuple(ring_members(members).items())), version,
-            process.clock.monotonic(),
-            me if me in members else None, float('inf'))
+            group, members, ring, version, process.clock.monotonic(),
+            me if me in members else None, float('inf'), rings)
         process.viewed(process.views[group])

@@ -122,10 +122,11 @@ class Faults:
         """
         pause = 0.0
         for identity in sorted(self._cluster.here):
-            self._world.after(pause, self._restart, identity)
+            self._world.after(pause, self.restart, identity)
             pause += seconds
 
-    def _restart(self, identity):
+    def restart(self, identity):
+        """Restart a process with the newest jobs."""
         process = self._cluster.here[identity]
         self._cluster.configure(identity)
         if process is not None and process.alive and not process.frozen and (
@@ -311,3 +312,59 @@ class Locks:
             self._begun[job, key] = now
             return True
         return False
+
+
+class Releases:
+    """An older release, which lacks a job, in a quarter of the worlds.
+
+    Some schedulers start with it, and later have the newest release. In half
+    of these worlds, some return to the older release, and stay with it::
+
+        s0 ─ older ──┐ restart ─ newest ─────────────── newest ──
+        s1 ─ newest ─┘                  └ restart ─ older ───────
+
+    The releases have their own random generator, so that the worlds of older
+    seeds do not change.
+    """
+
+    def __init__(self, seed, cluster):
+        self._random = random.Random(f'releases of {seed}')
+        self._cluster = cluster
+        self._names = [name for name in sorted(cluster.here) if name[0] == 's']
+        jobs = sorted(cluster.setup.jobs)
+        #: The job that the older release lacks. None means that all members
+        #: have the newest release.
+        self.job = self._random.choice(jobs)
+        #: The schedulers whose next process has the older release.
+        self.older = set()
+        if (len(self._names) > 1 and len(jobs) > 1
+                and self._random.random() < 0.25):
+            self._plan()
+
+    def _plan(self):
+        life, world = self._cluster.setup.life, self._cluster.world
+        self.older = self._some()
+        middle = (life.faults_from + life.faults_until) / 2
+        world.after(self._random.uniform(life.faults_from, middle),
+                    self._upgrade, set())
+        if self._random.random() < 0.5:
+            world.after(self._random.uniform(middle, life.faults_until - 10),
+                        self._upgrade, self._some())
+
+    def _some(self):
+        """Return at least one, but not all, of the schedulers."""
+        return set(self._random.sample(self._names, self._random.randint(
+            1, len(self._names) - 1)))
+
+    def _upgrade(self, older):
+        self.older = older
+        self._cluster.world.happened('release')
+        pause = 0.0
+        for name in self._names:
+            self._cluster.world.after(
+                pause, self._cluster.faults.restart, name)
+            pause += 5 * self._random.random()
+
+    def lacks(self, name, job):
+        """Return whether the next process of a scheduler lacks *job*."""
+        return job == self.job and name in self.older

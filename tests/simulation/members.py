@@ -134,9 +134,10 @@ class Scheduler(_Member):
     def __init__(self, cluster, identity, nonce=None):
         super().__init__(cluster, identity, nonce)
         setup = cluster.setup
-        self.member = Member(
-            identity, self.nonce, 1, points=cluster.points[identity])
         self.jobs = cluster.jobs_of(identity)
+        self.member = Member(
+            identity, self.nonce, 1, points=cluster.points[identity],
+            jobs=cluster.ensemble.publish_jobs(self.jobs))
         self.store = cluster.queue(self)
         self.reader = reading.Reader(
             self, cluster.catalogues, cluster.catalogue_fails)

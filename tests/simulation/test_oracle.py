@@ -37,12 +37,12 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
     the object for 20.1 s.
     """
     bounds = Bounds(at(1), at(5), at(1), at(2))
+    job = draws.job_of('parts', schedule.Every(8))
     facts = Facts(
         0, at(100), bounds,
-        schedulers=[Scheduler('a~1', 'a', {}, entered=0)],
+        schedulers=[Scheduler('a~1', 'a', {'parts': job}, entered=0)],
         rings=[(0, (Entry('a~1', 'a', 40),))],
-        in_force={'parts': [(-FOREVER, draws.job_of(
-            'parts', schedule.Every(8)))]},
+        in_force={'parts': [(-FOREVER, job)]},
         listings={PAIR: [Listed(at(10), True)]},
         readings={'parts': [
             Reading(at(20.2), 'b', at(20.1), frozenset({PAIR[1]})),
