@@ -20,6 +20,7 @@ The file is long because it contains the whole life of a granted run.
 import dataclasses
 import functools
 import logging
+import math
 import random
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -133,7 +134,10 @@ class Grant:
         #: Monotonic time in seconds until which runs of the batch may begin.
         #: NEVER means that the lease was lost.
         self.until = now
-        self.last_seen = now
+        #: Monotonic time of the last heartbeat. It is infinite until the
+        #: executor has the runs: however long the store takes to answer, runs
+        #: that it grants must be started or returned.
+        self.last_seen = math.inf
         #: For each granted run: 1 until its outcome was reported, 0
         #: afterwards.
         self.open = bytearray()
@@ -571,7 +575,6 @@ class RunLeases:
             self._forget(grant)
             self._refuse(batch, Refusal.NOT_ACTIVE)
             return
-        grant.last_seen = now
         grant.request = LeaseRequest(now, self._sure(grant.batch.worker))
         self._gate.acquire(batch.job, len(batch.objects))
         jobs, snapshot = self._gate.jobs([batch.job]), self._gate.snapshot()
@@ -695,19 +698,20 @@ class RunLeases:
             self._forget(grant)
             return
         if loaded is not None:
-            self._run(dataclasses.replace(
+            self._execute(grant, dataclasses.replace(
                 batch, steps=loaded.steps, progress=loaded.progress))
             return
         retries = [c.object for c in granted if c.attempt > 1]
         if not retries:
-            self._run(batch)
+            self._execute(grant, batch)
             return
 
         self._beginning += 1
 
         def run(progress: dict[str, str]) -> None:
             self._beginning -= 1
-            self._run(dataclasses.replace(batch, progress=progress))
+            self._execute(grant, dataclasses.replace(
+                batch, progress=progress))
         self._store.submit(
             lambda store: store.load_progress(
                 batch.job, retries, lease=grant.lease),
@@ -755,7 +759,12 @@ class RunLeases:
                 [claim.waiting for claim in lease.claims])
             self._grants[_key(worker, batch.id)] = grant
             self._gate.acquire(batch.job, len(batch.objects))
-            self._run(dataclasses.replace(batch, steps=steps))
+            self._execute(grant, dataclasses.replace(batch, steps=steps))
+
+    def _execute(self, grant: Grant, batch: message.Batch) -> None:
+        """Pass the granted runs of a batch to the executor."""
+        grant.last_seen = self._clock.monotonic()
+        self._run(batch)
 
     def _notify_of_ready(self, ended: message.Batch, counted: Any) -> None:
         """Notify the schedulers of steps that other processes must run.
@@ -950,7 +959,8 @@ class RunLeases:
         by_holder: dict[str, list[Grant]] = {}
         for grant in self._grants.values():
             if gap > self._lease / 2:
-                grant.last_seen = min(now, grant.last_seen + gap)
+                grant.last_seen = max(
+                    grant.last_seen, min(now, grant.last_seen + gap))
             if (not (grant.over or grant.is_lost)
                     and now - grant.last_seen <= self._lease):
                 by_holder.setdefault(grant.holder, []).append(grant)

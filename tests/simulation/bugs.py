@@ -23,6 +23,8 @@ class Bug:
     sweeps = True
     #: Whether a restarted process has the nonce of its predecessor.
     same_nonce = False
+    #: Whether the ring of a job consists of the members that have the job.
+    job_rings = True
     #: Settings with which the bug has an effect; see :func:`.draws.draw`.
     given = types.MappingProxyType({})
 
@@ -282,6 +284,14 @@ class NoLateClaim(Bug):
         return queue
 
 
+class OneRing(Bug):
+    """One ring divides the objects of all jobs. So members may own objects of
+    jobs that they lack.
+    """
+
+    job_rings = False
+
+
 class _OnlyItsOwn:
     def __init__(self, store, process):
         self._store = store
@@ -320,4 +330,5 @@ BUGS = {
     'missed as believed': AsBelieved(),
     'missed not counted': NotAccounted(),
     'losses forgotten': Forgiving(),
+    'one ring for all jobs': OneRing(),
 }

@@ -99,7 +99,8 @@ class Cluster:
             doubled=0.1 if 'message doubled' in noise else 0.0,
             unsent=0.1 if 'message unsent' in noise else 0.0)
         self.ensemble = ensemble.Ensemble(
-            self.world, setup.session, setup.lag)
+            self.world, setup.session, setup.lag,
+            job_rings=self.bug.job_rings)
         self.catalogues = reading.Catalogues(
             self.world, setup.jobs, setup.objects,
             setup.rules or setup.life.rules)
@@ -249,11 +250,13 @@ class Cluster:
     def _count_beside(self, run):
         going = self._all_going
         going[:] = [one for one in going if one.end is None]
+        # A process does not count the runs of jobs that its release lacks.
+        counted = self.with_commands(self.world.processes[run.process].jobs)
         for one in going:
             process = self.world.processes[one.process]
             if not process.frozen and process.pool.trusts(one):
                 run.beside += one.job == run.job
-                run.within += 1
+                run.within += one.job in counted
         going.append(run)
 
     def effect(self, run):

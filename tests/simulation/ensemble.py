@@ -30,10 +30,12 @@ class Ensemble:
 
     :param session: session timeout in seconds.
     :param lag: maximum delay of a view, in seconds.
+    :param job_rings: whether views contain the rings of single jobs.
     """
 
-    def __init__(self, world, session, lag):
+    def __init__(self, world, session, lag, *, job_rings=True):
         self.world = world
+        self._job_rings = job_rings
         self.session = session
         self.lag = lag
         self.away = False
@@ -216,7 +218,7 @@ class Ensemble:
         members, _ = resolve_entries(entries, me)
         ring = _ring(tuple(ring_members(members).items()))
         rings = None
-        if group == SCHEDULERS:
+        if group == SCHEDULERS and self._job_rings:
             digests = {one.identity: one.jobs for one in members if one.points}
             rings = (JobRings(ring, digests, self.job_sets) if known is None
                      else known.rings.changed_to(

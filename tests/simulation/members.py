@@ -62,7 +62,8 @@ class Worker(_Member):
             identity, self.nonce, 1, slots=slots)
         self.store = cluster.queue(self)
         elected = self._elect()
-        jobs = cluster.with_commands(cluster.newest_jobs)
+        self.jobs = dict(cluster.newest_jobs)
+        jobs = cluster.with_commands(self.jobs)
         self.grants = RunLeases(
             jobs, store=self.store, clock=self.clock,
             lease=cluster.setup.lease, run=self._run,

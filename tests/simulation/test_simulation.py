@@ -63,7 +63,8 @@ def test_no_promise_is_broken_whatever_happens(seeds):
 
     assert not broken, '\n\n'.join(broken[:5])
     assert set(faults) >= {
-        *draws.FAULTS, *draws.OPERATOR, *standby.FAULTS, 'answer lost',
+        *draws.FAULTS, *draws.OPERATOR, *standby.FAULTS, 'release',
+        'answer lost',
         'message lost', 'message doubled', 'message unsent',
         'statement failed', 'commit failed', 'commit not heard of'}
     assert set(runs) == set(draws.JOBS)

@@ -938,6 +938,37 @@ def test_a_grant_that_arrives_after_the_close_is_returned(delivery):
     assert not desk.has(batch)
 
 
+@pytest.mark.parametrize('granted_before', [False, True])
+def test_what_the_store_grants_very_late_is_returned(granted_before):
+    """Otherwise a run that never began would end as lost with its lease.
+
+    An attempt after the first one has a second request, for its progress.
+    """
+    desk = Desk(worlds.job('poll', retries=2), shared=True)
+    desk.report(desk.accept('a'), failed=[(0, 'Boom')])
+    desk.clock.advance(RETRY_CAP)
+    [lease] = desk.overdue()
+    batch = batch_of(lease.claims, lease.id, 'late')
+    desk.runs.clear()
+    desk.line.slow = True
+    desk.grants.accept(batch)
+    if granted_before:
+        call, then, _ = desk.line.asked.pop(0)
+        then(call(desk.store))
+    desk.live(4 * LEASE)
+    assert not desk.runs
+
+    desk.line.answer()
+    [late] = desk.runs
+    refusal = desk.grants.may_start(late)
+    desk.line.slow = False
+    desk.report(late, refused=[(0, refusal)])
+
+    assert refusal == Refusal.LEASE_ENDED
+    assert desk.grants.settled
+    assert [one.object for one in desk.retry_of()] == ['a']
+
+
 def test_a_result_counts_before_the_process_is_settled(desk):
     batch = desk.accept('a')
     desk.grants.close()
