@@ -18,7 +18,6 @@ from typing import Any
 
 # Import driver first: this import suppresses a warning of the other imports.
 from distperiodic.adapters.coordination import driver  # isort: skip
-from kazoo import exceptions as kazoo
 from kazoo.handlers.threading import KazooTimeoutError
 from tooz import coordination as tooz
 
@@ -284,7 +283,7 @@ class CoordinationProbe:
             yield
         except (tooz.GroupNotCreated, tooz.MemberNotJoined):
             raise
-        except (tooz.ToozError, kazoo.KazooException, OSError) as exc:
+        except self._explainer.failures as exc:
             raise self._explainer.explain(exc) from exc
 
 

@@ -20,7 +20,9 @@ from distperiodic import exceptions
 from distperiodic import service
 from distperiodic import sql
 from distperiodic import tasks
+from distperiodic.adapters.coordination import driver as redis_groups
 from distperiodic.adapters.local.workflow_file import read_workflows
+from distperiodic.adapters.redis import client as redis_bus
 from distperiodic.core import audit
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
@@ -329,3 +331,12 @@ def test_the_arcs_of_all_members_read_every_row_once():
     assert sorted(sum(read.values(), [])) == sorted(volumes)
     for member, owned in read.items():
         assert {ring.owner_of(volume) for volume in owned} == {member}
+
+
+def test_the_page_about_brokers_lists_the_rights_of_redis_users():
+    page = (SOURCE / 'howto' / 'brokers.rst').read_text()
+
+    assert [block.split() for block in re.findall(
+        r'    ACL SETUSER NAME on >PASSWORD ((?:.+\n)+)', page)] == [
+            redis_bus.RIGHTS.split(),
+            ['~distperiodic_*', *redis_groups.REDIS_COMMANDS.split()]]

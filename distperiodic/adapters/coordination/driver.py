@@ -6,6 +6,7 @@ the timeout and not the cause. So this module records the error of each attempt
 to connect, and reports the error of the last attempt.
 """
 
+import importlib
 import logging
 import os
 import re
@@ -45,6 +46,15 @@ LOG = logging.getLogger(__name__)
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
+#: The commands that tooz's driver for Redis needs, for a Redis user.
+REDIS_COMMANDS = (
+    '+info +select +psetex +evalsha +script|load +watch +unwatch +multi +exec '
+    '+exists +sadd +srem +smembers +sismember +hset +hdel +hget +hgetall '
+    '+hkeys +hlen +mget +del')
+# Answers of Redis to a command that its user may not run, or that depends on
+# such a command.
+_NO_COMMAND = re.compile(
+    "no permissions|NOPERM|without MULTI|executing the script can't run")
 
 
 def check_private(url: str) -> None:
@@ -148,6 +158,17 @@ class Explainer:
         self._shown = redaction.redact(url)
         self._last: BaseException | None = None
         self._place = ''
+        #: User and namespace of Redis. The user is empty for other services.
+        self._redis_user = self._redis_space = ''
+        #: Errors that the driver raises if a request fails.
+        self.failures: tuple[type[Exception], ...] = (
+            coordination.ToozError, kazoo.KazooException, OSError)
+        if url.startswith('redis:'):
+            # tooz does not convert most errors of Redis.
+            redis: Any = importlib.import_module('tooz.drivers.redis')
+            self.failures += (redis.exceptions.RedisError,)
+            self._redis_user = urllib.parse.urlsplit(url).username or 'default'
+            self._redis_space = coordinator.namespace.decode()
         if url.partition('://')[0] in PUSHING:
             self._place = coordinator._base_path()
             connection = coordinator._coord._connection
@@ -186,7 +207,8 @@ class Explainer:
         """Return an error that explains *exc* and states the remedy."""
         causes = [*_causes(exc), *_causes(self._last)]
         return exceptions.CoordinationUnavailable(
-            self._permission(causes) or self._tls(causes)
+            self._permission(causes) or self._command(causes)
+            or self._tls(causes)
             or self._closed(causes) or self._other(causes))
 
     def _permission(self, causes: list[BaseException]) -> str | None:
@@ -197,6 +219,15 @@ class Explainer:
                 f'backend_url, ask the owner of {self._place} to grant the '
                 'rights cdrw, or choose another namespace in the URL, for '
                 'example ?namespace=my-service')
+
+    def _command(self, causes: list[BaseException]) -> str | None:
+        for text in map(str, causes):
+            if self._redis_user and _NO_COMMAND.search(text):
+                return (f'{self._shown} refuses a command of user '
+                        f'{self._redis_user!r} ({text}); allow it: ACL '
+                        f'SETUSER {self._redis_user} '
+                        f'~{self._redis_space}_* {REDIS_COMMANDS}')
+        return None
 
     def _tls(self, causes: list[BaseException]) -> str | None:
         for cause in causes:

@@ -223,7 +223,7 @@ class Term:
         except (coordination.GroupNotCreated, coordination.GroupAlreadyExist,
                 coordination.MemberAlreadyExist, coordination.MemberNotJoined):
             raise
-        except (coordination.ToozError, OSError) as exc:
+        except self._explainer.failures as exc:
             raise self._explainer.explain(exc) from exc
 
 

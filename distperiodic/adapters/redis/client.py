@@ -20,6 +20,21 @@ OLDEST = (6, 2)
 RIGHTS = ('~distperiodic.* +xadd +xgroup|create +xautoclaim +xreadgroup +xack '
           '+xdel +xlen +xinfo +sadd +srem +smembers +sismember +exists '
           '+pexpire +del +info +ping +select')
+_LOGIN = 'correct the user and the password in transport_url'
+# Refusals: the kind of the error, a part of its text, the problem, and the
+# remedy.
+_REFUSALS: tuple[tuple[type[BaseException], str, str, str], ...] = (
+    (errors.NoPermissionError, '', 'refuses a command of user {user!r}',
+     f'allow it: ACL SETUSER {{user}} {RIGHTS}'),
+    (errors.AuthenticationError, '', 'refuses user {user!r}', _LOGIN),
+    (Exception, 'AUTH', 'refuses user {user!r}', _LOGIN),
+    (Exception, 'CERTIFICATE_VERIFY_FAILED',
+     'has a certificate that this host does not trust',
+     'correct ssl_ca_certs in transport_url'),
+    (errors.ConnectionError, 'SSL', 'and this host agree on no TLS',
+     'correct ssl_certfile and ssl_keyfile, or the port, in transport_url'),
+    (Exception, 'DB index', 'has no such database',
+     'correct the number at the end of transport_url'))
 #: All errors of Redis, and of the connection to it.
 FAILURES = (redis.RedisError, OSError)
 #: Errors of the connection. All other errors are answers of the server.
@@ -85,27 +100,12 @@ def refusal_of(error: BaseException, place: Place) -> BusUnavailable | None:
 
     None means that a retry may succeed.
     """
-    text = place.redacted(error)
     if isinstance(error, BusUnavailable):
         return error
-    if isinstance(error, errors.NoPermissionError):
-        return BusUnavailable(
-            f'{place} refuses a command of user {place.user!r} ({text}); '
-            f'allow it: ACL SETUSER {place.user} {RIGHTS}')
-    if isinstance(error, errors.AuthenticationError) or 'AUTH' in text:
-        return BusUnavailable(
-            f'{place} refuses user {place.user!r} ({text}); correct the user '
-            'and the password in transport_url')
-    if 'CERTIFICATE_VERIFY_FAILED' in text:
-        return BusUnavailable(
-            f'{place} has a certificate that this host does not trust '
-            f'({text}); correct ssl_ca_certs in transport_url')
-    if isinstance(error, errors.ConnectionError) and 'SSL' in text:
-        return BusUnavailable(
-            f'{place} and this host agree on no TLS ({text}); correct '
-            'ssl_certfile and ssl_keyfile, or the port, in transport_url')
-    if 'DB index' in text:
-        return BusUnavailable(
-            f'{place} has no such database ({text}); correct the number at '
-            'the end of transport_url')
+    text = place.redacted(error)
+    for kind, part, problem, remedy in _REFUSALS:
+        if isinstance(error, kind) and part in text:
+            user = place.user or 'default'
+            return BusUnavailable(f'{place} {problem.format(user=user)} '
+                                  f'({text}); {remedy.format(user=user)}')
     return None
