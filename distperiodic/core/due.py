@@ -73,6 +73,13 @@ class Row(NamedTuple):
     #: None means that this run has not succeeded, or that the object was never
     #: claimed.
     served: Instant | None = None
+    #: Time at which the first run of the last claim was granted, by the
+    #: clock of the store, and too early by a small fraction; see
+    #: :data:`distperiodic.core.claim.STARTED_EARLIER`. If the claim had
+    #: several attempts, it is the tick of the claim, because the store records
+    #: only the last grant. None means that the claim waits for its start, or
+    #: that the time is unknown.
+    began: Instant | None = None
 
 
 class Verdict(NamedTuple):

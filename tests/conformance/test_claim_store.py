@@ -1740,6 +1740,27 @@ def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
         assert before <= row.served <= after
     else:
         assert row.served is None
+    if state in {State.RUNNING, State.DONE}:
+        assert tick < row.began <= after
+    elif state in {State.CLAIMED, State.LISTED}:
+        assert row.began is None
+
+
+@pytest.mark.parametrize('retried', [False, True])
+def test_a_row_tells_when_a_run_was_granted_again(store, job, tick, retried):
+    """The store does not record when the first of several attempts began."""
+    old, _ = run(store, job, tick, 'a')
+    lease = name()
+    reclaim(store, job, tick, ['a'], old, into=lease, count_attempt=retried)
+    [row] = store.rows_of(job, ['a'])
+    assert row.began is None
+    grant = name()
+    begin(store, job, tick, ['a'], lease, grant)
+
+    [row] = store.rows_of(job, ['a'])
+    assert (row.began == tick) if retried else (row.began > tick)
+    assert store.finish(job, tick, ['a'], lease=grant)
+    assert store.rows_of(job, ['a'])[0].began == row.began
 
 
 @pytest.mark.parametrize('state', [
@@ -2498,7 +2519,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
         3, ['busy'], 1, [due.Row(
             'behind', position_of('behind'), tick - SECOND,
-            tick - SECOND, '', True, told.behind[0].served)])
+            tick - SECOND, '', True, *told.behind[0][-2:])])
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,

@@ -90,6 +90,8 @@ class Group:
             self.services.append(service.WorkerService(self.conf, self.tasks))
         self.engine = sa.create_engine(self.url)
         self.left = []
+        #: Intervals in which all services were stopped, in seconds.
+        self.down = []
         #: Time at which the last service had started, in seconds.
         self.until = math.inf
 
@@ -117,6 +119,8 @@ class Group:
                 tables.lease.c.holder, tables.lease.c.state)
                 if row.holder.startswith(f'{member}~') and (
                     len(self.services) == 1 or self._is_of(one, row.state))]
+            if self.services == [one]:
+                self._stay_down()
             one.start()
             self._wait_for_runs()
         self.until = time.time()
@@ -126,6 +130,13 @@ class Group:
             waiting.wait_until(lambda: not self.lost(), 60)
         for one in reversed(self.services):
             one.stop()
+
+    def _stay_down(self):
+        """Miss two ticks at some of the stops."""
+        begin = time.time()
+        end = math.ceil(begin) + 1.01 if self.random.random() < 0.25 else begin
+        waiting.wait_until(lambda: time.time() >= end, 3)
+        self.down.append((begin, time.time()))
 
     def _is_of(self, one, state):
         """Return whether a lease is one of *one*, and not of the other
@@ -191,9 +202,12 @@ def judge(groups):
         assert {key: number for key, number in group.tasks.runs.items()
                 if number > 1 or key[-1] > 1} == {}
         history = group.rows(*(tables.history.c[name] for name in (
-            'job', 'tick', 'dead', 'taken_over', 'retried')))
+            'job', 'tick', 'dead', 'by_overlap', 'taken_over', 'retried')))
         assert [row for row in history
                 if row.dead or row.taken_over or row.retried] == []
+        # While all services were down, no run was in progress.
+        assert [row for row in history if row.by_overlap and any(
+            begin <= row.tick / 1e6 <= end for begin, end in group.down)] == []
         assert group.lost() == []
 
 

@@ -70,8 +70,8 @@ class Life:
         self.open = None
         #: True if the run of that tick has started.
         self.started = False
-        #: Instant at which the last run ended.
-        self.ended = ALWAYS
+        #: Instants at which the last run began and ended.
+        self.began = self.ended = ALWAYS
         #: True if a tick waits for the end of the run.
         self.waits = False
         #: The decisions since the last comparison with the product.
@@ -141,10 +141,16 @@ class Life:
             return
         run, given_up = self.model.verdict(self.row, now)
         if given_up:
-            ran = self.open is not None or (
-                self.ended >= missed[given_up[-1]])
-            self.end(given_up,
-                     SkippedBy.OVERLAP if ran else SkippedBy.MISFIRE)
+            # A run is in progress from its start, and not from its claim.
+            last = missed[given_up[-1]]
+            ran = self.began <= last and (
+                self.started if self.open is not None else self.ended >= last)
+            before = [tick for tick in given_up
+                      if not ran or missed[tick] < self.began]
+            for ticks, by in ((before, SkippedBy.MISFIRE), (
+                    given_up[len(before):], SkippedBy.OVERLAP)):
+                if ticks:
+                    self.end(ticks, by)
         # Decide on one tick after the other, the oldest first.
         self.waits = self.waits or len(run) > 1
         if run:
@@ -163,8 +169,8 @@ class Life:
         else:
             self.waits = True
 
-    def start(self):
-        self.started = True
+    def start(self, began):
+        self.started, self.began = True, began
 
     def finish(self, now):
         self.open, self.started, self.ended = None, False, now

@@ -124,8 +124,7 @@ class Scene:
     def start(self):
         """Start the waiting run, if there is one."""
         if self.life.open is not None and not self.life.started:
-            self.bench.start()
-            self.life.start()
+            self.life.start(self.bench.start())
 
     def end(self):
         """End the run, if there is one."""

@@ -383,6 +383,54 @@ def test_a_listing_that_came_during_a_run_is_skipped_by_overlap():
     assert desk.store.skipped == [(listed, SkippedBy.OVERLAP, 1)]
 
 
+@pytest.mark.parametrize('served', [None, tick(0)])
+@pytest.mark.parametrize('began, by', [
+    # The run began before all, some or none of the ticks.
+    (tick(4), [(tick(1), SkippedBy.OVERLAP, 3)]),
+    (tick(2), [(tick(3), SkippedBy.MISFIRE, 1),
+               (tick(1), SkippedBy.OVERLAP, 2)]),
+    (tick(2) + 1, [(tick(2), SkippedBy.MISFIRE, 2),
+                   (tick(1), SkippedBy.OVERLAP, 1)]),
+    (tick(1) + 1, [(tick(1), SkippedBy.MISFIRE, 3)])])
+def test_a_run_overlaps_only_the_ticks_that_came_after_its_start(
+        began, by, served):
+    """The run is in progress, or has succeeded."""
+    desk = Desk()
+
+    desk.claimer.judge(desk.job, [Row(
+        'a', 0, tick(4), tick(9), '', served is not None, served, began)])
+
+    assert desk.store.skipped == by
+    counts = collections.Counter()
+    for _, reason, number in by:
+        counts['skipped' if reason is SkippedBy.OVERLAP else 'missed'
+               ] += number
+    assert counts == {name: desk.claimer.counts['poll', name]
+                      for name in counts}
+
+
+@pytest.mark.parametrize('options', [
+    {}, {'overlap': 'wait'}, {'misfire': 'skip'}], ids=str)
+def test_a_claim_that_waits_for_its_start_overlaps_no_tick(options):
+    desk = Desk(**options)
+
+    desk.claimer.judge(desk.job, [
+        Row('a', 0, tick(4), tick(9), free=False)])
+
+    assert desk.store.skipped == [(tick(1), SkippedBy.MISFIRE, 3)]
+
+
+def test_an_object_whose_run_began_late_and_that_would_have_waited():
+    desk = Desk(status={'attended': tick(150)}, overlap='wait')
+
+    desk.claimer.judge(desk.job, [Row(
+        'a', 0, tick(5), tick(120), served=tick(2), began=tick(3))])
+
+    assert desk.store.skipped == [
+        (tick(4), SkippedBy.MISFIRE, 1), (tick(2), SkippedBy.OVERLAP, 2),
+        (tick(1), SkippedBy.LOST, 1)]
+
+
 def test_a_row_that_is_locked_is_not_asked_for_without_a_pause():
     desk = Desk()
     desk.store.claim = lambda *_, **__: Claimed(

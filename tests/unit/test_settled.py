@@ -353,6 +353,40 @@ def test_what_waits_for_a_long_run_is_skipped_for_that(world, store):
         50.0: {'due': 1, 'done': 1}}
 
 
+@pytest.mark.parametrize('starts', [False, True])
+def test_a_claim_that_a_stop_gave_back_overlaps_no_tick(world, store, starts):
+    """The next process finds that the ticks between were missed, before or
+    after it starts the claim.
+    """
+    poll = job(every=10.0, objects=True)
+    first = world.scheduler(poll, store=store, workers=[],
+                            catalogues={'poll': ['a']})
+    world.advance(11)
+    assert history(store) == {10.0: {'due': 1}}
+    first.flow.drain()
+    world.schedulers.remove(first)
+    world.clock.advance(35)
+    if starts:
+        tick = next(iter(history(store))) * schedule.SECOND
+        [lease] = store.take_over_expired(
+            ['poll'], into='again', holder='next', seconds=60, gone=[],
+            limit=9)
+        [claim] = lease.claims
+        assert store.start('poll', claim.tick, ['a'], lease=lease.id,
+                           into='run', holder='w', seconds=60)
+        assert tick < store.now()
+        assert store.finish('poll', claim.tick, ['a'], lease='run') == {'a'}
+
+    world.scheduler(poll, store=store, name='next', sees=['next'],
+                    catalogues={'poll': ['a']})
+    world.advance(2)
+
+    assert reasons(store) == {'misfire=latest runs the newest tick only'}
+    assert history(store, _BY | {'superseded', 'done'}) == {
+        10.0: {'done': 1} if starts else {'superseded': 1},
+        30.0: {'by_misfire': 2}, 40.0: {'done': 1}}
+
+
 def test_an_object_that_is_years_behind_costs_no_time(world, store):
     poll = job(every=1.0, objects=True, misfire=schedule.Misfire.ALL)
     world.clock.set_back(2 * 365 * 86_400)

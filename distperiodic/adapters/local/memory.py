@@ -436,15 +436,15 @@ class MemoryClaimStore:
             self._ended = lease, after, (ended := set())
         lease_row = self._leases.get(lease)
         if lease_row is not None:
-            rows, done = self._rows[lease_row.job], after is State.DONE
-            now = self.now() if done else None
+            rows = self._rows[lease_row.job]
+            now = self.now() if after is State.DONE else None
             alike = None
             for key, row in self._standing(lease, objects, move):
                 row.state = after
                 row.served = now
                 self._leave(key, row)
                 if (row.fence < first_fence(row.tick) + FENCES
-                        and (row.attempt == 1 or done)):
+                        and row.attempt == 1):
                     ended_row = new_tuple(EndedClaim, (row.tick, row.settled,
                                                        row.since, row.rule,
                                                        row.served,

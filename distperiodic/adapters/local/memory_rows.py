@@ -86,7 +86,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
     EndedClaim. There are two exceptions, in which the ClaimRow is kept when
     the claim ends. In the first, the fence cannot be derived from the tick,
     because the clock was set back. In the second, the claim had more than one
-    attempt and did not end as done.
+    attempt.
     """
 
     __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
@@ -178,7 +178,14 @@ def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,
             since: int) -> due.Row:
     rule = due.UNRECORDED if row.rule is None else row.rule
     free = isinstance(row, EndedClaim) or row.state in ENDINGS
-    return due.Row(key, position, row.settled, since, rule, free, row.served)
+    began = row.started
+    if isinstance(row, ClaimRow):
+        if row.state is State.CLAIMED:
+            began = None
+        elif row.attempt > 1:
+            began = row.tick
+    return due.Row(key, position, row.settled, since, rule, free, row.served,
+                   began)
 
 
 def row_with(row: ClaimRow | EndedClaim,

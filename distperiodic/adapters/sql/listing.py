@@ -34,7 +34,7 @@ def row_of(row: Any) -> due.Row:
     rule = due.UNRECORDED if row.rule is None else row.rule
     return due.Row(row.object, row.position, row.settled, row.since, rule,
                    row.state not in OPEN,
-                   row.served if row.state in SUCCEEDED else None)
+                   row.served if row.state in SUCCEEDED else None, row.began)
 
 
 def some(tx: Transaction, number: int,

@@ -224,7 +224,8 @@ class Statements:
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
             _claim.c.position, _claim.c.since, _claim.c.delisted,
-            _claim.c.rule, _claim.c.served, self._now.label('now'),
+            _claim.c.rule, _claim.c.served, _began().label('began'),
+            self._now.label('now'),
         ).where(self._of, self._among)
         #: Select whether a :class:`KnownSchedule` is in force.
         self.is_in_force = sa.select(self._in_force())
@@ -428,7 +429,17 @@ def _listed_columns() -> list[Any]:
             _claim.c.since, rule, in_state(set(State) - OPEN),
             # If the last claim did not succeed, this column still has the
             # time of an earlier run. In this case return NULL.
-            sa.case((in_state(SUCCEEDED), _claim.c.served))]
+            sa.case((in_state(SUCCEEDED), _claim.c.served)), _began()]
+
+
+def _began() -> sa.ColumnElement[Any]:
+    """Build the value of :attr:`distperiodic.core.due.Row.began`."""
+    return sa.case(
+        (in_state(_WAITS_FROM | {State.LISTED}), sa.null()),
+        # The start of an earlier attempt is not recorded, and an earlier
+        # release recorded no start.
+        (_claim.c.attempt > 1, _claim.c.tick),
+        else_=sa.func.coalesce(_claim.c.started, _claim.c.tick))
 
 
 def _made(now: Any) -> dict[str, Any]:

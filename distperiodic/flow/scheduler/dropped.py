@@ -84,8 +84,8 @@ class _Lost(NamedTuple):
     after: Instant
     #: The newest lost tick.
     last: Instant
-    #: Reason why the ticks up to *after* did not run.
-    earlier: SkippedBy = SkippedBy.MISFIRE
+    #: Result of :func:`_busy_after` for *after*.
+    busy: Instant | None = None
 
 
 def _due_at(plan: due.Plan, tick: Instant, first: Instant,
@@ -98,21 +98,45 @@ def _due_at(plan: due.Plan, tick: Instant, first: Instant,
     return tick if tick == first else tick + plan.phase(tick, position)
 
 
-def _reasons(until: Instant, ran: bool, lost: _Lost | None
+def _busy_after(plan: due.Plan, row: Row, until: Instant) -> Instant | None:
+    """Return the newest tick for which the object of *row* was due before its
+    run began, if the run was in progress when the object was due for *until*.
+
+    The run is that of the last claim. While a claim waits for its start, no
+    run is in progress.
+
+    :returns: None if the run was not in progress.
+        :data:`~distperiodic.core.due.ALWAYS` means that there is no such tick.
+    """
+    due_at = _due_at(plan, until, _first(plan, row), row.position)
+    if row.free and row.served is not None and row.served >= due_at:
+        began = due.ALWAYS if row.began is None else row.began
+    elif not row.free and row.began is not None:
+        began = row.began
+    else:
+        return None
+    if began > due_at:
+        return None
+    if began == due.ALWAYS:
+        return began
+    before = plan.newest(began - 1, row.position)
+    return due.ALWAYS if before is None else before
+
+
+def _reasons(until: Instant, busy: Instant | None, lost: _Lost | None
              ) -> list[tuple[Instant, SkippedBy]]:
     """Return the reasons for giving up ticks up to *until*.
 
-    :param ran: True if the object missed these ticks because its earlier run
-        had not ended.
+    :param busy: Result of :func:`_busy_after` for *until*.
     :returns: Pairs of an instant and the reason that applies up to this
         instant, in ascending order.
     """
-    if ran:
-        return [(until, SkippedBy.OVERLAP)]
+    if busy is not None:
+        return [(busy, SkippedBy.MISFIRE), (until, SkippedBy.OVERLAP)]
     if lost is None:
         return [(until, SkippedBy.MISFIRE)]
-    return [(lost.after, lost.earlier), (lost.last, SkippedBy.LOST),
-            (until, SkippedBy.MISFIRE)]
+    return [*_reasons(lost.after, lost.busy, None),
+            (lost.last, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
 
 
 def _idle_since(row: Row) -> Instant | None:
@@ -124,7 +148,7 @@ def _idle_since(row: Row) -> Instant | None:
     if row.served is not None:
         return row.served
     # No tick was settled since the object was listed, so it has not run.
-    if row.settled < row.since:
+    if row.free and row.settled < row.since:
         return due.ALWAYS
     return None
 
@@ -191,22 +215,19 @@ class DroppedTicks:
         """Record the ticks that *verdict* gives up for the objects of *rows*.
         """
         assert verdict.until is not None
-        groups: dict[tuple[bool, Instant, Instant, _Lost | None],
+        groups: dict[tuple[Instant | None, Instant, Instant, _Lost | None],
                      list[str]] = {}
         lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
-            # True if the object missed its ticks because its earlier run had
-            # not ended.
-            ran = not row.free or (
-                row.served is not None and row.served >= _due_at(
-                    plan, verdict.until, _first(plan, row), row.position))
+            busy = _busy_after(plan, row, verdict.until)
             floor = plan.floor(row.settled, row.since, row.position)
             groups.setdefault((
-                ran, floor, _first(plan, row),
-                None if ran else lost_ticks(row)), []).append(row.object)
-        for (ran, floor, first, lost), objects in groups.items():
+                busy, floor, _first(plan, row),
+                None if busy is not None else lost_ticks(row)), []).append(
+                    row.object)
+        for (busy, floor, first, lost), objects in groups.items():
             settled = floor if first == due.ALWAYS else first - 1
-            for until, by in _reasons(verdict.until, ran, lost):
+            for until, by in _reasons(verdict.until, busy, lost):
                 if until <= settled:
                     continue
                 reason = {SkippedBy.OVERLAP: _BUSY,
@@ -265,7 +286,7 @@ class DroppedTicks:
             after = plan.newest(idle, row.position)
             if after is None or after <= found.after:
                 return found
-            return (_Lost(after, found.last, SkippedBy.OVERLAP)
+            return (_Lost(after, found.last, _busy_after(plan, row, after))
                     if after < found.last else None)
         waits = job.overlap is Overlap.WAIT or job.misfire is Misfire.ALL
         return lost_while_idle if waits else lost
