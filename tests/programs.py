@@ -24,6 +24,8 @@ from tests.logged import written
 
 ROOT = pathlib.Path(__file__).parents[1]
 PYTHON = [sys.executable, '-W', 'ignore']
+#: Seconds within which the programs of a group start, beside other tests.
+STARTING = 150.0
 
 
 class Program:
@@ -109,6 +111,14 @@ class Program:
 
     def wait(self, timeout=30.0):
         return self.process.wait(timeout)
+
+
+def is_over(pid):
+    """Return whether the process has ended. A zombie counts as ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def records(path):

@@ -115,7 +115,12 @@ class Cluster:
                       if len(objects) == self.default.get('objects', 60))
 
     def wait_complete(self, ticks=1, after=0.0, timeout=60.0):
-        """Wait for this number of complete ticks later than *after*."""
+        """Wait for this number of complete ticks later than *after*.
+
+        :param timeout: Seconds from the first run of the cluster.
+        """
+        if not self.runs():
+            self.wait_begun(timeout=programs.STARTING)
         return waiting.wait_until(
             lambda: (lambda found: len(found) >= ticks and found)(
                 [t for t in self.complete_ticks() if t > after]),

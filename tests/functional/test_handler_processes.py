@@ -21,6 +21,7 @@ from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.core.context import Context
+from tests.programs import is_over
 from tests.waiting import wait_until
 
 ALONE = os.path.join(os.path.dirname(__file__), 'alone')
@@ -46,16 +47,16 @@ def began(told, number=1):
         60)
 
 
-def lives(pid):
-    return (psutil.pid_exists(pid)
-            and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-
-
 def handlers():
     """Return the pids of the living processes for handlers."""
-    return {one.pid for one in psutil.Process().children()
-            if one.status() != psutil.STATUS_ZOMBIE
-            and 'distperiodic-handler' in one.cmdline()}
+    found = set()
+    for one in psutil.Process().children():
+        # The process may end at any moment.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if 'distperiodic-handler' in one.cmdline() and not is_over(
+                    one.pid):
+                found.add(one.pid)
+    return found
 
 
 def test_an_idle_process_that_is_killed_is_replaced(processes):
@@ -112,7 +113,7 @@ def test_a_run_ends_at_once_however_its_process_ends(processes, tmp_path):
         assert file.read_text() == '', how
     wait_until(lambda: len(handlers()) == 2)
     # Nothing is left of the processes that the handlers forked.
-    wait_until(lambda: not any(map(lives, {*began(told)} - handlers())))
+    wait_until(lambda: all(map(is_over, {*began(told)} - handlers())))
 
 
 def test_a_process_that_is_stopped_while_it_is_idle_delays_no_run(processes):
@@ -120,7 +121,7 @@ def test_a_process_that_is_stopped_while_it_is_idle_delays_no_run(processes):
     os.kill(stopped, signal.SIGSTOP)
 
     assert json.loads(run(processes))['pid'] != stopped
-    assert not lives(stopped)
+    assert is_over(stopped)
 
 
 def test_processes_of_a_handler_end_at_its_timeout(
@@ -131,7 +132,7 @@ def test_processes_of_a_handler_end_at_its_timeout(
     with pytest.raises(TimeoutError):
         run(processes, 3.0, how='start', told=str(told))
 
-    wait_until(lambda: not any(map(lives, began(told, 2))))
+    wait_until(lambda: all(map(is_over, began(told, 2))))
 
 
 def test_processes_of_a_handler_end_with_the_service(processes, tmp_path):
@@ -154,7 +155,7 @@ def test_processes_of_a_handler_end_with_the_service(processes, tmp_path):
 
     assert monotonic() - start < AT_ONCE
     assert isinstance(outcomes[0], ChildProcessError)
-    wait_until(lambda: not any(map(lives, pids)))
+    wait_until(lambda: all(map(is_over, pids)))
     assert handlers() == set()
 
 
@@ -171,7 +172,7 @@ def test_processes_of_a_handler_end_with_a_service_that_is_killed(tmp_path):
     service.kill()
     service.wait()
 
-    wait_until(lambda: not any(map(lives, pids)))
+    wait_until(lambda: all(map(is_over, pids)))
 
 
 @pytest.mark.parametrize('raises', [False, True])
@@ -183,9 +184,8 @@ def test_a_child_that_a_handler_forked_reports_nothing(processes, raises):
         assert json.loads(run(processes, how='fork_and_return',
                               raises=raises))['pid'] == first
 
-    wait_until(lambda: not [
-        one for one in psutil.Process(first).children()
-        if one.status() != psutil.STATUS_ZOMBIE])
+    wait_until(lambda: all(
+        is_over(one.pid) for one in psutil.Process(first).children()))
 
 
 def test_a_child_that_returns_from_a_handler_ends_well(processes):
@@ -201,7 +201,7 @@ def test_a_process_ends_with_the_lease_of_its_run(processes, tmp_path):
     with pytest.raises(ports.LeaseEnded):
         run(processes, None, monotonic() + 1, how='start', told=str(told))
 
-    wait_until(lambda: not any(map(lives, began(told))))
+    wait_until(lambda: all(map(is_over, began(told))))
     run(processes)
 
 

@@ -15,10 +15,10 @@ import time
 import pytest
 
 from distperiodic.adapters.sql import schema
+from tests import programs
 from tests import waiting
 from tests.functional import effects
 from tests.functional.test_tasks import SOON
-from tests.functional.test_tasks import STARTING
 from tests.functional.test_tasks import Group
 from tests.functional.test_tasks import check
 
@@ -42,7 +42,7 @@ def started(place, zookeeper, rabbitmq, postgresql, schedulers=2,
         first = f'view: .* members={schedulers} '
         waiting.wait_until(lambda: all(
             re.search(first, program.said()) for program in members),
-            STARTING)
+            programs.STARTING)
         group.ended(group.submit('single'))
         yield group, members
     finally:

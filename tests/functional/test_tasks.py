@@ -33,8 +33,6 @@ from tests.functional import modules
 from tests.pauses import Pauses
 
 SOON = 60.0
-#: Seconds within which the processes of a group start.
-STARTING = 150.0
 
 
 class Group:
@@ -85,7 +83,7 @@ class Group:
         """Wait until each program is a member of its group."""
         waiting.wait_until(lambda: all(
             ' joined: ' in program.said() for program in self.programs),
-            STARTING, interval=0.1)
+            programs.STARTING, interval=0.1)
 
     def submit(self, type_='five', **parameters):
         return self.client.submit(type_, parameters)
@@ -171,14 +169,6 @@ def check(group, ids, dead=()):
             assert {r['step'] for r in runs if r['back']} == {
                 index for index in range(task.cursor + 1)
                 if task.steps[index].rollback}
-
-
-def is_over(pid):
-    """Return whether the process has ended. A zombie counts as ended."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_the_steps_of_a_task_run_in_order_and_share_their_results(group):
@@ -395,7 +385,7 @@ def test_a_command_in_a_process_ends_with_its_lease(isolated):
 
     with Pauses() as pauses:
         service_.suspend()
-        waiting.wait_until(lambda: is_over(run['pid']), SOON)
+        waiting.wait_until(lambda: programs.is_over(run['pid']), SOON)
         ended = time.time()
     service_.resume()
 
@@ -425,12 +415,12 @@ def test_no_process_of_a_frozen_worker_goes_on_beside_its_successor(
         waiting.wait_until(lambda: gate.exists() and (
             gate.stat().st_mtime
             > run['at'] + group.options['lease'] + 1), SOON)
-        assert not is_over(run['pid'])
+        assert not programs.is_over(run['pid'])
 
         service_.suspend()
         again = waiting.wait_until(
             lambda: [r for r in group.runs() if r['attempt'] == 2], SOON)[0]
-        assert is_over(run['pid'])
+        assert programs.is_over(run['pid'])
         service_.resume()
 
         assert again['pid'] != run['pid']
@@ -607,7 +597,7 @@ def start_a_queue(group):
     # The lease must have been renewed at least once by then.
     waiting.wait_until(lambda: beat.exists() and (
         beat.stat().st_mtime > run['at'] + group.options['lease'] + 1), SOON)
-    assert not is_over(run['pid'])
+    assert not programs.is_over(run['pid'])
     return first, second, run, beat
 
 
@@ -637,7 +627,7 @@ def test_no_two_tasks_of_a_queue_are_at_work_while_a_worker_freezes_and_wakes(
     worker.suspend()
     again = waiting.wait_until(
         lambda: [r for r in group.runs() if r['attempt'] == 2], SOON)[0]
-    assert is_over(run['pid'])
+    assert programs.is_over(run['pid'])
     group.ended(second)
     worker.resume()
     waiting.wait_until(
@@ -660,12 +650,12 @@ def test_a_frozen_handler_in_a_process_ends_when_it_wakes(in_processes):
     for one in family:
         one.suspend()
     group.ended(second)
-    assert not is_over(run['pid'])
+    assert not programs.is_over(run['pid'])
     with Pauses() as pauses:
         before = time.time()
         for one in family:
             one.resume()
-        waiting.wait_until(lambda: is_over(run['pid']), SOON)
+        waiting.wait_until(lambda: programs.is_over(run['pid']), SOON)
     # It may have run some lines before its process ended.
     assert pauses.seconds(before, beat.stat().st_mtime) < 1
 
