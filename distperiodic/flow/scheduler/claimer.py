@@ -503,7 +503,8 @@ class Claimer:
 
         :meth:`judge_released` judges those of *objects* that wait.
         """
-        self._waiting.release(job.name, objects)
+        if self._waiting.by_job:
+            self._waiting.release(job.name, objects)
 
     def judge_released(self) -> bool:
         """Judge waiting objects whose runs have ended.
@@ -516,6 +517,10 @@ class Claimer:
         :returns: True if at least one object was judged.
         """
         judged = False
+        if not self._waiting.by_job:
+            # This method is called after each event, and usually no object
+            # waits.
+            return False
         for name in self._waiting.released_jobs():
             if not self._pending[name] and not self._closed:
                 self.judge_objects(

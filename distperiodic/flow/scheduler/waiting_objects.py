@@ -31,27 +31,27 @@ class WaitingObjects:
 
     def __init__(self, piece: int):
         self._piece = piece
-        #: An entry may be empty until the next sweep.
-        self._waits: dict[str, _Waits] = {}
+        #: The waiting objects. An entry may be empty until the next sweep.
+        self.by_job: dict[str, _Waits] = {}
 
     def wait(self, job: str, objects: Iterable[str]) -> None:
         """Let *objects* wait for the ends of their runs."""
-        self._waits.setdefault(job, _Waits({}, {})).waiting.update(
+        self.by_job.setdefault(job, _Waits({}, {})).waiting.update(
             dict.fromkeys(objects))
 
     def end_wait(self, job: str, objects: Iterable[str]) -> None:
         """Let *objects* wait no longer."""
-        waiting, _ = self._waits.get(job, _NOTHING_WAITS)
+        waiting, _ = self.by_job.get(job, _NOTHING_WAITS)
         for key in objects:
             waiting.pop(key, None)
 
     def forget(self, job: str) -> None:
         """Forget the objects of *job*."""
-        self._waits.pop(job, None)
+        self.by_job.pop(job, None)
 
     def release(self, job: str, objects: Iterable[str]) -> None:
         """Record that runs of *objects*, of which some may wait, ended."""
-        waiting, released = self._waits.get(job, _NOTHING_WAITS)
+        waiting, released = self.by_job.get(job, _NOTHING_WAITS)
         if waiting:
             released.update(
                 (key, None) for key in objects if key in waiting)
@@ -63,9 +63,9 @@ class WaitingObjects:
         :param own: Returns the objects of a job that this scheduler has in
             flight.
         """
-        self._waits = {
-            name: waits for name, waits in self._waits.items() if any(waits)}
-        for name, (waiting, released) in self._waits.items():
+        self.by_job = {
+            name: waits for name, waits in self.by_job.items() if any(waits)}
+        for name, (waiting, released) in self.by_job.items():
             # If many objects wait, most of them wait for runs of this
             # scheduler, whose ends are reported to this process. A report can
             # be lost, so release some of these objects, too.
@@ -80,7 +80,7 @@ class WaitingObjects:
 
     def released_jobs(self) -> list[str]:
         """Return the jobs that have released objects."""
-        return [name for name, (_, released) in self._waits.items()
+        return [name for name, (_, released) in self.by_job.items()
                 if released]
 
     def take_released(self, job: str) -> list[str]:
@@ -88,7 +88,7 @@ class WaitingObjects:
 
         The objects wait until :meth:`end_wait`, but are not released any more.
         """
-        _, released = self._waits[job]
+        _, released = self.by_job[job]
         piece = list(itertools.islice(released, self._piece))
         for key in piece:
             del released[key]
