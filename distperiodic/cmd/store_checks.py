@@ -47,8 +47,8 @@ def store_schema(case: Case) -> Finding:
 
 @check('store')
 def store_rights(case: Case) -> Finding:
-    """This database user may read and write the rows. It needs no other
-    rights.
+    """This database user may read and write the rows, and the database stores
+    new rows. The user needs no other rights.
     """
     from distperiodic.operator import store_probe
     # Without a usable store this raises NotNow, which skips the check.
@@ -61,6 +61,10 @@ def store_rights(case: Case) -> Finding:
             'GRANT SELECT, INSERT, UPDATE, DELETE on the distperiodic_* '
             'tables to this user, and on PostgreSQL also USAGE on their '
             'sequences; check that the database is not read-only')
+    problem, _, remedy = store_probe.write_problem(
+        case.settings.connection).partition('; ')
+    if problem:
+        return fail(f'cannot write: {problem}', remedy)
     return ok('may select, insert, update and delete')
 
 

@@ -2,6 +2,7 @@
 """Checks of a database for ``distperiodic doctor``. No check changes a row."""
 
 import contextlib
+import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ _NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
 _MOUNTS = '/proc/self/mounts'
 # Maximum number of rows that are counted per table.
 _COUNTED = 1_000_000
+# Number of random bytes in the row of write_problem().
+_WRITTEN = 32_768
 
 
 class Skew(NamedTuple):
@@ -122,6 +125,31 @@ def refused(connection_url: str) -> list[tuple[str, str]]:
         if database.dialect.name == 'postgresql':
             found += database.read(_sequences_not_granted)
     return found
+
+
+def write_problem(connection_url: str) -> str:
+    """Return the reason why the database cannot store new rows.
+
+    An empty text means that it can. The check inserts a row that needs new
+    space on the disk, and rolls the transaction back.
+    """
+    def work(connection: sa.Connection) -> None:
+        # The database must not be able to compress the text.
+        connection.execute(sa.insert(tables.member).values(
+            space='doctor', part='', name=secrets.token_hex(8), process='',
+            seen=0, state=secrets.token_hex(_WRITTEN)))
+        raise _RollBack
+    with contextlib.closing(connect(connection_url)) as database:
+        try:
+            with contextlib.suppress(_RollBack):
+                database.write(work)
+        except exceptions.StoreUnavailable as exc:
+            return str(exc)
+    return ''
+
+
+class _RollBack(Exception):
+    """Roll the transaction back."""
 
 
 def _refusal(database: Database, statement: sa.Executable) -> str:

@@ -196,6 +196,18 @@ def test_a_key_that_mariadb_lost_is_put_back_by_the_same_line(
         'ALTER TABLE distperiodic_claim ADD PRIMARY KEY (object, job)')
 
 
+def test_a_search_path_without_a_schema_is_refused(tmp_path, postgresql_url):
+    service = Service(
+        tmp_path, f'{postgresql_url}?options=-csearch_path%3Dmissing')
+
+    assert '(missing); create the schema' in service.refused()
+    told = commands.run('db', 'sync', '--config-file', service.config,
+                        cwd=tmp_path)
+    assert told.returncode == 2
+    assert '(missing); create the schema' in told.stderr
+    assert told.stderr.count('\n') == 1
+
+
 def test_a_table_that_is_gone_is_refused_at_start(tmp_path, postgresql_url):
     schema.sync(postgresql_url)
     execute(postgresql_url, 'DROP TABLE distperiodic_history')

@@ -17,6 +17,7 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.cmd import shell
 from distperiodic.cmd import store_checks
 from distperiodic.operator import store_probe
@@ -213,6 +214,41 @@ def test_a_database_that_is_read_only_is_found(reader, examine):
 
     assert 'read-only transaction' in found['store_rights']['finding']
     assert 'read-only' in found['store_rights']['remedy']
+
+
+def test_a_disk_that_is_full_is_found(postgresql, tmp_path, examine):
+    place = Place(postgresql.url, tmp_path)
+    execute(place, 'CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql '
+            "AS $$ BEGIN RAISE EXCEPTION 'No space left on device' USING "
+            "ERRCODE = '53100'; END $$",
+            'CREATE TRIGGER refuse BEFORE INSERT ON distperiodic_member '
+            'FOR EACH ROW EXECUTE FUNCTION refuse()')
+    try:
+        found = examine(place)
+    finally:
+        execute(place, 'DROP FUNCTION refuse CASCADE')
+        place.store.close()
+
+    assert wrong(found) == {'store_rights': 'fail'}
+    assert 'No space left on device' in found['store_rights']['finding']
+    assert found['store_rights']['remedy'] == (
+        'free space on the disk of the database')
+
+
+def test_a_limit_of_connections_is_found(reader, examine):
+    execute(reader, f'ALTER ROLE {reader.reader} CONNECTION LIMIT 1')
+    url = next(line.partition(' = ')[2] for line
+               in reader.config.read_text().splitlines()
+               if line.startswith('connection'))
+    store = SqlClaimStore(url, namespace='others')
+    store.now()
+
+    found = examine(reader)
+    store.close()
+
+    [told] = {str(row) for row in found.values() if row['result'] == 'fail'}
+    assert 'too many connections' in told
+    assert 'CONNECTION LIMIT' in told
 
 
 def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):

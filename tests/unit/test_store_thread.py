@@ -270,6 +270,7 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_overtakes(
 def test_each_absence_is_told_once(flow, store, caplog):
     caplog.set_level(logging.INFO)
     for number in range(3):
+        flow.time += 60.0
         store.there.clear()
         flow.ask(number)
         wait_until(lambda: flow.line.away)
@@ -280,6 +281,51 @@ def test_each_absence_is_told_once(flow, store, caplog):
 
     assert [(line.event, line.level) for line in lines(caplog)] == 3 * [
         ('store away', 'ERROR'), ('store back', 'INFO')]
+
+
+@pytest.mark.parametrize('urgent', [False, True])
+def test_a_store_that_fails_some_calls_is_not_back_until_it_is_stable(
+        flow, store, caplog, urgent):
+    """A database whose disk is full stores some rows and rejects others."""
+    caplog.set_level(logging.INFO)
+
+    def fail_once():
+        store.there.clear()
+        flow.line.submit(lambda store: store.call(1), flow.told.append,
+                         urgent=urgent)
+        wait_until(lambda: flow.line.problem)
+        store.there.set()
+        assert flow.line.flush(SOON)
+        assert not flow.line.away
+
+    for _ in range(5):
+        fail_once()
+        flow.time += 9.0
+
+    assert events(caplog) == ['store away', 'store back', 'store away']
+    flow.time += 1.0
+    flow.ask(2)
+    assert flow.line.flush(SOON)
+    assert events(caplog)[3:] == ['store back']
+
+
+def test_an_outage_of_the_renewals_alone_is_not_one_of_the_claims(
+        store, caplog):
+    renewals = Store()
+    renewals.there.clear()
+    stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
+    flow = Flow(store, lambda: stores[threading.current_thread().name])
+    flow.line.start()
+
+    flow.line.submit(lambda store: store.call(1), flow.told.append,
+                     urgent=True)
+    wait_until(lambda: flow.line.problem)
+
+    [line] = lines(caplog, 'store away')
+    assert 'claimed' not in line.text
+    assert 'lease' in line.text
+    renewals.there.set()
+    flow.stop()
 
 
 def test_pauses_grow_while_the_store_is_away(store, monkeypatch):

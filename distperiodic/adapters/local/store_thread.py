@@ -14,6 +14,7 @@ wait in this queue. They have a thread and a connection of their own::
 """
 
 import logging
+import math
 import queue
 import statistics
 import threading
@@ -38,12 +39,52 @@ _KEPT, _KEPT_FOR = 128, 60.0
 # Seconds, and number of calls. The store is slow while the median of the
 # newest calls of a queue is longer, or a call has lasted longer.
 _SLOW, _JUDGED = 1.0, 5
+# Seconds without an error after which a store that failed again soon counts as
+# back.
+_STABLE = 10.0
 
 
 class _Call(NamedTuple):
     function: Callable[[Any], Any]
     then: Callable[[Any], None]
     failed: Callable[[], None]
+
+
+class _Outage:
+    """The log lines about outages of the store, for both queues.
+
+    A store may answer some calls and fail others, for example while its disk
+    is full. So a store that fails again soon is logged as back only when it
+    has not failed for a while.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]):
+        self._monotonic = monotonic
+        self._logged = False
+        #: True if this outage began soon after the last one.
+        self._again = False
+        self._failed_at = 0.0
+        self._back_at = -math.inf
+
+    def failed(self, exc: Exception, consequence: str) -> None:
+        """Log the outage, unless it is logged already."""
+        self._failed_at = self._monotonic()
+        if not self._logged:
+            self._logged = True
+            self._again = self._failed_at - self._back_at < _STABLE
+            LOG.error('store away: reason=%s; %s', exc, consequence)
+
+    def answered(self, calls: int) -> None:
+        """Log that the store is back, if an outage was logged.
+
+        :param calls: Number of calls without an answer.
+        """
+        if not self._logged:
+            return
+        now = self._monotonic()
+        if not self._again or now - self._failed_at >= _STABLE:
+            self._logged, self._back_at = False, now
+            LOG.info('store back: asked=%d', calls)
 
 
 class StoreThread:
@@ -61,10 +102,15 @@ class StoreThread:
         self._monotonic = monotonic
         self._answered = threading.Condition()
         self._stopping = threading.Event()
+        outage = _Outage(monotonic)
         self._ordered, self._urgent = self._queues = [
             _CallQueue(name, connect, deliver, self._answered, self._stopping,
-                       monotonic)
-            for name in ('distperiodic-store', 'distperiodic-renewal')]
+                       monotonic, outage, consequence)
+            for name, consequence in (
+                ('distperiodic-store', 'nothing is claimed until it answers '
+                 'again; the misfire policies then decide what runs'),
+                ('distperiodic-renewal', 'no lease is renewed until it '
+                 'answers again; work whose lease expires runs again'))]
         self._ordered.other, self._urgent.other = self._urgent, self._ordered
 
     @property
@@ -135,8 +181,12 @@ class _CallQueue:
     def __init__(self, name: str, connect: Callable[[], ports.ClaimStore],
                  deliver: Callable[[Callable[[], None]], None],
                  answered: threading.Condition, stopping: threading.Event,
-                 monotonic: Callable[[], float]):
+                 monotonic: Callable[[], float], outage: _Outage,
+                 consequence: str):
         self._monotonic = monotonic
+        self._outage = outage
+        #: Consequence of an outage, for the log.
+        self._consequence = consequence
         #: When each of the newest calls ended, and its duration, in seconds of
         #: the monotonic clock. The thread of the calls replaces this value as
         #: a whole.
@@ -240,24 +290,14 @@ class _CallQueue:
                 answer = call(store)
             except awaited as exc:
                 with self._answered:
-                    new = self.problem is None and not self._other_is_away()
                     self.problem = exc
-                if new:
-                    LOG.error(
-                        'store away: reason=%s; nothing is claimed until it '
-                        'answers again; the misfire policies then decide '
-                        'what runs', exc)
+                    self._outage.failed(exc, self._consequence)
                 self._stopping.wait(pause)
                 pause = min(2 * pause, _PAUSES[1])
             else:
                 with self._answered:
-                    was_away, self.problem = self.problem is not None, None
-                    back = was_away and not self._other_is_away()
-                if back:
-                    LOG.info('store back: asked=%d', self.open)
+                    self.problem = None
+                    if self.other is None or self.other.problem is None:
+                        self._outage.answered(self.open)
                 return answer
         return None
-
-    def _other_is_away(self) -> bool:
-        """Return whether the other queue has already logged the outage."""
-        return self.other is not None and self.other.problem is not None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 from typing import NoReturn
 from typing import TypeVar
 
@@ -38,9 +39,33 @@ T = TypeVar('T')
 
 #: PostgreSQL's error code for a missing privilege.
 _NO_RIGHTS = '42501'
-# MySQL's error codes for a missing privilege on a database, a table and a
-# column.
-_MYSQL_NO_RIGHTS = (1044, 1142, 1143)
+
+
+class _Refusal(NamedTuple):
+    """A reason for which a database refuses a transaction."""
+
+    #: Error codes of PostgreSQL and of MySQL.
+    codes: frozenset[str | int]
+    #: Parts of the error messages of databases and drivers that give no code.
+    texts: tuple[str, ...]
+    remedy: str
+
+
+_REFUSALS = (
+    _Refusal(
+        # The codes of MySQL are for databases, tables and columns.
+        frozenset([_NO_RIGHTS, 1044, 1142, 1143]), (),
+        'nothing is claimed until its administrator grants this user the '
+        'missing rights; to list these rights, run: distperiodic doctor'),
+    _Refusal(
+        frozenset(['53100', 1021, 1114]), ('disk is full', 'No space left'),
+        'free space on the disk of the database'),
+    _Refusal(
+        frozenset(['53300', 1040, 1203, 1226]),
+        ('too many connections', 'too many clients', 'connection slots'),
+        'raise the limit of the user (CONNECTION LIMIT, max_user_connections) '
+        'or of the server (max_connections): each scheduler and each worker '
+        'needs two connections'))
 #: PostgreSQL's error codes for a stale prepared statement: the tables in the
 #: statement have changed, or a connection pooler has switched to another
 #: session.
@@ -230,17 +255,9 @@ class Database:
             driver.autocommit = False
 
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
-        if _refuses_user(exc):
-            raise exceptions.StoreUnavailable(
-                f'database {self.shown}: {reason_of(exc)}; nothing is claimed '
-                'until its administrator grants this user the missing rights; '
-                'to list these rights, run: distperiodic doctor'
-            ) from exc
         raise exceptions.StoreUnavailable(
-            f'database {self.shown}: {reason or reason_of(exc)}; nothing is '
-            'claimed until it answers again; check that it runs, that it is '
-            'writable, and that [distperiodic] connection is right'
-        ) from exc
+            f'database {self.shown}: {reason or reason_of(exc)}; '
+            f'{_remedy_of(exc)}') from exc
 
     def close(self) -> None:
         """Close the connection; the next transaction opens a new one."""
@@ -287,13 +304,16 @@ def _fault_of_database(exc: Exception) -> bool:
         _code(exc) == _NO_RIGHTS)
 
 
-def _refuses_user(exc: Exception) -> bool:
-    """Return whether the database denied its user a privilege."""
-    if _code(exc) == _NO_RIGHTS:
-        return True
+def _remedy_of(exc: Exception) -> str:
+    """Return what an operator must do, so that the database accepts a call."""
     orig: Any = getattr(_from_driver(exc), 'orig', None)
-    arguments: Sequence[Any] = getattr(orig, 'args', ())
-    return bool(arguments) and arguments[0] in _MYSQL_NO_RIGHTS
+    codes = {_code(exc), *getattr(orig, 'args', ())[:1]}
+    text = reason_of(exc)
+    for one in _REFUSALS:
+        if one.codes & codes or any(part in text for part in one.texts):
+            return one.remedy
+    return ('check that it runs, that it is writable, and that [distperiodic] '
+            'connection is right')
 
 
 def reason_of(exc: Exception) -> str:

@@ -151,6 +151,8 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         with _exclusively(connection):
             before = _version_of(connection)
             if before is None:
+                _check_search_path(
+                    connection, redaction.redact(connection_url))
                 _check_empty(connection, redaction.redact(connection_url))
             elif before > VERSION:
                 raise _newer(redaction.redact(connection_url), before)
@@ -212,6 +214,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
     """
     found = _version_of(connection)
     if found is None:
+        _check_search_path(connection, shown)
         raise _no_tables(shown)
     if found < VERSION:
         raise exceptions.SchemaError(
@@ -240,6 +243,21 @@ def check_encoding(connection: sa.Connection, shown: str) -> None:
             f'database {shown} has the encoding {found}, in which not every '
             "text can be stored; create a database with: CREATE DATABASE NAME "
             "ENCODING 'UTF8' TEMPLATE template0")
+
+
+def _check_search_path(connection: sa.Connection, shown: str) -> None:
+    """Check that PostgreSQL has a schema for the tables.
+
+    :param shown: URL without its password.
+    :raises SchemaError: search_path names no schema that exists.
+    """
+    if connection.dialect.name == 'postgresql' and connection.scalar(
+            sa.select(sa.func.current_schema())) is None:
+        found = connection.scalar(sa.text('SHOW search_path'))
+        raise exceptions.SchemaError(
+            f'database {shown} has no schema that its search_path names '
+            f'({found}); create the schema, grant this user USAGE on it, or '
+            'correct search_path in [distperiodic] connection or of the user')
 
 
 def check_keys(connection: sa.Connection, shown: str) -> None:
