@@ -17,6 +17,7 @@ from cliff import command
 
 from distperiodic import exceptions
 from distperiodic import loading
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
 from distperiodic.cmd import terminal
 
@@ -35,6 +36,8 @@ _QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
           'kombu=WARNING', 'oslo.messaging=WARNING',
           'oslo_messaging=WARNING', 'oslo_service=WARNING',
           'stevedore=WARNING']
+# These libraries log each of their attempts.
+_RETRYING = ('amqp', 'kombu', 'oslo.messaging', 'oslo_messaging')
 
 
 class _Serve(configured.Configured, command.Command):
@@ -75,9 +78,11 @@ class _Serve(configured.Configured, command.Command):
         conf.set_default('default_log_levels',
                          [*log.get_default_log_levels(), *_QUIET])
         log.setup(conf, 'distperiodic')
+        repeated = terminal.Repeated(_RETRYING, SystemClock())
         for handler in logging.getLogger().handlers:
             handler.setFormatter(terminal.LogFormatter(
                 handler.formatter or logging.Formatter()))
+            handler.addFilter(repeated)
         from distperiodic.service import launcher
         service = self._service(conf, tasks, parsed)
         service.load_handlers(settings)

@@ -5,7 +5,14 @@ import copy
 import logging
 from typing import TextIO
 
+from distperiodic import ports
 from distperiodic.core import printable
+from distperiodic.flow import log_throttle
+
+# Seconds for which the same line of a library is not logged again.
+_REPEATED = 60.0
+# Text that stands for the message of a record.
+_MARK = '\0'
 
 
 class Printable:
@@ -40,8 +47,9 @@ class Printable:
 class LogFormatter(logging.Formatter):
     """Formatter that makes the lines of another formatter printable.
 
-    The lines of a message after the first are indented, so that a text from a
-    user cannot forge a log line.
+    All lines after the first either have the prefix of the first line, such as
+    those of a traceback, or are indented. So a text from a user cannot forge a
+    log line.
 
     :param inner: The formatter that creates the lines.
     """
@@ -51,10 +59,47 @@ class LogFormatter(logging.Formatter):
         self._inner = inner
 
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
-        if not text.isprintable():
+        message = record.getMessage()
+        if not message.isprintable():
             record = copy.copy(record)
-            record.msg = printable.escaped_lines(text).replace('\n', '\n    ')
+            record.msg = printable.escaped_lines(message).replace(
+                '\n', '\n    ')
             record.args = ()
-        # The inner formatter may add the text of an error.
-        return printable.escaped_lines(self._inner.format(record))
+        text = printable.escaped_lines(self._inner.format(record))
+        if '\n' not in text:
+            return text
+        # The inner formatter may add the text of an error to the first line,
+        # and formats a traceback with a prefix.
+        prefix = self._prefix(record)
+        first, *others = text.split('\n')
+        return '\n'.join([first, *(
+            line if line.startswith((prefix or '    ', '    '))
+            else f'    {line}' for line in others)])
+
+    def _prefix(self, record: logging.LogRecord) -> str:
+        """Return the text of the line of *record* before its message."""
+        bare = copy.copy(record)
+        bare.msg, bare.args = _MARK, ()
+        bare.exc_info = bare.exc_text = bare.stack_info = None
+        return printable.escaped_lines(
+            self._inner.format(bare).partition(_MARK)[0])
+
+
+class Repeated(logging.Filter):
+    """Filter that drops lines of a library that repeat a recent line.
+
+    A library for messages logs each attempt of each of its connections.
+
+    :param loggers: Names of the loggers of the libraries.
+    :param clock: Clock for the time since the last line.
+    """
+
+    def __init__(self, loggers: tuple[str, ...], clock: ports.Clock):
+        super().__init__()
+        self._loggers = loggers
+        self._throttle = log_throttle.LogThrottle(clock, _REPEATED)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.name.startswith(self._loggers) or (
+            # The values in the message may change with each attempt.
+            self._throttle.allow(f'{record.name} {record.msg}'))

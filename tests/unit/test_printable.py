@@ -5,9 +5,13 @@ import io
 import logging
 
 import pytest
+from oslo_config import cfg
+from oslo_log import formatters
+from oslo_log import log
 
 from distperiodic.cmd import terminal
 from distperiodic.core import printable
+from distperiodic.testing import FrozenClock
 
 
 @pytest.mark.parametrize(('text', 'shown'), [
@@ -49,4 +53,49 @@ def test_a_reason_with_a_line_of_its_own_forges_no_log_line():
 
 def test_the_text_of_an_error_is_escaped_in_the_log():
     assert logged('failed', error=ValueError('\x1b[2J')) == (
-        'INFO failed\nValueError: \\x1b[2J')
+        'INFO failed\n    ValueError: \\x1b[2J')
+
+
+def test_each_line_of_an_error_has_a_prefix_or_is_indented():
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    conf([])
+    conf.set_override('logging_default_format_string',
+                      '2026-01-01 ERROR %(message)s')
+    conf.set_override('logging_exception_prefix', '2026-01-01 ERROR ')
+    formatter = terminal.LogFormatter(formatters.ContextFormatter(
+        project='distperiodic', version='1', config=conf))
+    try:
+        raise ValueError('first\nsecond\nINFO all is well')
+    except ValueError as error:
+        text = formatter.format(logging.LogRecord(
+            'distperiodic', logging.ERROR, __file__, 1, 'failed\nhere', (),
+            (type(error), error, error.__traceback__), sinfo='the stack'))
+
+    # oslo.log appends the text of the error to the message.
+    assert text.splitlines()[:4] == [
+        '2026-01-01 ERROR failed', '    here: ValueError: first',
+        '    second', '    INFO all is well']
+    assert [line for line in text.splitlines() if not line.startswith(
+        ('2026-01-01 ERROR ', '    '))] == []
+    assert text.count('2026-01-01 ERROR second') == 1
+    assert 'the stack' in text
+
+
+def test_a_library_that_logs_each_attempt_logs_one_line_per_minute():
+    clock = FrozenClock()
+    repeated = terminal.Repeated(('amqp', 'oslo.messaging'), clock)
+
+    def passes(name, message, *args):
+        return repeated.filter(logging.LogRecord(
+            name, logging.ERROR, __file__, 1, message, args, None))
+
+    assert passes('oslo.messaging.rabbit', 'no vhost, attempt %d', 1)
+    assert passes('oslo.messaging.rabbit', 'closed')
+    assert passes('amqp', 'no vhost, attempt %d', 1)
+    for name in 'amqp', 'oslo.messaging.rabbit':
+        assert not passes(name, 'no vhost, attempt %d', 2)
+    for _ in range(2):
+        assert passes('distperiodic', 'no vhost, attempt %d', 1)
+    clock.advance(60.0)
+    assert passes('amqp', 'no vhost, attempt %d', 3)

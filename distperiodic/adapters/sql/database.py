@@ -6,6 +6,7 @@ an error. It stays open between transactions, so only one thread may use it.
 """
 
 import contextlib
+import inspect
 import itertools
 import logging
 import os
@@ -75,6 +76,24 @@ _UNPREPARED = '0A000', '26000'
 #: the limit, in case the server no longer responds. The drivers of the other
 #: databases have limits of their own.
 SILENT = 45
+
+
+class _Wrapped(logging.Filter):
+    """Filter for the tracebacks that oslo.db logs for unknown errors.
+
+    :class:`Database` converts these errors, and its callers log them in one
+    line.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        frame = inspect.currentframe()
+        while frame is not None and (frame := frame.f_back) is not None:
+            if frame.f_globals.get('__name__') == __name__:
+                return False
+        return True
+
+
+logging.getLogger('oslo_db.sqlalchemy.exc_filters').addFilter(_Wrapped())
 
 
 class Database:
