@@ -11,6 +11,7 @@ A fact that is missing or has another form is unknown: another release may have
 written the report.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -197,6 +198,17 @@ class Report:
         return StoreFact(
             _number(store, 'calls'), p50, most, _number(store, 'queued'),
             waits, self._instant(store.get('slow_s')))
+
+    @property
+    def clock_ahead(self) -> float | None:
+        """Seconds by which the clock of the process is ahead of the store's
+        clock. None means unknown.
+        """
+        ahead = self._state.get('clock_ahead_s')
+        if not isinstance(ahead, int | float):
+            return None
+        seconds = _seconds(abs(ahead))
+        return None if seconds is None else math.copysign(seconds, ahead)
 
     @property
     def view(self) -> ViewFact | None:

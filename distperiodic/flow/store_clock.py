@@ -55,6 +55,8 @@ class StoreClock:
         #: The store's time when the monotonic clock was zero. None means
         #: unknown.
         self._base: Instant | None = None
+        #: Response time of the last query, in seconds.
+        self._took = 0.0
         #: The estimate at the last answer, and the monotonic clock at that
         #: moment, both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
@@ -140,6 +142,7 @@ class StoreClock:
     def _measured(self, answer: tuple[Instant, float]) -> None:
         self._pending = False
         first, (base, took) = self._base is None, answer
+        self._took = took
         up = self._up()
         self._shown = (base + up if first else self.now()), up
         self._base = base
@@ -149,7 +152,7 @@ class StoreClock:
         reliable = (took <= _RETRY_AFTER and behind <= _EXPECTED
                     and now >= self._frequent_until)
         self._next = now + (_INTERVAL if reliable else _RETRY_AFTER)
-        self._compare_with_wall(took)
+        self._compare_with_wall()
         if behind > _TOLERATED + took and self._throttle.allow('set back'):
             LOG.warning(
                 'store clock set back: seconds=%.1f; until the clock has '
@@ -159,10 +162,20 @@ class StoreClock:
         if first:
             self._on_known()
 
-    def _compare_with_wall(self, took: float) -> None:
-        assert self._base is not None
-        ahead = (self._wall_base() - self._base) / SECOND
-        if abs(ahead) > _TOLERATED + took and self._throttle.allow('skew'):
+    @property
+    def ahead(self) -> float | None:
+        """Seconds by which the local wall clock is ahead of the store's clock.
+
+        None means unknown: the store answered never, or slowly.
+        """
+        return None if self._base is None or self._took > _TOLERATED else (
+            self._wall_base() - self._base) / SECOND
+
+    def _compare_with_wall(self) -> None:
+        ahead = self.ahead
+        if ahead is None or abs(ahead) <= _TOLERATED + self._took:
+            return
+        if self._throttle.allow('skew'):
             LOG.warning(
                 'clock differs: ahead=%.1f; jobs follow the clock of the '
                 'store; correct the clock of this machine, or that of the '

@@ -72,6 +72,8 @@ UNREAD = {
 #: Seconds, in addition to the session timeout, for which reading a catalogue
 #: may take.
 READING = 5.0
+#: Seconds by which the clock of a host may differ from that of the store.
+CLOCK_DIFFERS = 1.0
 # Maximum number of objects, or of tasks, that have their own findings.
 _NAMED = 5
 
@@ -142,6 +144,12 @@ CODES: Mapping[str, Code] = {
         'the process on host {host} sees another group than the other '
         'schedulers, so they disagree about the owners of objects',
         'check its connection to the coordination service; restart it'),
+    'clock-differs': Code(
+        Severity.WARNING,
+        'the clock of host {host} is {seconds:.1f} s {side} the clock of the '
+        'store',
+        'run chrony or ntpd on both hosts; jobs follow the clock of the '
+        'store, but jobs that run on every member follow their own'),
     'handlers-hanging': Code(
         Severity.FAILURE,
         '{handlers} of partition {partition} did not return, such as that of '
@@ -477,6 +485,11 @@ def _members(facts: Facts) -> Iterator[Finding]:
                 row.age <= facts.session_timeout / 2 * SECOND):
             yield _of_member('member-outside', row, row.facts.started)
         yield from _hanging(row)
+        ahead = row.facts.clock_ahead or 0.0
+        if abs(ahead) > CLOCK_DIFFERS:
+            yield _of_member(
+                'clock-differs', row, None, seconds=abs(ahead),
+                side='ahead of' if ahead > 0 else 'behind')
     for key, seen in facts.seen.items():
         if key not in known and group is not None and key not in group:
             yield _of_member('member-dead', MemberRow(

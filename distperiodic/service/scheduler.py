@@ -346,6 +346,9 @@ class SchedulerService(lifecycle.Lifecycle):
         report = super().report() | {
             'catalogues': failing[:_REPORTED_CATALOGUES],
             'more_catalogues': max(0, len(failing) - _REPORTED_CATALOGUES)}
+        ahead = self._flow.clock_ahead
+        if ahead is not None:
+            report['clock_ahead_s'] = round(ahead, 1)
         with contextlib.suppress(exceptions.ViewUnknown):
             if self._group_member is not None:
                 view = self._group_member.view(self._settings.group)

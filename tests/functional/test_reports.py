@@ -81,6 +81,7 @@ class Service:
         self.place = place
         transport = options.pop('transport_url', None)
         self.sends = transport is not None
+        self.store = options.get('connection') != 'none'
         self.config = programs.write_config(
             place / 'service.conf',
             DEFAULT={'transport_url': transport} if transport else {},
@@ -233,6 +234,9 @@ def test_a_member_reports_its_queue_and_runs_that_the_store_does_not_know(
     assert (run['object'], run['progress']) == (
         found['scheduler']['member'], '{"page": 7}')
     assert run['age_s'] > 0
+    # The store, if there is one, runs on this host.
+    assert abs(shown['clock_ahead_s']) < 1 if service.store else (
+        'clock_ahead_s' not in shown)
     disks = service.rows('member', 'show', found[runs_disks]['member'],
                          *(['--partition', 'disks'] if service.sends else []))
     assert disks['pools']['disks'] == {

@@ -230,6 +230,14 @@ CASES = {
     'a scheduler that saw another group before it hung': (
         hung(**schedulers(300, 300, 300)),
         {('member-silent', 'scheduler c:0')}),
+    'a scheduler whose clock is ahead': (
+        {'members': (row(clock_ahead_s=1.5), row(part='default'))},
+        {('clock-differs', 'scheduler a:0')}),
+    'a scheduler whose clock is behind': (
+        {'members': (row(clock_ahead_s=-1.5), row(part='default'))},
+        {('clock-differs', 'scheduler a:0')}),
+    'a scheduler whose clock differs a little': (
+        {'members': (row(clock_ahead_s=-0.9), row(part='default'))}, set()),
     'a handler that hangs': (
         report(pools={'default': {'size': 9, 'busy': 1, 'hanging': 1}},
                slots={'default': {'hanging_runs': [run()]}}),

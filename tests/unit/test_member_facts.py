@@ -30,7 +30,7 @@ def test_ages_become_instants_before_the_report():
     run = {'job': 'poll', 'object': 'a', 'tick': 7, 'age_s': 2.0,
            'timeout_s': None}
     report = Report({
-        'up_s': 10.0, 'unhealthy_s': 1.5,
+        'up_s': 10.0, 'unhealthy_s': 1.5, 'clock_ahead_s': -2.5,
         'catalogues': [{'job': 'poll', 'error': 'no', 'failing_s': 3.0,
                         'reading_s': None, 'read_s': 4}],
         'pools': {'disks': {'size': 3, 'busy': 2, 'hanging': 1, 'queued': 9},
@@ -44,6 +44,7 @@ def test_ages_become_instants_before_the_report():
 
     assert report.started == AT - 10_000_000
     assert report.unhealthy_since == AT - 1_500_000
+    assert report.clock_ahead == -2.5
     assert report.catalogues == [CatalogueFact(
         'poll', 'no', AT - 3_000_000, None, AT - 4_000_000)]
     disks, nets = report.pools
@@ -59,13 +60,14 @@ def test_ages_become_instants_before_the_report():
 def test_what_a_report_lacks_is_unknown():
     report = Report({}, AT)
 
-    assert (report.started, report.unhealthy_since, report.catalogues,
-            report.pools, report.store, report.view) == (
-        None, None, [], [], None, None)
+    assert (report.started, report.unhealthy_since, report.clock_ahead,
+            report.catalogues, report.pools, report.store, report.view) == (
+        None, None, None, [], [], None, None)
 
 
-NAMES = ('up_s', 'unhealthy_s', 'catalogues', 'pools', 'slots', 'store',
-         'view', 'size', 'oldest', 'hanging_runs', 'age_s', 'failing_s')
+NAMES = ('up_s', 'unhealthy_s', 'clock_ahead_s', 'catalogues', 'pools',
+         'slots', 'store', 'view', 'size', 'oldest', 'hanging_runs', 'age_s',
+         'failing_s')
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3)
@@ -78,6 +80,7 @@ def test_no_report_of_another_form_raises(state):
 
     assert isinstance(report.catalogues, list)
     assert isinstance(report.pools, list)
+    assert isinstance(report.clock_ahead, float | None)
     for one in (report.started, report.unhealthy_since):
         assert one is None or type(one) is int
     assert report.store is None or report.store.p50 >= 0

@@ -228,6 +228,7 @@ def test_a_wall_clock_that_differs_is_told_of_and_does_not_matter(
     world.advance(25)
 
     assert {'ahead': '86400.0'} in lines(caplog, 'clock differs')
+    assert round(me.flow.clock_ahead) == 86_400
     day = 86_400
     assert [(s.at - day, s.tick) for s in me.starts] == [
         (10.0 - day, 10.0 - day), (20.0 - day, 20.0 - day)]

@@ -190,6 +190,15 @@ class _Source:
         elif self.steps is not None:
             self.steps.notified(objects)
 
+    @property
+    def clock_ahead(self) -> float | None:
+        """Seconds by which the local clock is ahead of the store's clock.
+
+        None means that the store is not shared, or unknown.
+        """
+        return (None if self._store_clock is None
+                else self._store_clock.ahead)
+
     def clock_differs(self) -> None:
         """Query the store's clock, because the estimate of it is wrong."""
         if self._store_clock is not None:
@@ -284,6 +293,14 @@ class Pipeline:
         """
         source = self._sources.get(authority)
         return None if source is None else source.grants
+
+    @property
+    def clock_ahead(self) -> float | None:
+        """Seconds by which the local clock is ahead of the clock of a shared
+        store. None means that no store is shared, or unknown.
+        """
+        return next((source.clock_ahead for source in self._sources.values()
+                     if source.clock_ahead is not None), None)
 
     def failing_catalogues(self) -> list[dict[str, Any]]:
         """Return the catalogues that fail or are slow, for a report."""
