@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 from typing import Any
 
+from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import listed
@@ -160,8 +161,10 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
     rule, is_listed, remark = _schedule(case, job)
     facts = _facts(case, job, rule, is_listed)
     reason = reason_of(facts)
-    following = None if rule is None or job is None else _after(
-        case, job, rule)
+    if rule is not None and job is not None:
+        following: int | None = _after(case, _plan(case, job, rule))
+    else:
+        following = _recorded_next(case)
     sentence = SENTENCES[reason].format(**_words(case, facts, following))
     found, claim = case.found, case.found.claim
     evidence: list[tuple[str, Any]] = [
@@ -221,13 +224,38 @@ def _plan(case: Case, job: 'Job',
     return job.plan() if found is None else job.plan(found.schedule_since)
 
 
-def _after(case: Case, job: 'Job', rule: 'schedule.Schedule') -> int:
+def _after(case: Case, plan: 'Plan') -> int:
     """Return the instant at which the object is due next."""
     from distperiodic.core import ring
-    plan, position = _plan(case, job, rule), ring.position_of(case.object)
+    position = ring.position_of(case.object)
     newest = plan.newest(case.found.now, position)
-    tick = rule.after(case.found.now if newest is None else newest)
+    tick = plan.schedule.after(
+        case.found.now if newest is None else newest)
     return tick + plan.phase(tick, position)
+
+
+def _recorded_next(case: Case) -> int | None:
+    """Return the instant at which the object is due next, by the schedule in
+    the store.
+
+    None means that the instant is unknown, or that the object is not listed.
+    """
+    from distperiodic.core import audit
+    from distperiodic.core import due
+    found = case.found
+    if (case.tasks is not None or found.job is None or found.claim is None
+            or found.claim.since is None):
+        return None
+    own = found.claim.row(case.object, 0).rule
+    text = own or found.job.schedule
+    if not text or own == due.UNRECORDED:
+        return None
+    try:
+        rule, spread = audit.named(text)
+    except exceptions.InvalidSchedule:
+        # A later release has written it.
+        return None
+    return _after(case, due.Plan(rule, spread=spread and not own))
 
 
 def _facts(case: Case, job: 'Job | None',
@@ -283,8 +311,8 @@ def _words(case: Case, facts: Facts,
         'tick': 'never' if claim is None else _moment(claim.tick),
         'settled': '' if claim is None else _moment(claim.settled),
         'due': '' if due is None else _moment(due),
-        'next': 'unknown without --tasks' if following is None
-        else _moment(following),
+        'next': 'unknown, because its schedule is not recorded'
+        if following is None else _moment(following),
         'served': _or_never(found.served),
         'worker': found.worker or 'an unknown worker',
         'holder': (claim.holder if claim else '') or 'an unknown process',

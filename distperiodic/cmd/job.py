@@ -39,7 +39,7 @@ class JobList(display.Table, lister.Lister):
 
     Health has the codes of the findings about a job and its objects. With
     --tasks the command also shows the jobs that no scheduler has recorded, and
-    the schedule of each job.
+    takes the schedules from it, not from the store.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -63,18 +63,18 @@ class JobList(display.Table, lister.Lister):
         found = health.findings(health_facts.read(
             self.database(parsed), SystemClock())) if jobs else []
         defined = {} if tasks is None else tasks.jobs
-        plan = [] if tasks is None else ['Schedule', 'Next tick']
         rows: list[Sequence[Any]] = []
         for name in sorted({*jobs, *defined}):
             job = jobs.get(name) or Job(
                 name, None, None, '', '', due.ALWAYS, '')
             rows.append((
-                name, *(_plan(defined.get(name), now) if plan else ()),
+                name, *(_recorded_plan(job, now) if tasks is None
+                        else _plan(defined.get(name), now)),
                 _moment(job.tick), _health(
                     health.concerning(found, name), name in jobs),
                 _moment(job.paused_since), job.paused_by, job.paused_why))
-        return ('Job', *plan, 'Last tick', 'Health', 'Paused since', 'By',
-                'Why'), rows
+        return ('Job', 'Schedule', 'Next tick', 'Last tick', 'Health',
+                'Paused since', 'By', 'Why'), rows
 
 
 def _health(found: 'Sequence[Finding]', recorded: bool) -> str:
@@ -90,6 +90,19 @@ def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:
     if not job.enabled:
         return f'{job.schedule.describe()}, disabled', ''
     return job.schedule.describe(), _moment(job.schedule.after(now))
+
+
+def _recorded_plan(job: 'Job', now: int) -> tuple[str, str]:
+    """Return the schedule of a job in the store, and its next tick, even if
+    the job is paused.
+    """
+    from distperiodic.core import audit
+    try:
+        rule, _ = audit.named(job.schedule)
+    except exceptions.InvalidSchedule:
+        # No schedule is recorded, or a later release has written it.
+        return '', ''
+    return rule.describe(), _moment(rule.after(now))
 
 
 def _moment(micros: int | None) -> str:

@@ -126,9 +126,31 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
                 f'only the {len(runs):,} longest runs are listed; '
                 'distperiodic running --limit N lists the runs of all members'
             ) if cut else ''
-            fields = {name: value for name, value in fields.items()
-                      if value not in ('', None, [])}
+            fields = {name: _readable(value) for name, value in fields.items()
+                      if value not in ('', None, [], {})}
         return tuple(fields), tuple(fields.values())
+
+
+def _readable(value: Any, within: bool = False) -> str:
+    """Return a value of a report as text for people.
+
+    :param within: True if the value is part of another value. Its text is then
+        one line.
+    """
+    if isinstance(value, bool):
+        return 'yes' if value else 'no'
+    if isinstance(value, dict):
+        parts = [f'{name}{":" * isinstance(part, (dict, list))} '
+                 f'{_readable(part, True)}'
+                 for name, part in value.items() if part not in (None, '')]
+        values: Any = value.values()
+    elif isinstance(value, list):
+        parts = [_readable(part, True) for part in value]
+        values = value
+    else:
+        return str(value)
+    lines = not within and any(isinstance(part, dict) for part in values)
+    return ('\n' if lines else ', ').join(parts)
 
 
 class MemberDrain(member_order.Order):

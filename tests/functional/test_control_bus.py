@@ -246,7 +246,7 @@ def test_jobs_are_paused_and_triggered_without_a_store(clusters, rabbitmq):
     assert told.count('(scheduler): paused; ') == 2
     assert 'a scheduler that starts later does not know it' in told
     shown = ask(cluster, 'member', 'show', first, '--schedulers')
-    assert "['once', 'ping']" in shown
+    assert 'once, ping' in shown
     told = ask(cluster, 'job', 'trigger', 'ping')
     assert claimed(told) == 40
     waiting.wait_until(lambda: len(triggered(cluster)) == 40, 20)
@@ -307,7 +307,7 @@ def test_a_pool_is_resized_and_shown_without_a_store(clusters, rabbitmq):
     shown = ask(cluster, 'member', 'show', '--partition', 'default')
 
     assert 'pool_size is 3, at' in told
-    assert "'size': 3" in shown
+    assert 'default: size 3, busy' in shown
 
 
 def test_a_member_that_does_not_answer_is_named(clusters, rabbitmq):

@@ -379,6 +379,9 @@ def test_jobs_are_listed_with_their_schedules(place_of_sqlite):
         ('gone', told['gone']['schedule']), ('off', 'every 9 s, disabled'),
         ('poll', 'every 60 s'), ('report', "cron 0 3 * * * (UTC)")]
     assert '--tasks' in told['gone']['schedule']
+    # The test's store records no schedules.
+    assert {row['schedule'] for row in json.loads(
+        place.ask('job', 'list', '-f', 'json'))} == {None}
     assert told['report']['next_tick'].endswith('T03:00:00Z')
     assert told['report']['last_tick'] is told['off']['next_tick'] is None
     assert told['poll']['next_tick'] > told['poll']['last_tick']

@@ -68,6 +68,11 @@ def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
     assert soon['schedule'] == 'every 60 s'
     assert [row['job'] for row in within if row['job'] == 'poll'] == (
         ['poll'] * 5)
+    # The other commands know the same ticks.
+    jobs = {row['job']: row for row in place.tell('job', 'list')[1]}
+    assert jobs['poll']['schedule'] == 'every 60 s'
+    assert jobs['slow']['next_tick'] == later['tick']
+    assert place.tell('why', 'slow', 'a')[1]['next_tick'] == later['tick']
     place.ask('job', 'pause', 'poll', '--why', 'x')
     assert place.tell('next', 'poll')[1][0]['remark'] == 'paused'
     # No run is due within this time.
