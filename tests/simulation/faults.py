@@ -317,7 +317,7 @@ class Locks:
 class Releases:
     """An older release, which lacks a job, in a quarter of the worlds.
 
-    Some schedulers start with it, and later have the newest release. In half
+    Some processes start with it, and later have the newest release. In half
     of these worlds, some return to the older release, and stay with it::
 
         s0 ─ older ──┐ restart ─ newest ─────────────── newest ──
@@ -330,14 +330,13 @@ class Releases:
     def __init__(self, seed, cluster):
         self._random = random.Random(f'releases of {seed}')
         self._cluster = cluster
-        self._names = [name for name in sorted(cluster.here) if name[0] == 's']
+        self._names = sorted(cluster.here)
         jobs = sorted(cluster.setup.jobs)
-        #: The job that the older release lacks. None means that all members
-        #: have the newest release.
+        #: The job that the older release lacks.
         self.job = self._random.choice(jobs)
-        #: The schedulers whose next process has the older release.
+        #: The names whose next process has the older release.
         self.older = set()
-        if (len(self._names) > 1 and len(jobs) > 1
+        if (len(cluster.points) > 1 and len(jobs) > 1
                 and self._random.random() < 0.25):
             self._plan()
 
@@ -352,9 +351,14 @@ class Releases:
                         self._upgrade, self._some())
 
     def _some(self):
-        """Return at least one, but not all, of the schedulers."""
-        return set(self._random.sample(self._names, self._random.randint(
-            1, len(self._names) - 1)))
+        """Return at least one, but not all, of the schedulers, and some of the
+        workers.
+        """
+        schedulers = sorted(self._cluster.points)
+        workers = [name for name in self._names if name[0] == 'w']
+        return {name for some, least in ((schedulers, 1), (workers, 0))
+                for name in self._random.sample(some, self._random.randint(
+                    least, max(0, len(some) - 1)))}
 
     def _upgrade(self, older):
         self.older = older
@@ -366,5 +370,5 @@ class Releases:
             pause += 5 * self._random.random()
 
     def lacks(self, name, job):
-        """Return whether the next process of a scheduler lacks *job*."""
+        """Return whether the next process of a name lacks *job*."""
         return job == self.job and name in self.older

@@ -62,7 +62,7 @@ class Worker(_Member):
             identity, self.nonce, 1, slots=slots)
         self.store = cluster.queue(self)
         elected = self._elect()
-        self.jobs = dict(cluster.newest_jobs)
+        self.jobs = cluster.jobs_of(identity)
         jobs = cluster.with_commands(self.jobs)
         self.grants = RunLeases(
             jobs, store=self.store, clock=self.clock,
