@@ -15,6 +15,7 @@ operators have done on purpose is no finding: a paused job, a drained member.
 import collections
 import dataclasses
 import enum
+from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -324,6 +325,9 @@ class Facts:
     #: The group in the coordination service. None means that there is no such
     #: service, or that it cannot be read.
     live: 'Group | None' = None
+    #: Processes that have joined the group since it was read, by partition and
+    #: name.
+    joined: Collection[tuple[str, str]] = ()
     #: Topic of each partition whose name differs from its topic.
     topics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Reasons why the coordination service and the store could not be read.
@@ -445,7 +449,13 @@ def entered(facts: Facts) -> set[tuple[str, str]] | None:
     names = {topic: name for name, topic in facts.topics.items()}
     return {('', one.identity) for one in facts.live.members} | {
         (part, one.identity) for topic, some in facts.live.workers.items()
-        for one in some for part in {topic, names.get(topic, topic)}}
+        for one in some for part in {topic, names.get(topic, topic)}} | {
+            *facts.joined}
+
+
+def some_outside(facts: Facts) -> bool:
+    """Return whether a process seems to work without being in the group."""
+    return any(one.code == 'member-outside' for one in _members(facts))
 
 
 def _silent(facts: Facts, row: MemberRow) -> bool:

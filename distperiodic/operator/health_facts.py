@@ -4,6 +4,8 @@
 Only :mod:`.health_queries` loads SQLAlchemy, and only if there is a store.
 """
 
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -44,10 +46,17 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
             fields |= health_queries.read(settings, clock, live, job, key)
         except exceptions.DistperiodicError as exc:
             fields['store'] = one_line(exc)
-    return health.Facts(
+    facts = health.Facts(
         group=settings.group, session_timeout=settings.session_timeout,
         sweep_interval=settings.sweep_interval,
         messaging=settings.dispatcher == 'messaging', live=live,
         topics={one.name: topic
                 for topic, one in settings.partitions.items()},
         coordination=coordination, **fields, **known)
+    if health.some_outside(facts):
+        # A process that reports may have joined after the group was read.
+        with contextlib.suppress(exceptions.CoordinationUnavailable):
+            facts = dataclasses.replace(facts, joined=health.entered(
+                dataclasses.replace(facts, live=read_group(
+                    settings, clock))) or ())
+    return facts

@@ -3,9 +3,13 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
 import pytest
 
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.claim import State
 from distperiodic.core.live import Live
 from distperiodic.core.live import Process
@@ -19,6 +23,8 @@ from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.waiting import with_processes
 from distperiodic.operator import health
+from distperiodic.operator import health_facts
+from distperiodic.operator import health_queries
 from distperiodic.operator.activity import Failing
 from distperiodic.operator.live_group import Group
 from distperiodic.operator.member_rows import MemberRow
@@ -29,6 +35,7 @@ from distperiodic.operator.task_queries import Overdue
 from distperiodic.operator.task_queries import Stuck
 from distperiodic.operator.task_queries import StuckTask
 from distperiodic.operator.waiting import Starving
+from tests.configured import configuration
 
 NOW = 1_000_000 * SECOND
 NONCE = '0' * 16
@@ -551,3 +558,23 @@ def test_a_wrong_name_of_the_group_brings_the_right_one():
         members=(), stored=False))
 
     assert 'has the groups nova' in found.text
+
+
+@pytest.mark.parametrize(('later', 'outside'), [
+    (group(['a:0', 'b:0'], {'default': ['a:0']}), set()),
+    (group(['a:0'], {'default': ['a:0', 'b:0']}), {'scheduler b:0'}),
+    (exceptions.CoordinationUnavailable('no answer'), {'scheduler b:0'})])
+def test_a_process_that_joins_while_the_facts_are_read_is_inside(
+        later, outside, monkeypatch):
+    """The store is read after the group, so it may know more processes."""
+    reads = mock.Mock(side_effect=[REST.live, later])
+    monkeypatch.setattr(health_facts, 'read_group', reads)
+    monkeypatch.setattr(health_queries, 'read', lambda *args: {
+        'stored': True, 'now': NOW, 'members': (*REST.members, row('b:0'))})
+
+    facts = health_facts.read(opts.settings(configuration(
+        backend_url='zookeeper://h', connection='sqlite://')),
+        SystemClock())
+
+    assert {one.about for one in health.findings(facts)
+            if one.code == 'member-outside'} == outside
