@@ -35,7 +35,7 @@ OPTS = [
     cfg.FloatOpt('takes', default=0.0, help='Seconds that a run takes.'),
     cfg.IntOpt('retries', default=0),
     cfg.IntOpt('max_in_flight'),
-    cfg.BoolOpt('pong', default=False, help='Whether ping has a twin.'),
+    cfg.ListOpt('twins', default=[], help='Other jobs that are like ping.'),
     cfg.StrOpt('misfire', default='latest'),
     cfg.StrOpt('overlap', default='skip'),
     cfg.FloatOpt('timeout'),
@@ -154,17 +154,6 @@ def make_tasks(conf, record):
                    attempt=context.attempt, **told)
             return answer
 
-        if conf.pong:
-            @periodic.periodic_task(
-                spacing=conf.spacing, objects='hosts', misfire=conf.misfire,
-                overlap=conf.overlap)
-            def pong(self, context, host):
-                record(event='start', job='pong', object=host,
-                       tick=context.tick.timestamp(), fence=context.fence)
-                time.sleep(conf.takes)
-                record(event='end', job='pong', object=host,
-                       tick=context.tick.timestamp(), fence=context.fence)
-
         @periodic.periodic_task(spacing=conf.spacing, scope='group')
         def once(self, context):
             record(event='start', job='once', object='',
@@ -175,6 +164,20 @@ def make_tasks(conf, record):
             record(event='start', job='each', object='',
                    tick=context.tick.timestamp())
 
+    def twin(name):
+        @periodic.periodic_task(
+            name=name, spacing=conf.spacing, objects='hosts',
+            misfire=conf.misfire, overlap=conf.overlap)
+        def run(self, context, host):
+            record(event='start', job=name, object=host,
+                   tick=context.tick.timestamp(), fence=context.fence)
+            time.sleep(conf.takes)
+            record(event='end', job=name, object=host,
+                   tick=context.tick.timestamp(), fence=context.fence)
+        return run
+
+    for name in conf.twins:
+        setattr(Tasks, name, twin(name))
     return Tasks(conf)
 
 

@@ -21,7 +21,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
-        pool_size=20, objects=20, takes=0.5, spacing=5, pong=True,
+        pool_size=20, objects=20, takes=0.5, spacing=5, twins='pong',
         misfire='all', overlap='wait')
     made.set_section('partition:default', max_in_flight=MOST)
     yield made

@@ -94,7 +94,7 @@ def test_two_services_in_one_group_are_named(local):
         assert local.logged('other jobs') == []
         before = {m.identity for m in group.now.members}
 
-        local.set(pong=True)
+        local.set(twins='pong')
         other = local.start('scheduler')
         joined, = {m.identity for m in group.wait_members(3).members} - before
         for program in [*first, other]:

@@ -24,7 +24,7 @@ def cluster(tmp_path, postgresql):
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, '', connection=postgresql.url, keeps=postgresql.url,
-        spacing=SPACING, objects=6, pong=True, lease=LEASE, send_timeout=2,
+        spacing=SPACING, objects=6, twins='pong', lease=LEASE, send_timeout=2,
         pool_size=8)
     yield made
     made.close()
