@@ -64,7 +64,8 @@ class StoreAdmin:
         """Requeue dead claims.
 
         Each object runs again for the tick of its dead claim, from the first
-        attempt. An object that was claimed for a later tick is left out.
+        attempt. Objects that were claimed for a later tick, or that are no
+        longer listed, are left out.
 
         :param job: Name of the job. None means all jobs.
         :param key: Id of the object. None means all objects.
@@ -75,7 +76,8 @@ class StoreAdmin:
                    for number in self.group.names(job))
 
     def _requeue_of(self, number: int, key: str | None) -> int:
-        dead = [_claim.c.job == number, _claim.c.state.in_(_DEAD)]
+        dead = [_claim.c.job == number, _claim.c.state.in_(_DEAD),
+                _claim.c.since.is_not(None)]
         if key is not None:
             dead.append(_claim.c.object == key)
         requeued = 0

@@ -291,8 +291,10 @@ def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now - SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now, 'b')
+    place.run('poll', place.now, 'gone', dead=['gone'])
+    place.store.sync('poll', [], ['gone'], at=place.now)
 
-    for key in 'a', 'b', 'c':
+    for key in 'a', 'b', 'c', 'gone':
         assert re.search(f'{key!r} .*; .*distperiodic dead list', place.refuse(
             'dead', 'requeue', '--job', 'poll', '--object', key))
     assert numbers(place.ask('dead', 'requeue', '--all')) == [0]
