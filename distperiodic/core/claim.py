@@ -203,8 +203,9 @@ class Claimed(NamedTuple):
     #: Number of claims of earlier ticks that were not started, and that this
     #: call made void.
     superseded: int
-    #: Rows of objects that have also missed earlier ticks. These objects were
-    #: not claimed.
+    #: Rows of objects that have also missed earlier ticks, or whose rows could
+    #: not be changed during the call, for example because it became too late
+    #: for the tick. These objects were not claimed.
     behind: list[due.Row]
     #: Objects whose earlier tick is claimed but not started. These objects
     #: were not claimed for this tick.

@@ -2270,6 +2270,29 @@ def test_a_row_that_is_kept_is_busy_and_not_waited_for(
     assert claimed.busy == ['kept']
 
 
+def test_an_object_whose_tick_is_over_during_the_call_is_not_busy(
+        one, another, job, tick):
+    """No run is in progress, so the overlap policy must not skip the tick."""
+    lease, _ = run(one, job, tick, 'a')
+    assert end_in_a_session(one, job, 'a', lease)
+    until, waits = one.now() + SECOND // 2, []
+
+    def wait(connection, cursor, statement, *_):
+        """Wait after the row was read, and before it is changed."""
+        if (statement.startswith('SELECT') and not waits
+                and tables.claim.c.settled.name in statement):
+            waits.append(statement)
+            waiting.wait_until(lambda: another.now() > until)
+    engine = one.database.read(lambda connection: connection.engine)
+    sa.event.listen(engine, 'after_cursor_execute', wait)
+    claimed = claim(one, job, tick + SECOND, ['a'], until=until)
+
+    assert waits
+    assert (claimed.won, claimed.busy, claimed.waiting) == ([], [], [])
+    assert [(row.object, row.settled, row.free)
+            for row in claimed.behind] == [('a', tick, True)]
+
+
 def test_a_row_that_is_kept_is_not_listed_anew_and_not_waited_for(
         kept, job, tick):
     store, _ = kept

@@ -172,7 +172,13 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         rest = [key for key in (*new, *relisted, *ended, *(
             key for objects in unstarted.values() for key in objects))
             if key not in won]
-    busy += rest
+    for key in rest:
+        if settle and key in rows:
+            # No run of the object was in progress, so it is not busy. For
+            # example, it may have become too late for the tick.
+            behind.append(listing.row_of(rows[key]))
+        else:
+            busy.append(key)
     return Claimed([won[key] for key in keys if key in won], busy,
                    superseded.total(), behind, waiting,
                    unlisted=tuple(unlisted)), superseded
