@@ -117,6 +117,18 @@ class Complete(command.Command):
         return found.take_action(parser.parse_args([]))
 
 
+class _Commands(commandmanager.CommandManager):
+    """The commands. Each is imported when it is needed: importing all of them
+    would take longer than many commands.
+    """
+
+    def load_commands(self, namespace: str) -> None:
+        self.group_list.append(namespace)
+        found = importlib.metadata.distribution('distperiodic').entry_points
+        for entry in found.select(group=namespace):
+            self.commands[entry.name.replace('_', ' ')] = entry
+
+
 class Shell(app.App):
     """Periodic work for very many objects, distributed over many processes."""
 
@@ -129,8 +141,7 @@ class Shell(app.App):
         super().__init__(
             description=self.__doc__,
             version=importlib.metadata.version('distperiodic'),
-            command_manager=commandmanager.CommandManager(
-                'distperiodic.cli'),
+            command_manager=_Commands('distperiodic.cli'),
             deferred_help=True)
         self.stdout: Any = terminal.Printable(self.stdout)
         self.stderr: Any = terminal.Printable(self.stderr)
@@ -269,8 +280,9 @@ class Shell(app.App):
                 + (f'did you mean {hint}? ' if hint else '')
                 + f'see: {self.NAME} --help') from None
         # The name may have been abbreviated.
+        place = f'{factory.__module__}:{factory.__name__}'
         full = next(name for name in self._names()
-                    if self.command_manager.commands[name].load() is factory)
+                    if self.command_manager.commands[name].value == place)
         return factory, full, rest
 
     def _nearest(self, wrong: str) -> str:

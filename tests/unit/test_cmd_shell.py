@@ -250,11 +250,27 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
          'import sys; from distperiodic.cmd import shell; '
          f'shell.main(["status", "--config-file", {str(file)!r}]); '
          'print("tooz" in sys.modules, [n for n in '
-         '["eventlet", "oslo_messaging", "rich"] if n in sys.modules], '
-         'len(sys.modules) < 900, flush=True); import eventlet'],
+         '["eventlet", "oslo_messaging", "rich", "sqlalchemy.orm", '
+         '"distperiodic.cmd.demo"] if n in sys.modules], '
+         'len(sys.modules) < 800, flush=True); import eventlet'],
         capture_output=True, text=True, check=True).stdout
 
     assert loaded.splitlines()[-1] == 'True [] True'
+
+
+def test_a_host_finds_the_models_of_oslo_db_as_usual():
+    told = subprocess.run(
+        [sys.executable, '-c',
+         'import sys, distperiodic.adapters.sql.engine; '
+         'print("sqlalchemy.orm" in sys.modules); '
+         'from oslo_db.sqlalchemy import models, utils; '
+         'from oslo_db.sqlalchemy.models import ModelBase; '
+         'import oslo_db.sqlalchemy.models as again; '
+         'print(models.ModelBase is utils.models.ModelBase is ModelBase '
+         'is again.ModelBase, "sqlalchemy.orm" in sys.modules)'],
+        capture_output=True, text=True, check=True).stdout
+
+    assert told == 'False\nTrue True\n'
 
 
 def test_the_status_of_a_group_without_a_store_loads_no_sqlalchemy(tmp_path):
