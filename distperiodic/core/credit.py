@@ -12,6 +12,13 @@ If no run of a job was measured at that worker, the average of all workers
 applies. Jobs of which no run was measured at any worker have no cost. The
 worker may hold as many runs of such jobs as it has slots, in addition to the
 runs of other jobs. So the backlog of other jobs cannot block a new job.
+
+If there are several schedulers, the slots of the window are the slots of the
+worker that the other schedulers do not use. The worker reports their number.
+Each scheduler is entitled to an equal part of the slots. It may use this part
+before it has received a report, and even if other schedulers use all slots. In
+that case its runs wait at the worker until the others' runs end, and the other
+schedulers do not use these slots again.
 """
 
 #: Maximum seconds of work that a worker may hold. A worker may always hold as
@@ -44,69 +51,16 @@ class RunTimeAverage:
         return self._seconds.get(job)
 
 
-# Seconds that a run may take in addition to its duration if the worker has a
-# free slot. The round trip of the messages takes this time.
-_PROMPT = 0.1
-# Seconds between two increases of the number of slots, and after a decrease.
-_GROW_EVERY = 0.1
-_REST = 2.0
+def entitled(slots: int, schedulers: int, rank: int) -> int:
+    """Return the number of a worker's slots that one scheduler may always use.
 
+    The numbers of all schedulers add up to *slots*, but each scheduler may use
+    at least one slot.
 
-class SlotShare:
-    """Number of a worker's slots that one of several schedulers uses.
-
-    Each scheduler is entitled to an equal share of the slots. If other
-    schedulers have less work, their slots are free, so runs begin as soon as
-    they arrive at the worker. A scheduler that needs more slots then uses more
-    and more of them. If a run has waited for a slot, the scheduler returns to
-    its share for a while.
+    :param rank: Number from 0 to *schedulers* - 1 that no other scheduler has
+        at this worker.
     """
-
-    __slots__ = ('_grow_at', '_most', '_prompt', '_share', 'slots')
-
-    def __init__(self, most: int, schedulers: int):
-        self._most = self._share = 0
-        self._grow_at = 0.0
-        self._prompt = False
-        #: Number of slots that this scheduler uses now.
-        self.slots = 0
-        self.divide(most, schedulers)
-
-    def divide(self, most: int, schedulers: int) -> None:
-        """Set the slots of the worker, and the number of schedulers."""
-        # Round up: the shares together must use all slots.
-        share = max(1, -(-most // schedulers))
-        if (most, share) != (self._most, self._share):
-            self._most, self._share = most, share
-            self.slots = share
-            self._prompt = False
-
-    def ran(self, waited: float, seconds: float, now: float) -> None:
-        """Record that runs ended.
-
-        :param waited: Seconds from sending the runs to the report of their
-            ends, minus the average duration of a run.
-        :param seconds: Average duration of a run.
-        :param now: Monotonic seconds.
-        """
-        self._prompt = waited <= _PROMPT + seconds / 10
-        if not self._prompt and self.slots > self._share:
-            self.slots = self._share
-            self._grow_at = now + _REST
-
-    def grow(self, now: float) -> bool:
-        """Use more slots if the worker seems to have free ones.
-
-        Call this if the slots are in use, and more runs are waiting.
-
-        :returns: True if the number of slots has changed.
-        """
-        if (self.slots >= self._most or not self._prompt
-                or now < self._grow_at):
-            return False
-        self.slots = min(self._most, max(self.slots + 1, self.slots * 3 // 2))
-        self._grow_at = now + _GROW_EVERY
-        return True
+    return max(1, (slots + schedulers - 1 - rank) // schedulers)
 
 
 class CreditWindow:
@@ -191,8 +145,10 @@ class CreditWindow:
     def room(self, cost: float) -> int:
         """Return the number of runs of *cost* seconds that may be sent now."""
         if cost:
+            # Runs that were not measured may be long, so each uses one slot.
+            horizon = HORIZON * (1 - self.unmeasured / self.slots)
             room = max(self.slots - self.held,
-                       int((HORIZON - self.seconds) / cost))
+                       int((horizon - self.seconds) / cost))
         else:
             room = self.slots - self.unmeasured
         return room if room > 0 else 0

@@ -92,7 +92,7 @@ _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
 _NOTICE_FIELDS = frozenset(('v', 'kind', 'tasks'))
 _REPORT_FIELDS = frozenset((
     'batch', 'worker', 'done', 'failed', 'retried', 'refused', 'lost',
-    'seconds'))
+    'seconds', 'others'))
 
 _Invalid = exceptions.InvalidMessage
 
@@ -176,6 +176,9 @@ class Report:
     #: Times of the runs. They are not part of the message: only the process
     #: that ran the handlers can compare the times of its monotonic clock.
     timings: Sequence[Timing] = ()
+    #: Number of runs that the worker has held recently for other senders:
+    #: those that run, and those that wait for a slot.
+    others: int = 0
 
     @property
     def size(self) -> int:
@@ -268,6 +271,7 @@ def encode_reports(reports: Sequence[Report], *, to: str,
             'refused': [[i, code.value] for i, code in report.refused],
             'lost': report.lost,
             'seconds': report.seconds,
+            'others': report.others,
         } for report in reports],
     }
     _check_reports(message)
@@ -340,7 +344,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
                [(i, why) for i, why in r['retried']],
                [(i, code) for i, text in r['refused']
                 if (code := parse_refusal(text)) is not None], r['lost'],
-               float(r['seconds']))
+               float(r['seconds']), others=r['others'])
         for r in message['reports']])
 
 
@@ -412,6 +416,7 @@ def _check_reports(message: Mapping[str, Any]) -> None:
             raise _Invalid(
                 f'seconds is {kind_of(seconds)}; it must be a number from '
                 f'0 to {MAX_INT}')
+        check_int('others', report['others'], 0, MAX_INT)
         seen: list[int] = []
         for field in ('done', 'lost'):
             check_list(field, report[field], int)

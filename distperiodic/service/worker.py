@@ -94,7 +94,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._notices = TaskNotices(
             self._conf, partition.transport_url if partition else None,
             group=settings.group, keys=settings.signing_key)
-        report, may_start = self._bus.report, self._may_start
+        report, may_start = self._send_report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
         self._role = PartitionRole(
@@ -111,7 +111,7 @@ class WorkerService(lifecycle.Lifecycle):
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
                 run=lambda batch: self._executor.accept(batch),
-                report=self._bus.report, new_lease=lease_names.new_lease,
+                report=self._send_report, new_lease=lease_names.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
                 time=time.now, late_after=settings.late_claim_after,
@@ -169,6 +169,11 @@ class WorkerService(lifecycle.Lifecycle):
         self._set_slots()
         if not self._role.open:
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
+
+    def _send_report(self, report: message.Report, to_entry: str) -> None:
+        """Send a report to a scheduler. Any thread may call this."""
+        self._executor.address(report, to_entry)
+        self._bus.report(report, to_entry)
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report. Any thread may call this."""
@@ -286,6 +291,7 @@ class WorkerService(lifecycle.Lifecycle):
                 continue
             next_sweep = now + lifecycle.SWEEP
             self._executor.watch()
+            self._executor.send_changes()
             if self._cancellations is not None:
                 self._cancellations.sweep()
             self._control.sweep()

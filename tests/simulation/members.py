@@ -67,7 +67,7 @@ class Worker(_Member):
         self.grants = RunLeases(
             jobs, store=self.store, clock=self.clock,
             lease=cluster.setup.lease, run=self._run,
-            report=cluster.broker.report, new_lease=self.world.name,
+            report=self._report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
             shared=True, silence_timeout=cluster.setup.session,
             partitions=cluster.partitions, proceeds=bool(cluster.commands),
@@ -92,6 +92,10 @@ class Worker(_Member):
     def _tell(self, report, to_entry):
         self.later(0.0002, self.grants.reported, report, to_entry)
 
+    def _report(self, report, to_entry):
+        self.pool.address(report, to_entry)
+        self.cluster.broker.report(report, to_entry)
+
     def look(self, call, *args):
         call(*args)
 
@@ -110,6 +114,7 @@ class Worker(_Member):
             return
         self.later(self.cluster.setup.sweep, self._sweep)
         self.pool.watch()
+        self.pool.send_changes()
         self.grants.sweep()
         now = self.clock.monotonic()
         if now >= self._signs:

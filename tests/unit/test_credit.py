@@ -86,6 +86,16 @@ def test_a_backlog_of_a_known_job_leaves_room_for_an_unknown_one():
     assert worker.room(worker.cost('unknown')) == 10
 
 
+def test_a_run_that_was_not_measured_uses_a_slot():
+    worker = window(slots=10)
+    worker.give(10, worker.cost('poll'))
+
+    worker.settle(1, 0.0)
+    worker.note('poll', 1, 3600.0)
+
+    assert worker.room(worker.cost('poll')) == 1
+
+
 def test_a_worker_is_busy_with_a_quarter_of_a_second_on_each_slot():
     worker = window(slots=10)
     worker.note('poll', 1, 0.1)
@@ -154,37 +164,11 @@ def test_what_was_given_and_settled_leaves_nothing(given, chance):
     assert (worker.held, worker.seconds, worker.unmeasured) == (0, 0.0, 0)
 
 
-def test_a_share_grows_while_runs_begin_promptly():
-    share = credit.SlotShare(20, 3)
-    assert share.slots == 7
-    assert not share.grow(0.0)
+@hypothesis.given(strategies.integers(1, 60), strategies.integers(1, 9))
+def test_the_schedulers_are_entitled_to_the_slots_of_a_worker(
+        slots, schedulers):
+    parts = [credit.entitled(slots, schedulers, rank)
+             for rank in range(schedulers)]
 
-    share.ran(0.05, 1.0, 1.0)
-    found = []
-    for step in range(10):
-        share.grow(1.0 + 0.1 * step)
-        found.append(share.slots)
-
-    assert found[0] > 7
-    assert found == sorted(found)
-    assert found[-1] == 20
-
-
-def test_a_share_ends_its_growth_when_a_run_waits():
-    share = credit.SlotShare(20, 3)
-    share.ran(0.0, 1.0, 1.0)
-    share.grow(1.0)
-
-    share.ran(0.8, 1.0, 2.0)
-    share.ran(0.0, 1.0, 2.5)
-
-    assert share.slots == 7
-    assert not share.grow(3.0)
-    assert share.grow(6.0)
-
-
-def test_the_shares_of_all_schedulers_use_all_slots():
-    for slots in range(1, 30):
-        for schedulers in range(1, 9):
-            share = credit.SlotShare(slots, schedulers)
-            assert slots <= share.slots * schedulers < slots + schedulers
+    assert sum(parts) == max(slots, schedulers)
+    assert max(parts) - min(parts) <= 1

@@ -323,35 +323,81 @@ def test_the_slots_of_its_own_pool_are_not_shared(world):
     assert me.dispatcher.outstanding == 40
 
 
-def sharing(world, waits):
-    """Run 200 objects of one of four schedulers that share 40 slots.
-
-    :param waits: Seconds that each run waits at the worker for a slot.
-    :returns: the number of runs at the worker after each second.
-    """
+def sharing(world):
+    """Start 200 objects of one of four schedulers that share 40 slots."""
     me = at_work(world, 200)
     me.dispatcher.workers_changed('default', [worker(slots=40)])
-    me.dispatcher.schedulers_changed(
-        [worker(f"s{n}", slots=0, points=40) for n in range(4)])
+    me.dispatcher.schedulers_changed([
+        worker(name, slots=0, points=40) for name in ('me', 's1', 's2', 's3')])
     me.flow.pump()
-    found = []
-    for _ in range(4):
-        found.append(me.dispatcher.outstanding)
-        world.advance(1.0 + waits, sweep=0.25)
-        for batch in list(me.bus.open.values()):
-            me.finish(batch, each=1.0)
-    return found
+    return me
+
+
+def hear(me, others):
+    """Let the worker report its number of runs for other schedulers."""
+    batch = next(iter(me.bus.open.values()))
+    me.flow.reported(message.Report(batch.id, batch.worker, others=others))
+    me.flow.pump()
 
 
 def test_a_scheduler_uses_the_slots_that_the_others_leave_free(world):
-    first, *_, last = sharing(world, 0.0)
+    me = sharing(world)
+    assert me.dispatcher.outstanding == 10
 
-    assert first == 10
-    assert last > 30
+    found = []
+    for others in 30, 25, 0:
+        hear(me, others)
+        found.append(me.dispatcher.outstanding)
+
+    assert found == [10, 15, 40]
 
 
-def test_a_scheduler_whose_runs_wait_keeps_to_its_share(world):
-    assert sharing(world, 0.5) == [10] * 4
+def test_a_scheduler_returns_the_slots_that_others_need(world):
+    me = sharing(world)
+    hear(me, 0)
+    assert me.dispatcher.outstanding == 40
+    batch = max(me.bus.open.values(), key=lambda one: len(one.objects))
+
+    found = []
+    for index in range(25):
+        me.flow.reported(message.Report(
+            batch.id, batch.worker, done=[index], seconds=1.0, others=20))
+        me.flow.pump()
+        found.append(me.dispatcher.outstanding)
+
+    assert found == [*range(39, 20, -1)] + 6 * [20]
+
+
+def test_a_scheduler_without_runs_at_a_worker_keeps_to_its_part(world):
+    """It does not learn that the others use more slots now."""
+    me = at_work(world, 10)
+    me.dispatcher.workers_changed('default', [worker(slots=40)])
+    me.dispatcher.schedulers_changed([
+        worker(name, slots=0, points=40) for name in ('me', 's')])
+    me.flow.pump()
+    hear(me, 0)
+    me.finish(each=0.5)
+    assert me.dispatcher.outstanding == 0
+
+    assert me.dispatcher.room_for(job(objects=True)) == 20
+
+
+def test_the_schedulers_divide_the_slots_of_several_workers():
+    """Together they send exactly as many runs as there are slots."""
+    schedulers = [worker(f's{n}', slots=0, points=40) for n in range(3)]
+    sent = collections.Counter()
+    for scheduler in schedulers:
+        world = World()
+        me = world.scheduler(
+            job(objects=True), name=scheduler.identity, finishes=False,
+            catalogues={'poll': [f'object-{n}' for n in range(100)]},
+            workers=[worker(f'w{n}', slots=10) for n in range(4)])
+        me.dispatcher.schedulers_changed(schedulers)
+        world.advance(60.1)
+        for batch in me.bus.open.values():
+            sent[batch.worker] += len(batch.objects)
+
+    assert set(sent.values()) == {10}
 
 
 def test_partitions_have_workers_of_their_own(world):

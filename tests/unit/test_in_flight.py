@@ -19,7 +19,6 @@ def claims(*names):
 
 def sent(*names):
     of = in_flight.Worker(worker('w'),
-                          credit.SlotShare(10, 1),
                           credit.CreditWindow(10, credit.RunTimeAverage()),
                           0.0, own=False)
     batch = message.Batch(

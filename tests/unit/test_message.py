@@ -261,6 +261,8 @@ def test_a_batch_with_a_wrong_field_is_refused(change, why):
     ({'seconds': float('inf')}, 'seconds is inf'),
     ({'seconds': -1.0}, 'seconds is a float'),
     ({'seconds': False}, 'seconds is true or false'),
+    ({'others': -1}, 'others is outside'),
+    ({'others': 1.0}, 'others is a float'),
     ({'batch': 3}, 'batch is an integer'),
     ({'more': 3}, "fields unknown: 'more'"),
 ])

@@ -69,6 +69,21 @@ class Bench:
         self.shop.accept(batch)
         return batch
 
+    def others(self, sender):
+        """Let 0.25 s pass, and return the numbers of runs for other senders
+        of which the executor has informed *sender* meanwhile.
+        """
+        self.clock.advance(0.25)
+        self.reports.clear()
+        self.shop.send_changes()
+        found = []
+        for report, to_entry in self.reports:
+            self.shop.address(report, to_entry)
+            if to_entry == sender:
+                assert not report.size
+                found.append(report.others)
+        return found
+
     def pass_time(self, seconds):
         """Let time pass; the executor checks its runs every 0.25 s."""
         end = self.clock.monotonic() + seconds
@@ -929,3 +944,51 @@ def test_the_queue_of_each_partition_is_counted_apart():
 
     bench.shop.drain()
     assert not any(bench.shop.queued().values())
+
+
+# -- slots for several schedulers
+
+OTHER = 'scheduler-2~0000000000000000~1~f1.t1.r40'
+
+
+def test_a_scheduler_learns_how_many_slots_the_others_use():
+    bench = Bench((job(objects=True), lambda context, key: None))
+    bench.accept(3)
+    assert bench.others(SENDER) == [0]
+    assert bench.others(SENDER) == []
+
+    bench.accept(4, sender=OTHER)
+
+    assert bench.others(SENDER) == [4]
+    assert bench.others(SENDER) == bench.others(OTHER) == []
+    report = message.Report('batch', WORKER)
+    bench.shop.address(report, 'unknown')
+    assert report.others == 7
+
+
+def test_a_slot_counts_as_used_while_its_scheduler_sends_the_next_run():
+    bench = Bench((job(objects=True), lambda context, key: None))
+    bench.accept(3)
+    assert bench.others(SENDER) == [0]
+    bench.accept(4, sender=OTHER)
+    assert bench.others(SENDER) == [4]
+
+    bench.shop.return_unstarted(Refusal.NOT_A_MEMBER)
+    bench.accept(3)
+    report = message.Report('batch', WORKER)
+    bench.shop.address(report, SENDER)
+    assert report.others == 4
+
+    assert sum([bench.others(SENDER) for _ in range(3)], [])[-1] == 0
+    assert bench.others(OTHER) == []
+
+
+def test_a_worker_does_not_inform_itself_of_its_slots():
+    """It has sent the next steps of tasks to itself."""
+    bench = Bench((job(objects=True), lambda context, key: None))
+    bench.accept(3, sender=WORKER)
+
+    assert bench.others(WORKER) == []
+    bench.accept(3)
+    assert bench.others(SENDER) == [3]
+    assert {to for _, to in bench.reports} == {SENDER}

@@ -120,23 +120,6 @@ class Batcher:
                 queue.job.topic, queue.line.size)
 
     @staticmethod
-    def _room_at(worker: in_flight.Worker, job: str,
-                 now: float) -> tuple[int, float]:
-        """Return the number of further runs of *job* for *worker*, and the
-        cost of each.
-
-        If there is no room, although runs are waiting, this scheduler may use
-        more slots of the worker from now on.
-        """
-        window = worker.window
-        cost = window.cost(job)
-        room = window.room(cost)
-        if not room and worker.grow(now):
-            cost = window.cost(job)
-            room = window.room(cost)
-        return room, cost
-
-    @staticmethod
     def _accepts(worker: in_flight.Worker, job: str, now: float) -> bool:
         return (job not in worker.unknown_jobs
                 and worker.paused.get(job, 0.0) <= now)
@@ -146,8 +129,7 @@ class Batcher:
         for.
 
         Waiting claims of its partition come first. So the number is 0 if these
-        fill the workers. This scheduler uses only its share of the slots for
-        runs that other schedulers can also claim.
+        fill the workers.
         """
         now = self._clock.monotonic()
         room = sum(
@@ -188,7 +170,8 @@ class Batcher:
             if not self._accepts(worker, name, now):
                 continue
             window = worker.window
-            room, run_cost = self._room_at(worker, name, now)
+            run_cost = window.cost(name)
+            room = window.room(run_cost)
             if room:
                 able += 1
                 load = (window.seconds, window.held / window.slots)

@@ -36,7 +36,6 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.credit import CreditWindow
 from distperiodic.core.credit import RunTimeAverage
-from distperiodic.core.credit import SlotShare
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -215,20 +214,22 @@ class Dispatcher:
             worker = known.get(holder)
             if worker is None:
                 worker = known[holder] = in_flight.Worker(
-                    member, SlotShare(member.slots, 1),
-                    CreditWindow(0, self._pace), self._clock.monotonic(),
-                    own=own)
+                    member, CreditWindow(0, self._pace),
+                    self._clock.monotonic(), own=own)
+                self._divide(worker)
+            changed = worker.member.slots != member.slots
             worker.member = member
-            worker.divide(self._in_flight.schedulers)
+            if changed:
+                self._divide(worker)
 
     def schedulers_changed(self, members: Iterable[Member]) -> None:
         """Set the schedulers that share the workers.
 
-        Each scheduler is entitled to an equal share of a worker's slots; see
-        :class:`distperiodic.core.credit.SlotShare`.
+        Each scheduler is entitled to an equal part of a worker's slots; see
+        :mod:`distperiodic.core.credit`.
         """
         members = list(members)
-        present = [m for m in members if m.points]
+        present = sorted(m.holder for m in members if m.points)
         # A drained member has no points, but it may still hold claims.
         holders = {m.holder for m in members}
         # Leave out this scheduler, which renews its own leases.
@@ -237,10 +238,18 @@ class Dispatcher:
             self._holder_gone(holder)
         self._holders_present(holders)
         self._peers = holders
-        self._in_flight.schedulers = max(1, len(present))
+        inflight, me = self._in_flight, self.holder()
+        share = (max(1, len(present)),
+                 present.index(me) if me in present else 0)
+        if share == (inflight.schedulers, inflight.rank):
+            return
+        inflight.schedulers, inflight.rank = share
         for workers in self._workers.values():
             for worker in workers.values():
-                worker.divide(self._in_flight.schedulers)
+                self._divide(worker)
+
+    def _divide(self, worker: in_flight.Worker) -> None:
+        worker.divide(self._in_flight.schedulers, self._in_flight.rank)
 
     def _holder_gone(self, holder: str) -> None:
         for one in self._all_recoveries:
@@ -276,7 +285,7 @@ class Dispatcher:
         retried = self._settled_as('retried', sent, report.retried)
         ran = len(done) + len(dead) + len(retried)
         if ran and report.seconds:
-            worker.ran(sent, ran, report.seconds)
+            worker.window.note(job.name, ran, report.seconds)
         lost = len(sent.take(report.lost))
         self._in_flight.lost(job, lost)
         self._in_flight.settle(sent, ran + lost)
@@ -285,6 +294,7 @@ class Dispatcher:
         elif ran:
             for bound in sent.queue.bounds.values():
                 bound.ran(report.seconds / ran, sent.last_seen)
+        worker.heard(report.others)
         if released:
             self._put(events.Released(job, released))
 

@@ -20,12 +20,13 @@ from distperiodic.core.adaptive_limit import AdaptiveLimit
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import precedence_of
 from distperiodic.core.credit import CreditWindow
-from distperiodic.core.credit import SlotShare
+from distperiodic.core.credit import entitled
 from distperiodic.core.job import Job
 from distperiodic.core.member import Member
 from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.ring import position_of
 
 # Maximum number of suspects in one batch if each of them has attempt 3.
 _SUSPECT_BATCH = 16
@@ -91,15 +92,15 @@ class Worker:
     :param own: True means that only this scheduler uses the worker.
     """
 
-    __slots__ = ('_own', 'back_off', 'batches', 'last_heard', 'member',
-                 'paused', 'reserved_until', 'share', 'suspect_batch',
+    __slots__ = ('_entitled', '_own', 'back_off', 'batches', 'last_heard',
+                 'member', 'paused', 'reserved_until', 'suspect_batch',
                  'unknown_jobs', 'window')
 
-    def __init__(self, member: Member, share: SlotShare,
-                 window: CreditWindow, now: float, *, own: bool):
+    def __init__(self, member: Member, window: CreditWindow, now: float, *,
+                 own: bool):
         self._own = own
+        self._entitled = 1
         self.member = member
-        self.share = share
         self.window = window
         #: Ids of the batches that the worker holds, in the order in which they
         #: were sent.
@@ -117,45 +118,43 @@ class Worker:
         #: Id of the last batch of suspects that the worker received.
         self.suspect_batch = ''
 
-    def divide(self, schedulers: int) -> None:
+    def divide(self, schedulers: int, rank: int) -> None:
         """Divide the slots among the schedulers, unless only this scheduler
         uses them.
+
+        :param rank: Number of this scheduler, from 0 to *schedulers* - 1.
         """
-        self.share.divide(self.member.slots, 1 if self._own else schedulers)
-        self.window.slots = max(1, self.share.slots)
+        if self._own:
+            schedulers = 1
+        # Do not give the remainders of all workers to the same scheduler.
+        self._entitled = entitled(
+            self.member.slots, schedulers,
+            (rank + position_of(self.member.identity)) % schedulers)
+        self.window.slots = self._entitled
 
-    def grow(self, now: float) -> bool:
-        """Use more slots of the worker if it seems to have free ones.
+    def heard(self, others: int) -> None:
+        """Use the slots that other schedulers do not use.
 
-        :returns: True if the number of slots has changed.
+        :param others: Number of runs that the worker holds for other
+            schedulers.
         """
-        grown = self.share.grow(now)
-        self.window.slots = max(1, self.share.slots)
-        return grown
-
-    def ran(self, sent: 'SentBatch', runs: int, seconds: float) -> None:
-        """Record that *runs* runs of a batch took *seconds* in total."""
-        job = sent.batch.job
-        self.window.note(job, runs, seconds)
-        if runs == len(sent.open) <= self.window.slots:
-            # Each of these runs had a slot of its own.
-            mean = seconds / runs
-            self.share.ran(self.last_heard - sent.sent_at - mean, mean,
-                           self.last_heard)
-            self.window.slots = max(1, self.share.slots)
+        # Without a run at the worker, this scheduler would not learn that
+        # others use more slots.
+        self.window.slots = (
+            max(self._entitled, self.member.slots - others)
+            if self.window.held else self._entitled)
 
 
 class SentBatch:
     """A batch that was sent to a worker."""
 
     __slots__ = ('_claims', 'batch', 'cost', 'last_seen', 'left', 'open',
-                 'queue', 'sent_at', 'worker')
+                 'queue', 'worker')
 
     def __init__(self, batch: message.Batch, claims: list[Claim],
                  worker: Worker, queue: 'Queue', cost: float,
                  last_seen: float):
         self.batch = batch
-        self.sent_at = last_seen
         self._claims = claims
         self.worker = worker
         self.queue = queue
@@ -469,8 +468,9 @@ class InFlight:
         self.workers: dict[str, dict[str, Worker]] = {}
         #: Sent batches by batch id.
         self.sent: dict[str, SentBatch] = {}
-        #: Number of schedulers that share the workers.
-        self.schedulers = 1
+        #: Number of schedulers that share the workers, and the number of this
+        #: one among them, counted from 0.
+        self.schedulers, self.rank = 1, 0
         #: Number of objects that are claimed and were not sent to a worker.
         self.waiting = 0
         #: Number of objects that were sent to workers and have not ended.

@@ -405,9 +405,12 @@ class Pipeline:
         :param own: True means that only this scheduler uses these workers.
         """
         self.dispatcher.workers_changed(partition, members, own=own)
+        # Steps of a module are not claimed while it has no worker.
+        self._take_steps()
+
+    def _take_steps(self) -> None:
         for source in self._sources.values():
             if source.steps is not None:
-                # Steps of a module are not claimed while it has no worker.
                 source.steps.turn()
 
     def pump(self) -> None:
@@ -425,6 +428,9 @@ class Pipeline:
         grants = self._granted_by(report.batch)
         if grants is None:
             self.dispatcher.reported(report)
+            if not report.size:
+                # Other schedulers may use fewer slots now.
+                self._take_steps()
         else:
             grants.reported(report, self.dispatcher.entry())
 

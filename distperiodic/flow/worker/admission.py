@@ -25,12 +25,11 @@ from typing import NamedTuple
 from typing import TypeVar
 
 from distperiodic.core.partition import Limit
+from distperiodic.core.recent_maximum import RecentMaximum
 from distperiodic.core.refusal import Refusal
 
 #: Seconds that a batch waits before it is refused.
 PATIENCE = 1.0
-# Maximum seconds between two consecutive runs of a process that has more work.
-_MOMENT = 0.2
 
 #: Number of this process's own runs under each limit, at the time when a count
 #: was requested.
@@ -43,33 +42,6 @@ class _Waiting(NamedTuple, Generic[_Item]):
     item: _Item
     job: str
     since: float
-
-
-class _Highest:
-    """The maximum of the numbers that were recorded recently.
-
-    It covers the current period and the previous one, of _MOMENT seconds each.
-    """
-
-    __slots__ = ('_begin', '_next', 'value')
-
-    def __init__(self) -> None:
-        self.value = 0
-        #: The maximum in the current period.
-        self._next = 0
-        self._begin = float('-inf')
-
-    def record(self, number: int, now: float) -> None:
-        age = now - self._begin
-        if age > 2 * _MOMENT:
-            self.value = self._next = number
-            self._begin = now
-        elif age > _MOMENT:
-            self.value = max(self._next, number)
-            self._next, self._begin = number, now
-        else:
-            self.value = max(self.value, number)
-            self._next = max(self._next, number)
 
 
 class AdmissionGate(Generic[_Item]):
@@ -85,7 +57,7 @@ class AdmissionGate(Generic[_Item]):
         #: Number of runs that began here and have not ended.
         self._here = {limit: 0 for job_limits in limits.values()
                       for limit in job_limits}
-        self._elsewhere = {limit: _Highest() for limit in self._here}
+        self._elsewhere = {limit: RecentMaximum() for limit in self._here}
         self._queue: collections.deque[_Waiting[_Item]] = collections.deque()
 
     def jobs(self, names: Iterable[str]) -> list[str]:

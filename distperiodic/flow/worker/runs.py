@@ -57,6 +57,7 @@ from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import check_ended
+from distperiodic.core.recent_maximum import RecentMaximum
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
 from distperiodic.flow import log_throttle
@@ -212,6 +213,25 @@ class BatchRun:
         if self.batch.steps is None:
             return self.job.timeout
         return self.batch.steps[self.batch.objects[index]].timeout
+
+
+class _Held:
+    """Number of runs of one sender whose outcome has not been reported."""
+
+    __slots__ = ('recently', 'runs', 'told')
+
+    def __init__(self) -> None:
+        self.runs = 0
+        #: A sender with more work soon sends a run for each one that ends.
+        self.recently = RecentMaximum()
+        #: Number of runs for other senders that the sender knows. None means
+        #: that it does not know any number.
+        self.told: int | None = None
+
+    def change(self, runs: int, now: float) -> None:
+        """Add *runs* runs, or remove them if the number is negative."""
+        self.runs += runs
+        self.recently.record(self.runs, now)
 
 
 #: A batch, and the indexes of the objects that one thread runs, in reverse
@@ -412,6 +432,7 @@ class Executor:
         self._hanging: dict[Running, TimedOut] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
+        self._held: dict[str, _Held] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By thread identifier.
@@ -448,6 +469,8 @@ class Executor:
                         batch_run = None
                     else:
                         self._batch_runs[key] = batch_run
+                        self._held.setdefault(batch.sender, _Held()).change(
+                            batch_run.left, self._clock.monotonic())
         if duplicate:
             LOG.info('batch dropped: batch=%s sender=%s reason=it was '
                      'delivered before', batch.id, batch.sender)
@@ -622,6 +645,7 @@ class Executor:
         # copied.
         del batch_run.outcomes[:len(outcomes)]
         batch_run.left -= len(outcomes)
+        self._held[batch.sender].change(-len(outcomes), now)
         for item in outcomes:
             if isinstance(item, int):
                 done.append(item)
@@ -762,6 +786,44 @@ class Executor:
             running.shared = chunk
             batch_run.queue.extend(reversed(rest))
             self._submit(batch_run)
+
+    def address(self, report: message.Report, to_entry: str) -> None:
+        """Complete a report before it is sent to a scheduler.
+
+        Any thread may call this.
+        """
+        report.others = self._held_for_others(to_entry)
+        if (held := self._held.get(to_entry)) is not None:
+            held.told = report.others if held.runs else None
+
+    def _held_for_others(self, sender: str) -> int:
+        return sum(held.recently.value
+                   for other, held in list(self._held.items())
+                   if other != sender)
+
+    def send_changes(self) -> None:
+        """Send an empty report to each scheduler that does not know how many
+        slots the others use now.
+
+        The scheduler then uses the slots that are free, even if its own runs
+        here last long. Call this several times per second.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            for sender, held in list(self._held.items()):
+                held.change(0, now)
+                if not held.recently.value:
+                    del self._held[sender]
+        changed = {sender for sender, held in list(self._held.items())
+                   if held.runs
+                   and held.told != self._held_for_others(sender)}
+        for batch_run in list(self._batch_runs.values()) if changed else ():
+            batch = batch_run.batch
+            # The worker itself has sent the next steps of tasks.
+            if batch.sender in changed and batch.sender != batch.worker:
+                changed.remove(batch.sender)
+                self._report(
+                    message.Report(batch.id, batch.worker), batch.sender)
 
     def send_heartbeats(self) -> None:
         """Send an empty report on each batch to its scheduler.
