@@ -181,15 +181,18 @@ class StepStore(Protocol):
         :class:`ClaimStore`.
     """
 
-    def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
-             into: str, holder: str, seconds: float) -> list[Lease]:
+    def take(self, rooms: Sequence[Mapping[str, int]], *,
+             tasks: Sequence[str] | None, into: str, holder: str,
+             seconds: float) -> list[Lease]:
         """Claim ready steps.
 
         Steps of tasks with a higher priority are claimed first. Among steps of
         equal priority, those that became ready first are claimed first.
 
-        :param jobs: Maximum number of steps to claim for each command, by the
-            name of the command's job.
+        :param rooms: For each partition, the number of steps of each command
+            that would use all of its room, by the name of the command's job.
+            If steps of several commands are claimed, they share the room: two
+            commands with the number 10 have 10 steps together.
         :param tasks: Tasks whose steps may be claimed. If a task has no ready
             step, the step of the head of its queue may be claimed instead.
             None means all tasks.

@@ -455,7 +455,7 @@ def costs(postgresql, place, count, queue=None):
 
     def take(ids):
         return store.steps.take(
-            {'task:bench.nothing': 1}, tasks=ids, into=uuid.uuid4().hex,
+            [{'task:bench.nothing': 1}], tasks=ids, into=uuid.uuid4().hex,
             holder='h', seconds=60.0)
     queries = TaskQueries(postgresql.url, namespace=group)
     cases = {

@@ -101,7 +101,7 @@ class World:
         """Claim the steps that are ready; return their tasks."""
         self.store.steps.wake()
         return sorted(claim.object for lease in self.store.steps.take(
-            {'task:a.run': 100}, tasks=None, into=uuid.uuid4().hex,
+            [{'task:a.run': 100}], tasks=None, into=uuid.uuid4().hex,
             holder='api-1', seconds=60.0) for claim in lease.claims)
 
     def unused(self, queue):

@@ -78,7 +78,7 @@ class Board:
 
     def take(self, ids=None, store=None, into=None, **jobs):
         return (store or self.store).steps.take(
-            jobs or JOBS, tasks=ids, into=into or uuid.uuid4().hex,
+            [jobs or JOBS], tasks=ids, into=into or uuid.uuid4().hex,
             holder='api-1', seconds=LONG)
 
     def begin(self, lease, seconds=LONG):
@@ -187,7 +187,7 @@ def test_a_step_waits_since_it_became_ready(board):
 def test_a_step_that_is_taken_over_keeps_its_priority(board, granted):
     board.client.submit('two', priority=5)
     [lease] = board.store.steps.take(
-        JOBS, tasks=None, into='dying', holder='api-1', seconds=OVER)
+        [JOBS], tasks=None, into='dying', holder='api-1', seconds=OVER)
     if granted:
         board.begin(lease, seconds=OVER)
 
@@ -610,7 +610,7 @@ def test_a_step_that_runs_at_most_once_fails_when_it_is_lost(board):
 def test_a_step_that_was_not_granted_is_not_lost(board):
     id_ = board.client.submit('once')
     [lease] = board.store.steps.take(
-        JOBS, tasks=None, into='dying', holder='api-1', seconds=OVER)
+        [JOBS], tasks=None, into='dying', holder='api-1', seconds=OVER)
 
     [again] = board.retake()
 
@@ -1046,6 +1046,33 @@ def test_tasks_are_taken_by_priority_and_then_by_age(board):
         **{A: 1}) for one in lease.claims]
 
     assert order == [ids[1], ids[2], ids[0], ids[3]]
+
+
+@pytest.mark.parametrize('notified', [False, True])
+def test_the_commands_of_a_partition_share_its_room(board, notified):
+    undo = 'task:a.undo'
+    ids = [board.client.submit(f'a.{command}', priority=int(number == 5))
+           for number, command in enumerate(3 * ['run', 'undo'])]
+    named = ids if notified else None
+
+    first = board.take(named, **{A: 2, undo: 4})
+    second = board.take(named, **{A: 10, undo: 10})
+
+    # The urgent task is first. It uses a quarter of the room.
+    assert sorted(one.object for lease in first for one in lease.claims
+                  ) == sorted([ids[5], ids[0], ids[1]])
+    assert sum(len(lease.claims) for lease in second) == 3
+
+
+def test_the_partitions_have_rooms_of_their_own(board):
+    ids = [board.client.submit(type_) for type_ in ('a.run', 'b.run')]
+
+    taken = board.store.steps.take(
+        [{A: 1}, {B: 1}], tasks=None, into='one', holder='api-1',
+        seconds=LONG)
+
+    assert sorted(one.object for lease in taken for one in lease.claims
+                  ) == sorted(ids)
 
 
 def test_a_delayed_task_is_taken_when_it_is_due(board):

@@ -146,7 +146,7 @@ def test_a_ready_step_waits_until_it_is_claimed_and_started(world):
     since = a.since
 
     [lease] = world.store.steps.take(
-        {'task:a.check': 1}, tasks=None, into=uuid.uuid4().hex,
+        [{'task:a.check': 1}], tasks=None, into=uuid.uuid4().hex,
         holder='api-1', seconds=600.0)
     a, _ = world.queries.waiting()
     # The claimed step has waited since it became ready.

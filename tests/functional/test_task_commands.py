@@ -55,7 +55,7 @@ class Desk:
         """Let a scheduler claim all ready steps of a module."""
         steps = self.place.store.steps
         steps.wake()
-        return steps.take({f'task:{module}.run': 100}, tasks=None,
+        return steps.take([{f'task:{module}.run': 100}], tasks=None,
                           into=uuid.uuid4().hex, holder='api-1',
                           seconds=60.0)
 

@@ -770,6 +770,98 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
         group.close()
 
 
+def test_schedulers_share_a_burst_and_an_urgent_task_passes_what_waits(
+        tmp_path):
+    """The first burst comes before any run was measured, the second one
+    afterwards.
+    """
+    connection = f'sqlite:///{tmp_path}/tasks.sqlite'
+    schema.sync(connection)
+    group = Group(tmp_path, backend_url=f'file://{tmp_path}/members',
+                  connection=connection, session_timeout=10, lease=20)
+    try:
+        members = [group.start('scheduler') for _ in range(3)]
+        waiting.wait_until(lambda: all(
+            re.search(r'view: .* members=3 ', program.said())
+            for program in members), SOON)
+        for _ in range(2):
+            before = len(group.runs())
+            burst = group.client.submit_many(
+                {'type': 'single', 'parameters': {'takes': 0.7}}
+                for _ in range(24))
+            waiting.wait_until(
+                lambda before=before: len(group.runs()) >= before + 12, SOON)
+            urgent = group.client.submit('single', priority=100)
+            urgent = group.ended(urgent)
+            started = [group.ended(id_).started_at for id_ in burst]
+            by_member = collections.Counter(
+                run['pid'] for run in group.runs() if run['task'] in burst)
+            waited = [at for at in started if at > urgent.created_at]
+
+            assert len(by_member) == 3
+            assert max(by_member.values()) <= 12, by_member
+            assert len(waited) >= 8
+            assert min(waited) >= urgent.started_at
+    finally:
+        group.close()
+
+
+def test_several_schedulers_use_all_slots_and_no_more(
+        tmp_path, zookeeper, rabbitmq, postgresql):
+    """Each end of a run is followed by a start, and nothing waits at a worker
+    while another worker has free slots. Also if one of the schedulers is
+    frozen, the others use all slots.
+    """
+    schema.sync(postgresql.url)
+    group = Group(tmp_path, backend_url=zookeeper.url,
+                  transport_url=rabbitmq.url, dispatcher='messaging',
+                  connection=postgresql.url, session_timeout=60, lease=60,
+                  late_claim_after=5)
+    slots, takes = 8, 1.0
+    try:
+        schedulers = [group.start('scheduler') for _ in range(3)]
+        for _ in range(slots // group.options['pool_size']):
+            group.start('worker', '--partition', 'a')
+        group.wait_joined()
+        waiting.wait_until(lambda: all(
+            re.search(r'view: .* members=3 ', program.said())
+            for program in schedulers), SOON)
+        for id_ in group.client.submit_many(
+                {'type': 'single'} for _ in range(slots)):
+            group.ended(id_)
+        before = len(group.runs())
+
+        burst = group.client.submit_many(
+            {'type': 'single', 'parameters': {'takes': takes}}
+            for _ in range(4 * slots))
+        for id_ in burst:
+            group.ended(id_)
+        starts, ends = (sorted(
+            run['at'] for run in group.runs(event)[before:])
+            for event in ('start', 'end'))
+        pauses = [start - end for start, end in zip(
+            starts[slots:], ends, strict=False)]
+        assert sum(pause > takes / 2 for pause in pauses) <= 1, pauses
+
+        os.kill(schedulers[0].process.pid, signal.SIGSTOP)
+        gate = tmp_path / 'gate'
+        before = len(group.runs())
+        held = group.client.submit_many(
+            {'type': 'single', 'parameters': {
+                'behaves': {'0': 'until'}, 'gate': str(gate)}}
+            for _ in range(3 * slots))
+        waiting.wait_until(
+            lambda: len(group.runs()) == before + slots, SOON)
+        assert sum(group.client.get(id_).started_at is not None
+                   for id_ in held) == slots
+        gate.touch()
+        os.kill(schedulers[0].process.pid, signal.SIGCONT)
+        for id_ in held:
+            group.ended(id_)
+    finally:
+        group.close()
+
+
 def test_a_process_claims_as_many_steps_as_its_pool_has_threads(alone):
     """All other steps wait in the store, also after a change of the pool."""
     alone.start('scheduler')

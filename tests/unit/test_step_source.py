@@ -31,8 +31,10 @@ class Steps:
         self.woken += 1
         return self.woken % 3 == 1
 
-    def take(self, jobs, *, tasks, into, holder, seconds):
-        self.asked.append((dict(jobs), tasks))
+    def take(self, rooms, *, tasks, into, holder, seconds):
+        jobs = {name: steps for room in rooms for name, steps in room.items()}
+        assert len(jobs) == sum(map(len, rooms))
+        self.asked.append((jobs, tasks))
         leases = []
         for name, limit in jobs.items():
             found = [task for task in self.ready[name]
@@ -86,13 +88,13 @@ class Dispatcher:
 
 class Scheduler:
 
-    def __init__(self):
+    def __init__(self, jobs=(A, B)):
         self.clock = FrozenClock()
         self.store = Store()
         self.dispatcher = Dispatcher()
         self.pumped = 0
         self.source = StepSource(
-            {job.name: job for job in (A, B)}, clock=self.clock,
+            {job.name: job for job in jobs}, clock=self.clock,
             store=self.store, holder=lambda: 'me', new_lease=lambda: 'lease',
             lease=60.0, sweep=SWEEP, dispatcher=self.dispatcher,
             pump=self.pump)
@@ -122,6 +124,19 @@ def test_a_sweep_takes_what_is_ready_and_sends_it(scheduler):
 
     assert scheduler.dispatcher.offered == [(A.name, 't1'), (A.name, 't2')]
     assert scheduler.pumped == 1
+
+
+def test_commands_of_one_partition_are_taken_again_if_they_fill_its_room():
+    both = [command_job('a', name, 'here') for name in ('run', 'stop')]
+    scheduler = Scheduler(both)
+    first, second = (job.name for job in both)
+    scheduler.dispatcher.room = {first: 4, second: 4}
+    scheduler.steps.ready = {first: ['t1', 't2'], second: ['t3', 't4']}
+
+    scheduler.sweep()
+
+    assert [jobs for jobs, _ in scheduler.steps.asked] == [
+        {first: 4, second: 4}, {first: 2, second: 2}]
 
 
 def test_a_sweep_comes_no_sooner_than_its_interval(scheduler):

@@ -120,37 +120,39 @@ class SqlSteps:
 
     # -- ready ─► claimed
 
-    def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
-             into: str, holder: str, seconds: float) -> list[Lease]:
+    def take(self, rooms: Sequence[Mapping[str, int]], *,
+             tasks: Sequence[str] | None, into: str, holder: str,
+             seconds: float) -> list[Lease]:
         idle: set[str] = set()
-        taken = self._take_once(jobs, tasks, into, holder, seconds, idle)
+        taken = self._take_once(rooms, tasks, into, holder, seconds, idle)
         if tasks is not None and idle:
             # A task that is submitted in a transaction of the service does not
             # become the head of its queue at once. Choose the heads in a
             # separate transaction, since it must lock a queue before it locks
             # a step.
             self._choose_heads(idle)
-            rooms = dict(jobs)
-            for lease in taken:
-                rooms[lease.job] -= len(lease.claims)
-            taken += self._take_once(rooms, tasks, f'{into}.1', holder,
-                                     seconds, set())
+            taken += self._take_once(
+                [room_left(room, taken) for room in rooms], tasks,
+                f'{into}.1', holder, seconds, set())
         return taken
 
-    def _take_once(self, jobs: Mapping[str, int], tasks: Sequence[str] | None,
-                   into: str, holder: str, seconds: float, idle: set[str]
-                   ) -> list[Lease]:
+    def _take_once(self, rooms: Sequence[Mapping[str, int]],
+                   tasks: Sequence[str] | None, into: str, holder: str,
+                   seconds: float, idle: set[str]) -> list[Lease]:
         """Take steps in one transaction.
 
         :param idle: Set to which this method adds queues of *tasks*: those
             that have no head.
         """
-        numbers = {name: self._numbers.of(name)
-                   for name, room in jobs.items() if room > 0}
+        most = {name: steps for room in rooms
+                for name, steps in room.items() if steps > 0}
+        numbers = {name: self._numbers.of(name) for name in most}
 
         def work(tx: Transaction) -> list[Lease]:
-            rows = (self._next(tx, numbers, jobs) if tasks is None
-                    else self._next_of(tx, numbers, jobs, tasks, idle))
+            rows = (self._next(tx, numbers, most) if tasks is None
+                    else self._next_of(tx, numbers, most, tasks, idle))
+            for room in rooms:
+                _fit(room, rows)
             if not rows:
                 return self._taken_before(tx, numbers, into)
             return self._take(tx, numbers, rows, into, holder, seconds)
@@ -666,6 +668,37 @@ _AT_A_TIME = 500
 
 # Number of lease names that one statement searches for.
 _LEASES = 100
+
+
+def room_left(room: Mapping[str, int],
+              taken: Sequence[Lease]) -> dict[str, int]:
+    """Return the room of one partition that claimed steps do not use.
+
+    :param room: As in :meth:`.StepStore.take`.
+    """
+    used = sum(len(lease.claims) / room[lease.job] for lease in taken
+               if lease.job in room)
+    # Rounding errors must not cost a step.
+    return {name: int(steps * (1.0 - used) + 1e-6)
+            for name, steps in room.items()}
+
+
+def _fit(room: Mapping[str, int], rows: dict[str, list[Any]]) -> None:
+    """Remove the last steps of one partition if they exceed its room.
+
+    :param rows: The steps by command, each list in the order of the claims.
+    """
+    if len(rows.keys() & room.keys()) < 2:
+        return
+    found = sorted(((row.precedence, row.due, row.task, name, row)
+                    for name in room for row in rows.pop(name, ())),
+                   key=lambda one: one[:3])
+    used = 0.0
+    for *_, name, row in found:
+        if used > 1.0 - 1e-6:
+            break
+        used += 1.0 / room[name]
+        rows.setdefault(name, []).append(row)
 
 
 def placed(tx: Transaction, claims: list[Claim]) -> list[Claim]:

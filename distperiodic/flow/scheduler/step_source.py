@@ -153,22 +153,29 @@ class StepSource:
               tasks: list[str] | None) -> None:
         into, holder = self._new_lease(), self._holder()
         self._pending = True
+        # The commands of a partition share its slots.
+        by_topic: dict[str, dict[str, int]] = {}
+        for name, room in rooms.items():
+            by_topic.setdefault(self._jobs[name].topic, {})[name] = room
 
         def take(store: ports.ClaimStore) -> list[Lease]:
             assert store.steps is not None
-            return store.steps.take(rooms, tasks=tasks, into=into,
-                                    holder=holder, seconds=self._lease)
+            return store.steps.take(
+                [*by_topic.values()], tasks=tasks, into=into, holder=holder,
+                seconds=self._lease)
 
         def taken(leases: list[Lease]) -> None:
             self._pending = False
-            taken_of = dict.fromkeys(rooms, 0)
+            used = dict.fromkeys(by_topic, 0.0)
             for lease in leases:
-                taken_of[lease.job] += len(lease.claims)
+                used[self._jobs[lease.job].topic] += (
+                    len(lease.claims) / rooms[lease.job])
                 self._dispatcher.offer(
                     self._jobs[lease.job],
                     in_flight.HeldLease(lease.id, holder), lease.claims)
-            self._behind.update(name for name, room in rooms.items()
-                                if taken_of[name] >= room)
+            for topic, part in used.items():
+                if part > 1.0 - 1e-6:
+                    self._behind.update(by_topic[topic])
             if leases:
                 self._query_soon()
                 self._pump()
