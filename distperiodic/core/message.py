@@ -177,8 +177,8 @@ class Report:
     #: that ran the handlers can compare the times of its monotonic clock.
     timings: Sequence[Timing] = ()
     #: Number of runs that the worker has held recently for other senders:
-    #: those that run, and those that wait for a slot.
-    others: int = 0
+    #: those that run, and those that wait for a slot. None means unknown.
+    others: int | None = None
 
     @property
     def size(self) -> int:
@@ -416,7 +416,8 @@ def _check_reports(message: Mapping[str, Any]) -> None:
             raise _Invalid(
                 f'seconds is {kind_of(seconds)}; it must be a number from '
                 f'0 to {MAX_INT}')
-        check_int('others', report['others'], 0, MAX_INT)
+        if report['others'] is not None:
+            check_int('others', report['others'], 0, MAX_INT)
         seen: list[int] = []
         for field in ('done', 'lost'):
             check_list(field, report[field], int)

@@ -225,7 +225,8 @@ class Member:
     def _work_here(self) -> None:
         for topic in {job.topic for job in self._jobs.values()}:
             self._flow.workers_changed(topic, [
-                dataclasses.replace(self.entry, points=0, slots=_SLOTS)])
+                dataclasses.replace(self.entry, points=0, slots=_SLOTS)],
+                own=True)
 
     # -- one turn
 

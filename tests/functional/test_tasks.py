@@ -826,10 +826,6 @@ def test_several_schedulers_use_all_slots_and_no_more(
         waiting.wait_until(lambda: all(
             re.search(r'view: .* members=3 ', program.said())
             for program in schedulers), SOON)
-        for id_ in group.client.submit_many(
-                {'type': 'single'} for _ in range(slots)):
-            group.ended(id_)
-        before = len(group.runs())
 
         burst = group.client.submit_many(
             {'type': 'single', 'parameters': {'takes': takes}}
@@ -837,13 +833,16 @@ def test_several_schedulers_use_all_slots_and_no_more(
         for id_ in burst:
             group.ended(id_)
         starts, ends = (sorted(
-            run['at'] for run in group.runs(event)[before:])
+            run['at'] for run in group.runs(event))
             for event in ('start', 'end'))
         pauses = [start - end for start, end in zip(
             starts[slots:], ends, strict=False)]
         assert sum(pause > takes / 2 for pause in pauses) <= 1, pauses
 
-        os.kill(schedulers[0].process.pid, signal.SIGSTOP)
+        frozen = psutil.Process(schedulers[0].process.pid)
+        frozen = [frozen, *frozen.children(recursive=True)]
+        for process in frozen:
+            process.suspend()
         gate = tmp_path / 'gate'
         before = len(group.runs())
         held = group.client.submit_many(
@@ -855,7 +854,8 @@ def test_several_schedulers_use_all_slots_and_no_more(
         assert sum(group.client.get(id_).started_at is not None
                    for id_ in held) == slots
         gate.touch()
-        os.kill(schedulers[0].process.pid, signal.SIGCONT)
+        for process in frozen:
+            process.resume()
         for id_ in held:
             group.ended(id_)
     finally:

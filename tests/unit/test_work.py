@@ -50,6 +50,7 @@ class Bench:
         return self.reason
 
     def _take(self, report, to_entry):
+        self.shop.address(report, to_entry)
         self.reports.append((report, to_entry))
 
     def batch(self, objects=3, name='poll', **fields):
@@ -70,19 +71,16 @@ class Bench:
         return batch
 
     def others(self, sender):
-        """Let 0.25 s pass, and return the numbers of runs for other senders
+        """Let 0.75 s pass, and return the numbers of runs for other senders
         of which the executor has informed *sender* meanwhile.
         """
-        self.clock.advance(0.25)
         self.reports.clear()
-        self.shop.send_changes()
-        found = []
-        for report, to_entry in self.reports:
-            self.shop.address(report, to_entry)
-            if to_entry == sender:
-                assert not report.size
-                found.append(report.others)
-        return found
+        for _ in range(3):
+            self.clock.advance(0.25)
+            self.shop.send_changes()
+        assert not any(report.size for report, _ in self.reports)
+        return [report.others for report, to_entry in self.reports
+                if to_entry == sender]
 
     def pass_time(self, seconds):
         """Let time pass; the executor checks its runs every 0.25 s."""
@@ -961,9 +959,26 @@ def test_a_scheduler_learns_how_many_slots_the_others_use():
 
     assert bench.others(SENDER) == [4]
     assert bench.others(SENDER) == bench.others(OTHER) == []
+    assert others_in_report(bench, OTHER) == 3
+
+
+def others_in_report(bench, sender):
     report = message.Report('batch', WORKER)
-    bench.shop.address(report, 'unknown')
-    assert report.others == 7
+    bench.shop.address(report, sender)
+    return report.others
+
+
+def test_a_scheduler_that_begins_does_not_use_the_slots_of_the_others():
+    """The others may be about to send their runs."""
+    bench = Bench((job(objects=True), lambda context, key: None))
+    bench.accept(3)
+
+    assert others_in_report(bench, SENDER) is None
+    bench.clock.advance(0.25)
+    bench.shop.send_changes()
+    assert not bench.reports
+    bench.clock.advance(0.5)
+    assert others_in_report(bench, SENDER) == 0
 
 
 def test_a_slot_counts_as_used_while_its_scheduler_sends_the_next_run():
@@ -975,11 +990,9 @@ def test_a_slot_counts_as_used_while_its_scheduler_sends_the_next_run():
 
     bench.shop.return_unstarted(Refusal.NOT_A_MEMBER)
     bench.accept(3)
-    report = message.Report('batch', WORKER)
-    bench.shop.address(report, SENDER)
-    assert report.others == 4
+    assert others_in_report(bench, SENDER) == 4
 
-    assert sum([bench.others(SENDER) for _ in range(3)], [])[-1] == 0
+    assert bench.others(SENDER)[-1] == 0
     assert bench.others(OTHER) == []
 
 

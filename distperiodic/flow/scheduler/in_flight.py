@@ -132,17 +132,17 @@ class Worker:
             (rank + position_of(self.member.identity)) % schedulers)
         self.window.slots = self._entitled
 
-    def heard(self, others: int) -> None:
+    def heard(self, others: int | None) -> None:
         """Use the slots that other schedulers do not use.
 
         :param others: Number of runs that the worker holds for other
-            schedulers.
+            schedulers. None means unknown.
         """
         # Without a run at the worker, this scheduler would not learn that
         # others use more slots.
         self.window.slots = (
             max(self._entitled, self.member.slots - others)
-            if self.window.held else self._entitled)
+            if self.window.held and others is not None else self._entitled)
 
 
 class SentBatch:

@@ -76,6 +76,8 @@ _CHUNK_RUNS = 64
 # Minimum seconds of a run whose duration is reported alone. Shorter runs of a
 # chunk are reported together, because each value costs CPU time.
 _ALONE = 0.002
+# Seconds after which a scheduler learns how many slots the others use.
+_SETTLE = 0.5
 # Minimum seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
 # Number of batch ids that are kept, to detect duplicate messages.
@@ -218,10 +220,12 @@ class BatchRun:
 class _Held:
     """Number of runs of one sender whose outcome has not been reported."""
 
-    __slots__ = ('recently', 'runs', 'told')
+    __slots__ = ('recently', 'runs', 'since', 'told')
 
     def __init__(self) -> None:
         self.runs = 0
+        #: Monotonic time at which the sender began to use slots, in seconds.
+        self.since = 0.0
         #: A sender with more work soon sends a run for each one that ends.
         self.recently = RecentMaximum()
         #: Number of runs for other senders that the sender knows. None means
@@ -230,6 +234,8 @@ class _Held:
 
     def change(self, runs: int, now: float) -> None:
         """Add *runs* runs, or remove them if the number is negative."""
+        if not self.recently.value:
+            self.since = now
         self.runs += runs
         self.recently.record(self.runs, now)
 
@@ -792,13 +798,22 @@ class Executor:
 
         Any thread may call this.
         """
-        report.others = self._held_for_others(to_entry)
         if (held := self._held.get(to_entry)) is not None:
+            report.others = self._held_for_others(
+                to_entry, held, self._clock.monotonic())
             held.told = report.others if held.runs else None
 
-    def _held_for_others(self, sender: str) -> int:
-        return sum(held.recently.value
-                   for other, held in list(self._held.items())
+    def _held_for_others(self, sender: str, held: _Held,
+                         now: float) -> int | None:
+        """Return the number of runs for other senders.
+
+        :returns: None if *sender* has just begun to use slots. The other
+            schedulers may be about to send their runs, too.
+        """
+        if now - held.since < _SETTLE:
+            return None
+        return sum(of_other.recently.value
+                   for other, of_other in list(self._held.items())
                    if other != sender)
 
     def send_changes(self) -> None:
@@ -815,8 +830,8 @@ class Executor:
                 if not held.recently.value:
                     del self._held[sender]
         changed = {sender for sender, held in list(self._held.items())
-                   if held.runs
-                   and held.told != self._held_for_others(sender)}
+                   if held.runs and held.told
+                   != self._held_for_others(sender, held, now)}
         for batch_run in list(self._batch_runs.values()) if changed else ():
             batch = batch_run.batch
             # The worker itself has sent the next steps of tasks.
