@@ -132,7 +132,7 @@ class SqlSteps:
             # a step.
             self._choose_heads(idle)
             taken += self._take_once(
-                [room_left(room, taken) for room in rooms], tasks,
+                [_room_left(room, taken) for room in rooms], tasks,
                 f'{into}.1', holder, seconds, set())
         return taken
 
@@ -670,7 +670,7 @@ _AT_A_TIME = 500
 _LEASES = 100
 
 
-def room_left(room: Mapping[str, int],
+def _room_left(room: Mapping[str, int],
               taken: Sequence[Lease]) -> dict[str, int]:
     """Return the room of one partition that claimed steps do not use.
 
