@@ -258,10 +258,12 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
     assert loaded.splitlines()[-1] == 'True [] True'
 
 
-def test_a_host_finds_the_models_of_oslo_db_as_usual():
+def test_a_handler_of_a_service_finds_the_models_of_oslo_db_as_usual():
     told = subprocess.run(
         [sys.executable, '-c',
-         'import sys, distperiodic.adapters.sql.engine; '
+         'import sys; from distperiodic.cmd import without_orm; '
+         'without_orm.defer_models(); '
+         'import distperiodic.adapters.sql.engine; '
          'print("sqlalchemy.orm" in sys.modules); '
          'from oslo_db.sqlalchemy import models, utils; '
          'from oslo_db.sqlalchemy.models import ModelBase; '

@@ -12,11 +12,11 @@ import threading
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_db.sqlalchemy import engines
 from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql.host_clock import HostClock
-from distperiodic.adapters.sql.without_orm import engines
 from distperiodic.core import redaction
 
 # Seconds for which SQLite waits for another process to end its transaction.

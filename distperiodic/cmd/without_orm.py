@@ -3,8 +3,10 @@
 
 The ORM takes a fifth of the CPU time of a command, and distperiodic does not
 use it. ``oslo_db.sqlalchemy.utils``, which the engines need, imports the
-module ``models``, which imports the ORM. So this module imports ``models``
-when a program uses an attribute of it.
+module ``models``, which imports the ORM. :func:`defer_models` has ``models``
+imported when a program uses an attribute of it. Only the program
+``distperiodic`` calls it, because services that embed the library expect the
+module itself in :data:`sys.modules`.
 """
 
 import importlib
@@ -24,8 +26,7 @@ class _Deferred(types.ModuleType):
         return getattr(importlib.import_module(_NAME), name)
 
 
-if _NAME not in sys.modules:
-    sys.modules[_NAME] = _Deferred(_NAME)
-from oslo_db.sqlalchemy import engines  # noqa: E402
-
-__all__ = ['engines']
+def defer_models() -> None:
+    """Import oslo.db's models at their first use, unless they are imported."""
+    if _NAME not in sys.modules:
+        sys.modules[_NAME] = _Deferred(_NAME)
