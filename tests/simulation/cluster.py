@@ -170,9 +170,11 @@ class Cluster:
         """Check that a process that stopped gracefully holds no lease.
 
         If a call that was repeated has taken effect once more, the process
-        cannot know that.
+        cannot know that. A lease that this effect acquired lasts until it
+        expires, because nothing renews it.
         """
-        if self.world.t - SECOND < process.store.late_until:
+        if (self.world.t - self.setup.lease * SECOND
+                < process.store.late_until):
             return
         left = [holder for holder in self.stores.holders()
                 if f'{holder}~'.startswith(f'{process.name}~')]
