@@ -24,7 +24,6 @@ from tests import programs
 from tests import proxy
 from tests import waiting
 from tests.functional import commands
-from tests.pauses import Pauses
 
 TASKS = '''
 import pathlib
@@ -163,24 +162,22 @@ class Group:
             print(self.told.stdout)
 
     def wait_ill(self, *expected):
-        """Wait until all of these are found; fail if that takes too long."""
+        """Wait until all of these are found.
+
+        Fail if a command that begins after IN_TIME does not find them. A
+        command that began earlier may answer later on a busy machine.
+        """
         began = time.monotonic()
         ill = {}
-        took = 0.0
 
         def all_found():
-            nonlocal took
-            # What counts is when the command is called, not how long it takes.
-            took = time.monotonic() - began
             ill.update(self.found())
             return not set(expected) - ill.keys() and (
                 self.told.returncode == 2)
-        with Pauses() as pauses:
-            try:
-                waiting.wait_until(all_found, IN_TIME, 'a fault was not found')
-            finally:
-                print(f'{took:.1f} s', self.told.stdout)
-        assert took - pauses.total <= IN_TIME
+        try:
+            waiting.wait_until(all_found, IN_TIME, 'a fault was not found')
+        finally:
+            print(f'{time.monotonic() - began:.1f} s', self.told.stdout)
         return ill
 
     def close(self):
