@@ -849,8 +849,10 @@ def test_several_schedulers_use_all_slots_and_no_more(
             {'type': 'single', 'parameters': {
                 'behaves': {'0': 'until'}, 'gate': str(gate)}}
             for _ in range(3 * slots))
+        # Its session has not ended.
         waiting.wait_until(
-            lambda: len(group.runs()) == before + slots, SOON)
+            lambda: len(group.runs()) == before + slots,
+            group.options['session_timeout'] / 4)
         granted = sum(group.client.get(id_).started_at is not None
                       for id_ in held)
         # A scheduler that sends later than the other one may use its part, at
