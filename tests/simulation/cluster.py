@@ -170,14 +170,11 @@ class Cluster:
         """Check that a process that stopped gracefully holds no lease.
 
         If a call that was repeated has taken effect once more, the process
-        cannot know that. A lease that this effect acquired lasts until it
-        expires, because nothing renews it.
+        cannot know the leases that this effect acquired.
         """
-        if (self.world.t - self.setup.lease * SECOND
-                < process.store.late_until):
-            return
-        left = [holder for holder in self.stores.holders()
-                if f'{holder}~'.startswith(f'{process.name}~')]
+        left = [lease for lease, holder in self.stores.holders().items()
+                if f'{holder}~'.startswith(f'{process.name}~')
+                and lease not in process.store.acquired_late]
         if left:
             self.left_open.append(checker.Finding('left open', (
                 f'{process.name} stopped at {self.world.t / SECOND:.3f} and '
@@ -185,7 +182,7 @@ class Cluster:
 
     def queue(self, process):
         return self.bug.queue(wires.StoreQueue(
-            process, self.stores.store_of(process), self.line), process)
+            process, self.stores, self.line), process)
 
     def reaches_store(self, process):
         return not self.line.away and not process.cut_from_store

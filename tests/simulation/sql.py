@@ -66,9 +66,10 @@ class InSqlite:
         return self._store
 
     def holders(self):
-        """Return the holder of each lease that has one."""
-        return [holder for holder, in self._own.execute(
-            "SELECT holder FROM distperiodic_lease WHERE holder != ''")]
+        """Return the holder of each lease that has one, by the lease."""
+        return dict(self._own.execute(
+            "SELECT id, holder FROM distperiodic_lease WHERE holder != ''"
+            ).fetchall())
 
     def heal(self):
         self._trouble.share = 0.0

@@ -83,8 +83,9 @@ class SharedStore(SharedMemoryStore):
         return super()._end(objects, lease, move)
 
     def lease_holders(self):
-        """Return the holder of each lease that has one."""
-        return [one.holder for one in self._leases.values() if one.holder]
+        """Return the holder of each lease that has one, by the lease."""
+        return {lease: one.holder for lease, one in self._leases.items()
+                if one.holder}
 
     def fence_of(self, job, name):
         """Return the fence under which a run of this object may begin now.

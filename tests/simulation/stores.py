@@ -29,7 +29,7 @@ class InMemory:
         return self._store
 
     def holders(self):
-        """Return the holder of each lease that has one."""
+        """Return the holder of each lease that has one, by the lease."""
         return self._store.lease_holders()
 
     def heal(self):

@@ -53,20 +53,21 @@ class StoreQueue:
     :class:`distperiodic.ports.StoreQueue`.
     """
 
-    def __init__(self, process, store, line):
+    def __init__(self, process, stores, line):
         self._process = process
         self._happen = process.happen
         self._world = process.world
         self._random = process.world.random.random
-        self._store = store
+        self._store = stores.store_of(process)
+        self._holders = stores.holders
         self._line = line
         self._asked = []
         self._pause = 0.1
         #: Time at which the current call was made.
         self._since = 0
-        #: True time up to which a copy of a call takes effect, although the
-        #: call was repeated and answered before.
-        self.late_until = 0
+        #: Leases that a late copy of a call has acquired. The call was
+        #: repeated, and may have been answered before.
+        self.acquired_late = set()
         self.away = False
 
     def submit(self, call, then, failed=None, *, urgent=False):
@@ -114,10 +115,8 @@ class StoreQueue:
             if done < 0.6:
                 self._try(call)
             elif done < 0.8:
-                seconds = 5 * world.random.random()
-                self.late_until = max(
-                    self.late_until, world.t + int(seconds * SECOND))
-                world.after(seconds, self._try, call)
+                world.after(
+                    5 * world.random.random(), self._try_late, call)
             self._soon(self._again, ())
             return
         try:
@@ -132,6 +131,11 @@ class StoreQueue:
             call(self._store)
         except exceptions.StoreUnavailable:
             self._world.happened('nobody heard of an error')
+
+    def _try_late(self, call):
+        before = self._holders().keys()
+        self._try(call)
+        self.acquired_late |= self._holders().keys() - before
 
     def _again(self):
         self.away = True
