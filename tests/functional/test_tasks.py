@@ -734,12 +734,14 @@ def test_a_step_that_waits_for_a_worker_runs_when_the_worker_joins(
 
 def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
     """The sweep interval is long. So a task that starts soon was started by a
-    notice.
+    notice. There is a slot for each queue: a member that had no slot for its
+    own tasks would then take any ready task.
     """
     connection = f'sqlite:///{tmp_path}/tasks.sqlite'
     schema.sync(connection)
     group = Group(tmp_path, backend_url=zookeeper.url, connection=connection,
-                  session_timeout=40, lease=70, sweep_interval=20)
+                  session_timeout=40, lease=70, sweep_interval=20,
+                  pool_size=20)
     try:
         members = [group.start('scheduler') for _ in range(2)]
         group.wait_joined()
