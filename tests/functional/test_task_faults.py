@@ -89,6 +89,7 @@ def test_tasks_are_submitted_and_run_while_a_zookeeper_server_is_down(
             down.start()
 
 
+@pytest.mark.full
 def test_tasks_are_submitted_and_run_while_a_broker_of_the_cluster_is_down(
         tmp_path, zookeeper, rabbitmq_cluster, postgresql):
     with started(tmp_path, zookeeper, rabbitmq_cluster, postgresql,

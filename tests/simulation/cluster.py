@@ -16,6 +16,7 @@ import math
 from distperiodic.core import partition
 from distperiodic.core import schedule
 from distperiodic.core.job import Delivery
+from distperiodic.core.ring import Ring
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import pipeline
 from tests import checker
@@ -205,6 +206,13 @@ class Cluster:
             self._pauses[job][-1] = last._replace(
                 end=self.world.now + int((1 + self.setup.sweep) * SECOND))
 
+    def owner_of(self, job, key):
+        """Return the owner of an object by the last true ring of its job."""
+        members = {one.identity: one.points
+                   for one in self.ensemble.rings[-1][1]
+                   if job in self.jobs_of(one.identity)}
+        return Ring(members).owner_of(key)
+
     # -- handlers
 
     def behaviour(self, run):
@@ -214,7 +222,7 @@ class Cluster:
         one run may arrive while a second run of the same claim is in progress.
         """
         random = self.world.random
-        seconds = 0.01 + 0.1 * random.random()
+        seconds = self.setup.takes + 0.01 + 0.1 * random.random()
         claim = run.job, run.object, run.tick
         if self.slow and (
                 claim in self._long or random.random() < self.slow):

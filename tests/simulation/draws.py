@@ -119,6 +119,8 @@ class Setup:
     rest: float = 60.0
     #: Possible numbers of points. Each member gets one of these numbers.
     points: tuple[int, ...] = (8, 40, 40, 100)
+    #: Least duration of a run, in seconds.
+    takes: float = 0.0
     #: Schedules that objects may have of their own. If this is empty, the
     #: schedules in ``life`` are used.
     rules: tuple[schedule.Schedule, ...] = ()

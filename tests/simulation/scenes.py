@@ -47,14 +47,6 @@ def _at(cluster, seconds, fault, name, lasts):
         fault, cluster.here[name], lasts))
 
 
-def _owner_of(cluster, key):
-    """Return the owner of an object by the true ring."""
-    from distperiodic.core import ring
-    entries = cluster.ensemble.rings[-1][1]
-    return ring.Ring({one.identity: one.points
-                      for one in entries}).owner_of(key)
-
-
 def _restart_in_a_wave(cluster):
     _at(cluster, _HOUR + 1200, 'kill scheduler', 's0', 5)
 
@@ -84,7 +76,8 @@ def _owner_dies_at_start(cluster):
     for name in ('s0', 's1'):
         _at(cluster, _HOUR - 10, 'kill scheduler', name, 60)
     cluster.world.after(_HOUR + 50.5, lambda: _at(
-        cluster, 0, 'kill scheduler', _owner_of(cluster, 'nightly'), 1500))
+        cluster, 0, 'kill scheduler',
+        cluster.owner_of('nightly', 'nightly'), 1500))
 
 
 def _an_object_is_away_for_an_hour(cluster):
@@ -125,7 +118,7 @@ def _only_the_last_reaches_the_store(cluster):
     """Cut off all members but the one that scans last for the job."""
     def cut():
         members = sorted(cluster.points)
-        first = members.index(_owner_of(cluster, 'all'))
+        first = members.index(cluster.owner_of('all', 'all'))
         for name in members:
             if name != members[first - 1]:
                 _at(cluster, 0, 'cut from store', name, 70)

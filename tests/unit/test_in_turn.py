@@ -205,6 +205,77 @@ def test_claims_are_taken_in_the_order_of_their_places():
     assert taken(line_of(3, 1, 2)) == [['o1'], ['o2'], ['o0']]
 
 
+class Waiting:
+    """A line from which single claims are taken. Times are in seconds."""
+
+    def __init__(self, **options):
+        self.line = Line(**options)
+
+    def put(self, **places):
+        """Put objects with these places, which wait since 10 s."""
+        for key, place in places.items():
+            [claim] = claims(key)
+            self.line.put(HeldLease(f'{key} at {place}', 'me'), [
+                claim._replace(place=int(place * SECOND),
+                               waiting=10 * SECOND)])
+
+    def take(self, number=1):
+        return ''.join(sum(([claim.object for claim in self.line.take(
+            1)[0].claims] for _ in range(number)), []))
+
+
+def test_an_object_that_starts_before_others_of_its_round_stays_behind_them():
+    """Messages that are sent one after the other may arrive in another order.
+    """
+    waiting = Waiting()
+    waiting.put(a=1, b=2, c=3, d=4)
+    assert waiting.take(2) == 'ab'
+    waiting.put(a=11, b=12)
+    assert waiting.take(3) == 'cda'
+
+    # The second run of a begins before the first runs of c and d.
+    waiting.put(a=13, c=14, d=15)
+
+    assert waiting.take(4) == 'bcda'
+
+
+def test_an_object_that_was_returned_unstarted_keeps_its_place():
+    waiting = Waiting()
+    waiting.put(a=1, b=2, c=3)
+    assert waiting.take() == 'a'
+    waiting.put(a=11)
+    assert waiting.take(2) == 'bc'
+    waiting.put(b=12, c=13)
+    assert waiting.take() == 'a'
+
+    waiting.put(a=11)
+
+    assert waiting.take(3) == 'abc'
+
+
+def test_objects_of_a_line_that_was_empty_are_served_by_their_places():
+    waiting = Waiting()
+    waiting.put(a=1, b=2)
+    assert waiting.take() == 'a'
+    waiting.put(a=11)
+    assert waiting.take(2) == 'ba'
+
+    waiting.put(a=1, b=2)
+
+    assert waiting.take(2) == 'ab'
+
+
+def test_steps_of_tasks_have_no_rounds():
+    """Their places say which of them is the most urgent."""
+    waiting = Waiting(rounds=False)
+    waiting.put(a=11, b=20)
+    assert waiting.take() == 'a'
+
+    waiting.put(a=12)
+
+    assert waiting.take(2) == 'ab'
+
+
 def test_a_batch_has_claims_of_one_lease():
     line = Line()
     for lease, names in ('x', 'ab'), ('y', 'cd'):

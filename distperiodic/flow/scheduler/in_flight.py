@@ -22,6 +22,7 @@ from distperiodic.core.claim import precedence_of
 from distperiodic.core.credit import CreditWindow
 from distperiodic.core.credit import entitled
 from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
 from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
@@ -211,6 +212,18 @@ class Line:
     make batches of single claims if the objects of several leases alternate.
     A claim costs the same time however many claims wait.
 
+    While claims always wait, the line has *rounds*. An object that was started
+    in a round and waits again belongs to the next round, so that no object has
+    two runs more than another one. Places alone do not ensure this: if two
+    objects are sent together, either may start first, and the start decides
+    about the next place::
+
+        sent     a b c │ a b c │ a b c
+        started  a b a │ c b a │ ...    a is started twice before c
+
+    The first round has no record of its objects. In it, those count that were
+    started since the line was empty.
+
     A later claim of an object supersedes its earlier claims. These stay in the
     line until it is their turn, or until about half of the claims are
     superseded.
@@ -220,14 +233,27 @@ class Line:
     #: started less than this time before it.
     STEP = 250_000
 
-    __slots__ = ('_groups', '_newest', '_steps', '_superseded', 'size')
+    __slots__ = ('_began', '_groups', '_newest', '_round', '_steps',
+                 '_superseded', '_taken', 'rounds', 'size')
 
-    def __init__(self) -> None:
-        #: Groups of claims by the number of the step of their places. No
-        #: group is empty.
-        self._groups: dict[int, collections.deque[Group]] = {}
-        #: The numbers of the steps, as a heap.
-        self._steps: list[int] = []
+    def __init__(self, *, rounds: bool = True) -> None:
+        """Create an empty line.
+
+        :param rounds: False means that only the places decide.
+        """
+        self.rounds = rounds
+        #: Number of the current round.
+        self._round = 0
+        #: Instant at which claims began to wait in the empty line.
+        self._began = 0
+        #: For each object that was taken in the current round, its place.
+        #: None means that the current round is the first one.
+        self._taken: dict[str, int] | None = None
+        #: Groups of claims by round and by the number of the step of their
+        #: places. No group is empty.
+        self._groups: dict[_Step, collections.deque[Group]] = {}
+        #: The rounds and the numbers of the steps, as a heap.
+        self._steps: list[_Step] = []
         #: Fences of the newest claims of objects that may also have superseded
         #: claims in the line.
         self._newest: dict[str, int] = {}
@@ -261,17 +287,40 @@ class Line:
                 if every or claim.waiting < latest)
             self._superseded += superseded
         claims.sort(key=_place)
+        if not self.size:
+            self._began = max(claim.waiting for claim in claims)
+            self._taken = None
         self.size += len(claims)
-        if _step(claims[0]) == _step(claims[-1]):
-            self._append(_step(claims[0]), Group(lease, claims))
+        if not self.rounds or (
+                self._taken is None and claims[-1].place < self._began):
+            self._put(lease, claims, self._round)
         else:
-            for step, some in itertools.groupby(claims, _step):
-                self._append(step, Group(lease, [*some]))
+            turned = [c for c in claims if self._had_its_turn(c)]
+            others = [c for c in claims if not self._had_its_turn(c)]
+            self._put(lease, others, self._round)
+            self._put(lease, turned, self._round + 1)
         if 2 * self._superseded >= self.size:
             return self._discard_superseded()
         return 0
 
-    def _append(self, step: int, group: Group) -> None:
+    def _had_its_turn(self, claim: Claim) -> bool:
+        """Return whether the object was started in the current round."""
+        if self._taken is None:
+            return claim.place >= self._began
+        place = self._taken.get(claim.object)
+        # A claim that was sent and returned unstarted has not had its turn.
+        return place is not None and claim.place > place
+
+    def _put(self, lease: HeldLease, claims: list[Claim],
+             round_: int) -> None:
+        """Add claims, in the order of their places, to a round."""
+        if claims and _step(claims[0]) == _step(claims[-1]):
+            self._append((round_, _step(claims[0])), Group(lease, claims))
+        else:
+            for step, some in itertools.groupby(claims, _step):
+                self._append((round_, step), Group(lease, [*some]))
+
+    def _append(self, step: '_Step', group: Group) -> None:
         groups = self._groups.get(step)
         if groups is None:
             groups = self._groups[step] = collections.deque()
@@ -286,6 +335,8 @@ class Line:
         """
         removed = 0
         while (first := self.first) is not None:
+            if self._steps[0][0] > self._round:
+                self._round, self._taken = self._steps[0][0], {}
             claims = first.claims
             if len(claims) <= number:
                 self._pop()
@@ -298,6 +349,9 @@ class Line:
                 claims = [c for c in claims if self._is_newest(c)]
                 removed += before - len(claims)
             if claims:
+                if self._taken is not None:
+                    self._taken.update(
+                        (claim.object, claim.place) for claim in claims)
                 return Group(first.lease, claims), removed
         return None, removed
 
@@ -353,6 +407,10 @@ class Line:
         return before - self.size
 
 
+#: A round, and the number of a step of the places.
+_Step = tuple[int, int]
+
+
 def _place(claim: Claim) -> int:
     return claim.place
 
@@ -386,7 +444,8 @@ class Queue:
         #: The limits of the job and of its partition. The key is the refusal
         #: of a run that would exceed the limit.
         self.bounds = bounds
-        self.line = Line()
+        # Steps of tasks are not served in turn.
+        self.line = Line(rounds=job.scope is not Scope.TASK)
         #: Claims whose runs were lost with their workers more than once. These
         #: claims run separately from other claims; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
@@ -431,7 +490,7 @@ class Queue:
     def clear(self) -> list[Group]:
         """Remove and return all waiting claims."""
         groups = [*self.groups()]
-        self.line = Line()
+        self.line = Line(rounds=self.line.rounds)
         self.suspects.clear()
         return groups
 
