@@ -295,7 +295,7 @@ class Cluster:
         for process in self.here.values():
             if process is not None:
                 process.clock.skew = 0
-                process.cut_from_store = False
+                self.faults.reach_store(process)
                 if process.group == ensemble.SCHEDULERS:
                     process.reader.fails = 0.0
                     process.reader.go_on()

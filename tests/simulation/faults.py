@@ -190,7 +190,13 @@ class Faults:
 
     def cut_from_store(self, process, seconds):
         process.cut_from_store = True
-        self._world.after(seconds, setattr, process, 'cut_from_store', False)
+        self._world.after(seconds, self.reach_store, process)
+
+    def reach_store(self, process):
+        """Let *process* reach the store again."""
+        if process.cut_from_store:
+            process.cut_from_store = False
+            process.reached_store = self._world.now
 
     def broker_away(self, process, seconds):
         self._cluster.broker.away = True

@@ -188,12 +188,14 @@ class Judge:
         """Return whether *process* may run although another worker is active,
         because *process* could not detect the take-over.
 
-        Such a process was frozen or cut off during its run, or it is cut off
-        from the store and an operator has chosen a worker at some time.
+        Such a process was frozen or cut off during its run. If an operator has
+        chosen a worker at some time, this includes a process that was cut off
+        from the store.
         """
         unaware = [*process.unable, *process.cuts]
         return (process.frozen or process.cut is not None
-                or (self._chosen and process.cut_from_store)
+                or (self._chosen and (process.cut_from_store
+                                      or process.reached_store >= since))
                 or any(span.end >= since and span.why in ('frozen', 'cut')
                        for span in unaware))
 

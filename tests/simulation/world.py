@@ -146,6 +146,8 @@ class Process:
         self.seen = []
         #: Whether the process cannot reach the store.
         self.cut_from_store = False
+        #: End of the last such interval.
+        self.reached_store = 0
         #: Whether the process is being stopped.
         self.leaving = False
         #: Time at which the process was killed or began to stop.
