@@ -68,6 +68,13 @@ _LINGER = 0.02
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
+# Number of slots with which this process's own pool is announced to the
+# dispatcher for a partition without commands. It is high, because objects for
+# which the pool has no room would wait in this process, too, and the pool
+# determines the order of the runs. Steps would wait in the store, where other
+# schedulers can claim them. So a partition with commands has as many slots as
+# its pool has threads.
+_LOCAL_WINDOW = 10000
 
 # Maximum numbers of paused jobs and of failing catalogues in a report, because
 # a report is one message.
@@ -281,10 +288,14 @@ class SchedulerService(lifecycle.Lifecycle):
         """
         solo, pools = self._solo_member, self._handlers.pools()
         me = None if self._store is None else parse_entry(self._entry())
+        commands = {job.topic for job in self._jobs.values()
+                    if job.scope is Scope.TASK}
         for topic in topics:
             worker = solo if topic == _LOCAL else me or solo
+            slots = (pools[topic]['size'] if topic in commands
+                     else _LOCAL_WINDOW)
             self._flow.workers_changed(topic, [dataclasses.replace(
-                worker, points=0, slots=pools[topic]['size'])], own=True)
+                worker, points=0, slots=slots)], own=True)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
