@@ -141,7 +141,7 @@ def test_who_does_not_know_yet_that_it_is_the_owner_records_nothing():
     ('b', 19.5, 21, 16), ('a', 18.6, 21, 16), ('c', 18.6, 21, 16)],
     ids=['earlier owner', 'usual delay', 'knows its successor',
          'after the record', 'owner', 'never owned it'])
-def test_who_does_not_know_its_successor_may_record_an_object_first(
+def test_a_replaced_owner_may_record_an_object_before_the_new_owner(
         reader, read, seen, first):
     """The new owner reads the catalogue at 18.5 s for the tick of 16 s, and
     records it until 19.5 s. The earlier owner sees the ring of 10 s at *seen*.

@@ -578,7 +578,7 @@ def test_nothing_more_is_judged_until_the_status_of_the_job_is_known():
     assert desk.claimer.judge_released()
 
 
-def test_what_waited_for_the_status_is_judged_once_by_the_current_time():
+def test_rows_that_waited_for_the_status_are_judged_once_and_now():
     """The store may answer late. A claim of the tick that was the newest one
     when the row was read would come too late.
     """

@@ -939,7 +939,7 @@ def test_a_grant_that_arrives_after_the_close_is_returned(delivery):
 
 
 @pytest.mark.parametrize('granted_before', [False, True])
-def test_what_the_store_grants_very_late_is_returned(granted_before):
+def test_runs_that_the_store_grants_very_late_are_returned(granted_before):
     """Otherwise a run that never began would end as lost with its lease.
 
     An attempt after the first one has a second request, for its progress.
