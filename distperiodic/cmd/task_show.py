@@ -100,8 +100,8 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         with self.store(parsed, TaskQueries) as queries:
             look = queries.look(parsed.task)
             if look.waiting is not None or look.runner:
-                look = look._replace(waiting=self._with_processes(
-                    parsed, settings, look, queries.group.now()))
+                look = self._with_processes(
+                    parsed, settings, look, queries.group.now())
         waiting = look.waiting
         why = '' if waiting is None else sentence(look.task, waiting, settings)
         self._drawn = list(drawn(look))
@@ -121,10 +121,11 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
 
     def _with_processes(self, parsed: argparse.Namespace,
                         settings: 'opts.Settings', look: 'Look', now: int
-                        ) -> 'Waiting | None':
-        """Return the reason why the task waits, given the current processes.
+                        ) -> 'Look':
+        """Return the task, given the current processes.
 
-        If no live process can claim or run the task now, this is the reason.
+        If no live process can claim or run the task now, the task waits for
+        this reason. A granted run that waits for a thread has not begun.
 
         :param now: Time of the store's clock, in microseconds.
         """
@@ -134,16 +135,17 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
             step = look.task.steps[position.step]
             command = step.rollback if position.back else step.normal
             assert command is not None
-            return Waiting(
-                Wait.BUSY, command.module, command.command, of_runners=True
-            ) if live_processes.queued(
-                rows, look, command.module, now) else None
+            if look.queued is None or not live_processes.queued(
+                    rows, look, command.module, now):
+                return look
+            return look._replace(task=look.queued, waiting=Waiting(
+                Wait.BUSY, command.module, command.command, of_runners=True))
         group = None
         if settings.backend_url:
             with contextlib.suppress(exceptions.CoordinationUnavailable):
                 group, _ = ring_cmd.group_of(self, parsed)
-        return core_waiting.with_processes(
-            look.waiting, live_processes.of_rows(rows, settings, group))
+        return look._replace(waiting=core_waiting.with_processes(
+            look.waiting, live_processes.of_rows(rows, settings, group)))
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:

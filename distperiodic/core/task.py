@@ -76,10 +76,11 @@ class Command:
     code: int | None = None
     #: Error of the last run that failed. None means that no run has failed.
     message: str | None = None
-    #: Number of runs so far, including the run in progress and the runs that
-    #: were lost with their worker.
+    #: Number of runs that were granted so far, including the run in progress
+    #: and the runs that were lost with their worker.
     attempts: int = 0
-    #: Start of the first run.
+    #: When the first run was granted. Its handler may have begun later, when a
+    #: thread of the process was free.
     started_at: datetime.datetime | None = None
     #: End of the last run. None means that the command has not ended.
     ended_at: datetime.datetime | None = None
@@ -131,8 +132,8 @@ class Task:
     created_at: datetime.datetime
     #: Earliest start. None means at once.
     due_at: datetime.datetime | None
-    #: Time of the claim with which the task started. None means that no
-    #: process has begun its first command.
+    #: Time of the claim with which the task started. None means that no run
+    #: of its first command has been granted to a process.
     started_at: datetime.datetime | None
     #: End of the task. None means that it has not ended.
     ended_at: datetime.datetime | None

@@ -32,9 +32,10 @@ DEFAULT_TIMEOUT = 300.0
 class Status(enum.StrEnum):
     """Status of a task."""
 
-    #: Not started.
+    #: No process has been granted a run of the first command.
     WAITING = 'waiting'
-    #: The task executes its steps.
+    #: The task executes its steps. A granted run may still wait for a thread
+    #: of its process.
     RUNNING = 'running'
     #: The task rolls its steps back.
     ROLLING_BACK = 'rolling_back'

@@ -76,12 +76,12 @@ class Desk:
             ['task:a.run'], into=uuid.uuid4().hex, holder='api-1',
             seconds=60.0, gone=(), limit=100)
 
-    def start(self, lease, seconds=60.0):
+    def start(self, lease, seconds=60.0,
+              holder='host-1:2~00112233aabbccdd'):
         running = uuid.uuid4().hex
         self.place.store.start(
             lease.job, lease.tick, [c.object for c in lease.claims],
-            lease=lease.id, into=running, holder='host-1:2~00112233aabbccdd',
-            seconds=seconds)
+            lease=lease.id, into=running, holder=holder, seconds=seconds)
         return running
 
     def serve(self, *names, part='', name='api-1', **state):
@@ -403,6 +403,23 @@ def test_a_task_that_waits_for_a_slot_is_told(desk_of_sqlite):
     found = desk.show(task)
     assert found['reason'] == 'drained'
     assert 'member undrain --schedulers' in found['why']
+
+
+def test_a_granted_run_that_waits_for_a_thread_has_not_begun(desk_of_sqlite):
+    desk = desk_of_sqlite
+    task = desk.submit('single')
+    desk.start(*desk.take(), holder='host-1:2~1~2')
+    assert desk.show(task)['status'] == 'running'
+    desk.serve('a.run', name='host-1:2', part='a', tasks=['another'], pools={
+        'a': {'size': 1, 'busy': 1, 'queued': 1}})
+
+    found = desk.show(task)
+
+    assert (found['status'], found['started_at'], found['reason']) == (
+        'waiting', None, 'slots busy')
+    command, = (step['normal'] for step in found['steps'])
+    assert (command['code'], command['attempts'], command['started_at']) == (
+        1, 0, None)
 
 
 def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):

@@ -303,6 +303,9 @@ task = sa.Table(
     sa.Column('created', sa.BigInteger, nullable=False),
     #: Earliest instant at which the first step may start. None means at once.
     sa.Column('due', sa.BigInteger),
+    #: When a scheduler claimed the first command. The status is RUNNING from
+    #: then on, but no handler has begun before the claim of the command is
+    #: granted, and a thread of the worker is free.
     sa.Column('started', sa.BigInteger),
     sa.Column('ended', sa.BigInteger),
     #: Operator who requested the cancellation of the task, and the reason.
