@@ -151,6 +151,14 @@ def test_a_probe_finds_the_queues_of_live_processes(url, ends):
 
 
 @of_brokers
+def test_a_queue_that_has_had_no_message_has_a_consumer(url, ends):
+    probe = drivers.probe(ends.conf, url)
+
+    wait_until(lambda: probe.queues(
+        probe.find(), [ends.work_queue])[ends.work_queue] == (0, 1))
+
+
+@of_brokers
 def test_a_probe_deletes_the_queues_of_dead_processes(url, ends):
     probe = drivers.probe(ends.conf, url)
 

@@ -11,6 +11,7 @@ import redis
 from distperiodic import exceptions
 from distperiodic.adapters.redis import carrier as carriers
 from distperiodic.adapters.redis import client as clients
+from distperiodic.adapters.redis import probe
 from distperiodic.adapters.redis import url
 from distperiodic.ports import Inbox
 from tests.logged import lines
@@ -119,6 +120,16 @@ def test_the_expiry_of_a_queue_is_renewed_while_its_process_lives(bus):
 
     for key in QUEUE, f'{ALL}.hearers':
         wait_until(lambda key=key: bus.by_hand.pttl(key) > 1_000_000)
+
+
+def test_a_queue_that_its_process_does_not_renew_has_no_consumer(bus):
+    found = probe.RedisProbe(url.parse('redis://h/0'))
+    bus.carrier.open(5)
+    assert found.queues(found.hosts[0], [QUEUE])[QUEUE] == (0, 1)
+
+    bus.by_hand.pexpire(QUEUE, 29 * 60_000 - 11_000)
+
+    assert found.queues(found.hosts[0], [QUEUE])[QUEUE] == (0, 0)
 
 
 def test_a_notice_that_reaches_nobody_is_not_sent(bus):

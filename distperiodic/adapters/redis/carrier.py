@@ -53,11 +53,11 @@ _AT_ONCE = 100
 # messages of a process are shorter, but any client of the server could write
 # longer ones, which together would fill the memory.
 _LONG = 1_000_000
-# Milliseconds after which Redis deletes a stream, unless its process renews
-# the expiry. By then, the senders have reclaimed the work in the stream.
-_EXPIRES = 30 * 60 * 1000
-# Seconds between two renewals of the expiry of a stream.
-_RENEWAL = 60.0
+#: Milliseconds after which Redis deletes a stream, unless its process renews
+#: the expiry. By then, the senders have reclaimed the work in the stream.
+EXPIRES = 30 * 60 * 1000
+#: Seconds between two renewals of the expiry of a stream.
+RENEWAL = 60.0
 # Milliseconds for which a read waits. close() waits until a read has ended.
 _WAIT = 500
 # Maximum seconds for one command.
@@ -222,9 +222,9 @@ class RedisCarrier:
             # memory.
             if not self._declared(inbox):
                 raise
-        self._client.pexpire(inbox.queue, _EXPIRES)
+        self._client.pexpire(inbox.queue, EXPIRES)
         for name in inbox.hears:
-            self._client.pexpire(_hearers(name), _EXPIRES)
+            self._client.pexpire(_hearers(name), EXPIRES)
         self._decided.set()
         self._record_answer()
 
@@ -258,7 +258,7 @@ class RedisCarrier:
                 return
 
     def _read_all(self, inbox: Inbox) -> None:
-        renew_at = self._monotonic() + _RENEWAL
+        renew_at = self._monotonic() + RENEWAL
         count = 1
         while not self._closed.is_set():
             found = self._client.xreadgroup(
@@ -274,7 +274,7 @@ class RedisCarrier:
                 self._take(inbox, entries, set())
             if self._monotonic() >= renew_at:
                 self._declare(inbox)
-                renew_at = self._monotonic() + _RENEWAL
+                renew_at = self._monotonic() + RENEWAL
 
     def _take(self, inbox: Inbox, entries: Iterable[tuple[bytes, Any]],
               known: set[bytes]) -> None:

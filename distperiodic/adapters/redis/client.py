@@ -18,8 +18,8 @@ from distperiodic.ports import BrokerHost
 OLDEST = (6, 2)
 #: The rights that the bus needs, for a Redis user.
 RIGHTS = ('~distperiodic.* +xadd +xgroup|create +xautoclaim +xreadgroup +xack '
-          '+xdel +xlen +xinfo +sadd +srem +smembers +sismember +exists '
-          '+pexpire +del +info +ping +select')
+          '+xdel +xlen +sadd +srem +smembers +sismember +exists '
+          '+pexpire +pttl +del +info +ping +select')
 _LOGIN = 'correct the user and the password in transport_url'
 # Refusals: the kind of the error, a part of its text, the problem, and the
 # remedy.

@@ -8,6 +8,8 @@ from typing import Any
 import redis
 
 from distperiodic.adapters.redis import client as clients
+from distperiodic.adapters.redis.carrier import EXPIRES
+from distperiodic.adapters.redis.carrier import RENEWAL
 from distperiodic.adapters.redis.url import Place
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.ports import BrokerHost
@@ -15,9 +17,12 @@ from distperiodic.ports import QueueState
 from distperiodic.ports import Weakness
 
 _TIMEOUT = 3.0
-# Milliseconds without a read after which a consumer counts as gone. A process
-# that is alive reads twice a second.
-_SILENT = 10_000
+# Milliseconds after which a temporary queue is deleted.
+_SHORT = 10_000
+# Milliseconds without a renewal after which the reader of a stream counts as
+# gone. The idle time of the consumer would not show this: before version 7.2,
+# Redis does not count a read that finds no message.
+_SILENT = RENEWAL * 1000 + 10_000
 
 
 class RedisProbe:
@@ -54,7 +59,8 @@ class RedisProbe:
         with self._client(host) as client:
             client.xgroup_create(queue, group, '0', mkstream=True)
             try:
-                client.pexpire(queue, _SILENT)
+                client.pexpire(queue, _SHORT)
+                client.pttl(queue)
                 client.sadd(names, queue)
                 client.sismember(names, queue)
                 client.smembers(names)
@@ -135,8 +141,5 @@ class RedisProbe:
 def _state(client: Any, name: str) -> QueueState | None:
     if not client.exists(name):
         return None
-    alive = sum(
-        consumer['idle'] <= _SILENT
-        for group in client.xinfo_groups(name)
-        for consumer in client.xinfo_consumers(name, group['name']))
-    return QueueState(client.xlen(name), alive)
+    left = client.pttl(name)
+    return QueueState(client.xlen(name), int(left >= EXPIRES - _SILENT))
