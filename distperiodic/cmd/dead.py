@@ -12,6 +12,7 @@ from distperiodic import exceptions
 from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import of_members
 
 
 class DeadList(display.Table, lister.Lister):
@@ -37,11 +38,15 @@ class DeadList(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.activity import Activity
+        from distperiodic.operator.member_rows import by_process
+        from distperiodic.operator.members import MemberQueries
         job = configured.job_of(parsed)
         with self.store(parsed, Activity) as activity:
             found = activity.failing(
                 job=job, limit=parsed.limit, key=parsed.object,
                 tracebacks=parsed.traceback)
+        with self.store(parsed, MemberQueries) as members:
+            processes = by_process(members.members())
         if not found:
             self.sentence = (
                 'No object has failed without a later success.'
@@ -50,11 +55,13 @@ class DeadList(display.Table, lister.Lister):
                 'success.')
         elif len(found) == parsed.limit:
             self.sentence = f'The newest {len(found)}; see --limit.'
-        return (('Job', 'Object', 'Tick', 'Attempt', 'Worker', 'At',
+        return (('Job', 'Object', 'Tick', 'Attempt', 'Worker', 'Role', 'At',
                  'In a row', 'State', 'Error',
                  *(['Traceback'] if parsed.traceback else [])),
                 [(dead.job, dead.object, configured.moment(dead.tick),
-                  dead.attempt, dead.worker, configured.moment(dead.at),
+                  dead.attempt, dead.worker,
+                  of_members.role_of(dead.worker, processes),
+                  configured.moment(dead.at),
                   dead.runs, dead.state.value,
                   configured.one_line(dead.error),
                   *([display.Lines(dead.traceback)]

@@ -60,11 +60,11 @@ class MemberList(of_members.OfMembers, display.Table, lister.Lister):
                 sum(pool['busy'] for pool in pools.values()),
                 sum(pool.get('queued', 0) for pool in pools.values()),
                 _age(member.age, people), member.state.get('version', ''),
-                member.drained_by, member.drained_why))
+                member.drained_by, member.drained_why, member.process))
         return (('Member', 'Role', 'Partition role', 'State', 'Drained',
                  'In flight', 'Busy', 'Queued',
                  'Seen' if people else 'Seen (s)', 'Version', 'Drained by',
-                 'Why'), rows)
+                 'Why', 'Process'), rows)
 
 
 def _state(member: 'MemberRow', session_timeout: float) -> str:

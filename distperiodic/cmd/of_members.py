@@ -5,6 +5,7 @@ line, and the connection through which the commands reach them.
 
 import argparse
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
@@ -28,6 +29,17 @@ _REPLIES = 5.0
 def role(member: 'MemberRow | Answer') -> str:
     """Return the kind of a member, in words."""
     return f'worker of {member.part}' if member.part else 'scheduler'
+
+
+def role_of(holder: str, processes: 'Mapping[str, MemberRow]') -> str:
+    """Return the kind of a process, in words.
+
+    :param holder: Name of the process, or of the process and its tenure.
+    :param processes: Members of the group, by the names of their processes.
+    :returns: Empty means unknown, because the process has ended.
+    """
+    found = processes.get(holder) or processes.get(holder.rpartition('~')[0])
+    return '' if found is None else role(found)
 
 
 class OfMembers(configured.Configured):

@@ -11,17 +11,19 @@ from cliff import lister
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd import of_members
 
 
 class Running(display.Table, lister.Lister):
     """Show the runs that are in progress, the oldest first.
 
-    The age of a run is the time since the run was granted to its worker. A run
-    whose lease has expired is shown until a scheduler takes it over. Runs of
-    jobs that run on every member come from the last reports of the members.
+    The worker is the process of this role to which the run was granted. The
+    age is the time since the grant. A run whose lease has expired is shown
+    until a scheduler takes it over. Runs of jobs that run on every member come
+    from the last reports of the members.
     """
 
-    essential = ('Job', 'Object', 'Worker', 'Age')
+    essential = ('Job', 'Object', 'Worker', 'Role', 'Age')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -37,6 +39,7 @@ class Running(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.activity import Activity
+        from distperiodic.operator.member_rows import by_process
         from distperiodic.operator.members import MemberQueries
         people = parsed.formatter not in display.FOR_PROGRAMS
         job = configured.job_of(parsed)
@@ -44,6 +47,7 @@ class Running(display.Table, lister.Lister):
         with self.store(parsed, MemberQueries) as members:
             runs = members.runs(job, settings.session_timeout,
                                 older_than=parsed.older_than)
+            processes = by_process(members.members())
         with self.store(parsed, Activity) as activity:
             try:
                 runs += activity.runs(
@@ -59,9 +63,11 @@ class Running(display.Table, lister.Lister):
             self.sentence = 'Nothing is running.'
         elif len(runs) == parsed.limit:
             self.sentence = f'The oldest {len(runs)}; see --limit.'
-        return (('Job', 'Object', 'Worker', 'Age' if people else 'Age (s)',
-                 'Attempt', 'Tick', 'Lease ends', 'Progress'),
+        return (('Job', 'Object', 'Worker', 'Role',
+                 'Age' if people else 'Age (s)', 'Attempt', 'Tick',
+                 'Lease ends', 'Progress'),
                 [(run.job, run.object, configured.identity(run.worker),
+                  of_members.role_of(run.worker, processes),
                   _age(run.age, people), run.attempt,
                   configured.moment(run.tick),
                   '' if run.until is None else configured.second(run.until),

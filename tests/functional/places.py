@@ -6,6 +6,7 @@ import json
 import pathlib
 import stat
 import textwrap
+import time
 import uuid
 
 import sqlalchemy as sa
@@ -104,6 +105,19 @@ class Place:
         self.store.fail(job, tick, [
             Failure(key, f'{key} is ill') for key in dead], lease=running,
             into=None)
+
+    def add_member(self, name, process, state, part='', ahead=0.0):
+        """Add the row of a member that has just reported.
+
+        :param ahead: Seconds for which the report stays new.
+        """
+        engine = database.make_engine(self.url)
+        with engine.begin() as connection:
+            connection.execute(sa.insert(tables.member).values(
+                space=self.group, part=part, name=name, process=process,
+                seen=int(time.time() + ahead) * SECOND,
+                state=json.dumps(state)))
+        engine.dispose()
 
     def rows(self, table, *jobs):
         """Return how many rows of a table belong to the group, or to these

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
 from distperiodic.operator.activity import Activity
 from tests import waiting
@@ -51,6 +52,29 @@ def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
     assert 'host-1:2' not in place.show('running', 'poll')
     assert place.tell('running', 'poll')[1] == []
     assert place.above('running', 'poll')
+
+
+def test_processes_of_the_same_name_are_told_apart(place_of_sqlite):
+    place = place_of_sqlite
+    for number, part in enumerate(['', 'default', 'disks']):
+        place.add_member('vm:0', f'vm:0~{number}', {}, part)
+    for number, job in enumerate(['each', 'poll', 'sync', 'old']):
+        start(place, job, place.now, 'a', worker=f'vm:0~{number}~t1')
+    place.store.fail('poll', place.now, [Failure('a', 'it is ill')],
+                     lease=f'running-poll-{place.now}', into=None)
+
+    assert {row['job']: (row['worker'], row['role'])
+            for row in place.tell('running')[1]} == {
+        'each': ('vm:0', 'scheduler'), 'sync': ('vm:0', 'worker of disks'),
+        # Another process has taken the place of this one.
+        'old': ('vm:0', None)}
+    [dead] = place.tell('dead', 'list')[1]
+    assert (dead['worker'], dead['role']) == (
+        'vm:0~1~t1', 'worker of default')
+    assert [(row['role'], row['process'])
+            for row in place.tell('member', 'list')[1]] == [
+        ('scheduler', 'vm:0~0'), ('worker of default', 'vm:0~1'),
+        ('worker of disks', 'vm:0~2')]
 
 
 def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):

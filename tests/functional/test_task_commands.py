@@ -6,7 +6,6 @@ import datetime
 import json
 import re
 import subprocess
-import time
 import uuid
 
 import pytest
@@ -88,15 +87,10 @@ class Desk:
         """Add a live member whose report has these commands."""
         pools = {module: {'size': 1, 'busy': 0, 'queued': 0}
                  for module in 'ab'}
-        engine = database.make_engine(self.place.url)
-        with engine.begin() as connection:
-            connection.execute(sa.insert(tables.member).values(
-                space=self.place.group, part=part, name=name,
-                process=f'{name}~1',
-                # The report stays new for the whole test.
-                seen=int(time.time() + 3600) * 1_000_000, state=json.dumps(
-                    {'commands': names, 'pools': pools, **state})))
-        engine.dispose()
+        # The report stays new for the whole test.
+        self.place.add_member(
+            name, f'{name}~1', {'commands': names, 'pools': pools, **state},
+            part, ahead=3600.0)
 
     def wait_long(self):
         """Make the steps that are ready older."""
