@@ -342,13 +342,17 @@ class Lifecycle(ServiceBase):
             'member': self._member_id,
             'healthy': healthy,
             'problem': str(problem) if problem else None,
-            'pools': self._handlers.pools() if self._started.is_set() else {},
+            'pools': self._pools() if self._started.is_set() else {},
         }
         if self._store is not None and self._tasks.commands:
             status['tasks'] = {
                 str(one): self._task_outcomes[one]
                 for one in (*sorted(ENDED), Status.STUCK)}
         return status
+
+    def _pools(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of threads and of queued objects, by topic."""
+        return self._handlers.pools()
 
     def exit_if_unusable(self, processes: int) -> None:
         """End the program if this service cannot start.

@@ -68,13 +68,6 @@ _LINGER = 0.02
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
-# Number of slots with which this process's own pool is announced to the
-# dispatcher for a partition without commands. It is high, because objects for
-# which the pool has no room would wait in this process, too, and the pool
-# determines the order of the runs. Steps would wait in the store, where other
-# schedulers can claim them. So a partition with commands has as many slots as
-# its pool has threads.
-_LOCAL_WINDOW = 10000
 
 # Maximum numbers of paused jobs and of failing catalogues in a report, because
 # a report is one message.
@@ -288,14 +281,10 @@ class SchedulerService(lifecycle.Lifecycle):
         """
         solo, pools = self._solo_member, self._handlers.pools()
         me = None if self._store is None else parse_entry(self._entry())
-        commands = {job.topic for job in self._jobs.values()
-                    if job.scope is Scope.TASK}
         for topic in topics:
             worker = solo if topic == _LOCAL else me or solo
-            slots = (pools[topic]['size'] if topic in commands
-                     else _LOCAL_WINDOW)
             self._flow.workers_changed(topic, [dataclasses.replace(
-                worker, points=0, slots=slots)], own=True)
+                worker, points=0, slots=pools[topic]['size'])], own=True)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -377,7 +366,7 @@ class SchedulerService(lifecycle.Lifecycle):
         return dispatcher.waiting + dispatcher.outstanding
 
     def set_pool_size(self, size: int | None) -> Outcome:
-        """Set the number of threads, and claim steps for as many.
+        """Set the number of threads, and send work for as many.
 
         :param size: None means that the option ``pool_size`` applies.
         """
@@ -691,6 +680,14 @@ class SchedulerService(lifecycle.Lifecycle):
                     member is not None and status['healthy']) else [],
             'counts': counts,
         }
+
+    def _pools(self) -> dict[str, dict[str, int]]:
+        pools = super()._pools()
+        for topic, pool in pools.items():
+            # The pool only receives the objects that it can run soon. All
+            # others wait in the dispatcher.
+            pool['queued'] += self._flow.dispatcher.waiting_in(topic)
+        return pools
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         if self._group_member is not None:

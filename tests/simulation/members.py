@@ -183,7 +183,8 @@ class Scheduler(_Member):
     def _work_here(self):
         self._tenure = self.member.tenure
         self.flow.workers_changed('default', [
-            dataclasses.replace(self.member, points=0, slots=10_000)],
+            dataclasses.replace(
+                self.member, points=0, slots=self.cluster.setup.slots)],
             own=True)
 
     # -- messages to the workers

@@ -66,14 +66,16 @@ def idle(cluster):
                     f'{process}: {busy} runs from {at} to {until}'))
 
 
-@pytest.mark.parametrize(('name', 'schedulers', 'workers'), [
-    *((name, 1, 1) for name in ('latest', 'skip', 'all', 'spread')),
-    ('latest', 3, 2), ('spread', 3, 2)])
-def test_objects_take_turns_and_no_slot_idles(name, schedulers, workers):
+@pytest.mark.parametrize(('name', 'local', 'schedulers', 'workers'), [
+    *((name, True, 1, 0) for name in ('latest', 'skip', 'all', 'spread')),
+    *((name, False, 1, 1) for name in ('latest', 'skip', 'all', 'spread')),
+    ('latest', False, 3, 2), ('spread', False, 3, 2)])
+def test_objects_take_turns_and_no_slot_idles(
+        name, local, schedulers, workers):
     job = draws.job_of(name, schedule.Every(_PERIOD))
     cluster = Cluster(3, jobs={name: job}, tasks=False, **_OVERLOADED | dict(
-        local=False, schedulers=schedulers, workers=workers,
-        objects=9 * workers))
+        local=local, schedulers=schedulers, workers=workers,
+        objects=9 * max(1, workers)))
     cluster.run()
     # If several schedulers share the workers, a run may wait at a worker until
     # the run of another scheduler ends.

@@ -137,7 +137,7 @@ class Batcher:
             for worker in self._in_flight.workers.get(job.topic, {}).values()
             if worker.member.slots and worker.back_off.over(now)
             and self._accepts(worker, job.name, now))
-        return max(0, room - self._in_flight.waiting_in(job.topic))
+        return max(0, room - self._in_flight.waiting_in[job.topic])
 
     def _room(self, queue: in_flight.Queue, now: float) -> int:
         """Return the maximum number of runs in the next batch of a job.
@@ -207,7 +207,7 @@ class Batcher:
               now: float) -> str:
         """Send *group* to *worker*, and return the batch id."""
         inflight, job, claims = self._in_flight, queue.job, group.claims
-        inflight.waiting -= len(claims)
+        inflight.waiting_in[job.topic] -= len(claims)
         batch = message.Batch(
             next(self._batch_ids), job.name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],

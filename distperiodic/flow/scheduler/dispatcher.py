@@ -124,6 +124,14 @@ class Dispatcher:
         """Number of objects that are claimed and were not sent to a worker."""
         return self._in_flight.waiting
 
+    def waiting_in(self, partition: str) -> int:
+        """Return how many objects of *partition* are claimed and were not sent
+        to a worker.
+
+        Any thread may call this.
+        """
+        return self._in_flight.waiting_in[partition]
+
     @property
     def outstanding(self) -> int:
         """Number of objects that were sent to workers and have not ended."""

@@ -530,8 +530,10 @@ class InFlight:
         #: Number of schedulers that share the workers, and the number of this
         #: one among them, counted from 0.
         self.schedulers, self.rank = 1, 0
-        #: Number of objects that are claimed and were not sent to a worker.
-        self.waiting = 0
+        #: For each partition, the number of objects that are claimed and were
+        #: not sent to a worker. Any thread may read it, so its keys never
+        #: change.
+        self.waiting_in = dict.fromkeys(self.turns, 0)
         #: Number of objects that were sent to workers and have not ended.
         self.outstanding = 0
         #: Number of objects, by (job, outcome).
@@ -549,7 +551,7 @@ class InFlight:
         """
         if claims:
             queue = self.queues[job.name]
-            self.waiting += len(claims)
+            self.waiting_in[job.topic] += len(claims)
             self.discarded(queue, queue.line.put(lease, claims, superseded))
             if queue.turn is None or self._turn_of(queue) < queue.turn:
                 self.next_turn(queue)
@@ -574,17 +576,15 @@ class InFlight:
         queue = self._with_suspects[job.name] = self.queues[job.name]
         self.discarded(queue, queue.discard_suspects(
             {claim.object for claim in claims}))
-        self.waiting += len(claims)
+        self.waiting_in[job.topic] += len(claims)
         queue.suspects.extend(
             Group(lease, claims[at:at + size])
             for at in range(0, len(claims), size))
 
-    def waiting_in(self, partition: str) -> int:
-        """Return the number of waiting claims of *partition*."""
-        if not self.waiting:
-            return 0
-        return sum(queue.waiting for queue in self.queues.values()
-                   if queue.job.topic == partition)
+    @property
+    def waiting(self) -> int:
+        """Number of objects that are claimed and were not sent to a worker."""
+        return sum(self.waiting_in.values())
 
     def jobs_waiting(self, partition: str) -> int:
         """Return the number of jobs of *partition* with waiting claims."""
@@ -647,7 +647,7 @@ class InFlight:
         self.next_turn(queue)
 
     def discarded(self, queue: Queue, number: int) -> None:
-        self.waiting -= number
+        self.waiting_in[queue.job.topic] -= number
         self.lost(queue.job, number)
 
     def lost(self, job: Job, number: int) -> None:
@@ -682,6 +682,6 @@ class InFlight:
 
     def clear(self, queue: Queue) -> list[Group]:
         """Remove and return all waiting claims of *queue*."""
-        self.waiting -= queue.waiting
+        self.waiting_in[queue.job.topic] -= queue.waiting
         queue.turn = None
         return queue.clear()
