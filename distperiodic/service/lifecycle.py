@@ -119,6 +119,14 @@ class Lifecycle(ServiceBase):
         check_backend()
         self._clear()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process constructs this service.
+
+        A launcher that spawns its processes pickles the service. Threads and
+        connections exist only in the process that has started the service.
+        """
+        return type(self), (self._conf, self._tasks)
+
     def _clear(self) -> None:
         """Reset the state to that of a service that was never started."""
         self._started = threading.Event()

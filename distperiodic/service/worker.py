@@ -63,6 +63,9 @@ class WorkerService(lifecycle.Lifecycle):
         super().__init__(conf, tasks)
         self._partition = self._part = partition
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._conf, self._tasks, self._partition)
+
     def _prepare(self) -> None:
         settings = self._settings
         self._topic = settings.topic_of(self._partition)

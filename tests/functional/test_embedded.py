@@ -3,6 +3,7 @@
 
 import gc
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -283,6 +284,24 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
     # started.
     assert told['problem'] not in (
         None, service.WorkerService(conf, Tasks(conf)).status()['problem'])
+
+
+def test_a_service_can_be_sent_to_a_process_that_is_spawned(host):
+    conf = host()
+    made = [service.SchedulerService(conf, Tasks(conf)),
+            service.WorkerService(conf, Tasks(conf), 'disks')]
+
+    scheduler, worker = pickle.loads(pickle.dumps(made))  # noqa: S301
+
+    assert worker.status()['partition'] == 'disks'
+    scheduler.start()
+    try:
+        waiting.wait_until(
+            lambda: scheduler.status()['counts'].get('poll', {}).get('done'),
+            30)
+    finally:
+        scheduler.stop()
+        scheduler.wait()
 
 
 def test_a_service_is_not_started_twice(scheduler):
