@@ -286,7 +286,8 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
         None, service.WorkerService(conf, Tasks(conf)).status()['problem'])
 
 
-def test_a_service_can_be_sent_to_a_process_that_is_spawned(host):
+def test_a_service_can_be_sent_to_a_process_that_is_spawned(host, tmp_path):
+    schema.sync(f'sqlite:///{tmp_path}/host.sqlite')
     conf = host()
     made = [service.SchedulerService(conf, Tasks(conf)),
             service.WorkerService(conf, Tasks(conf), 'disks')]
