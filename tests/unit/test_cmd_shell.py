@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program: its commands, and its one-line errors."""
 
+import gc
 import os
 import re
 import subprocess
@@ -30,6 +31,20 @@ def test_a_command_that_is_not_there_is_one_line(argv, told, capsys):
     assert said.out == ''
     assert said.err.count('\n') == 1
     assert told in said.err
+
+
+@pytest.mark.parametrize(('argv', 'collects'), [
+    (['job', 'list'], False), (['worker'], True)])
+def test_only_a_program_that_runs_a_service_collects_garbage(
+        argv, collects, monkeypatch, tmp_path):
+    config = tmp_path / 'none.conf'
+    monkeypatch.setattr(
+        sys, 'argv', ['distperiodic', *argv, '--config-file', str(config)])
+    try:
+        assert shell.main() == 2
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
 
 
 def commands():
