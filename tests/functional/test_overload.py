@@ -5,12 +5,13 @@ The handlers record their runs.
 """
 
 import collections
+import contextlib
 import threading
-import time
 
 from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters.sql import schema
+from distperiodic.operator.activity import Activity
 from tests import waiting
 from tests.configured import configuration
 from tests.functional.cluster import Cluster
@@ -43,66 +44,35 @@ def test_each_object_is_served_in_turn_over_a_broker(
 
 
 class Tasks(periodic.PeriodicTasks):
-    """A job without objects until *begun* is set.
+    """A job whose handlers return only when *end* is set."""
 
-    ``runs`` contains the monotonic time and the object of each run.
-    """
-
-    TAKES = 0.2
-
-    def __init__(self, conf, begun):
+    def __init__(self, conf):
         super().__init__(conf)
-        self.begun = begun
-        self.runs = []
+        self.end = threading.Event()
 
     def hosts(self, context):
-        return [f'h{n}' for n in range(24 if self.begun.is_set() else 0)]
+        return [f'h{n}' for n in range(7)]
 
-    @periodic.periodic_task(spacing=0.4, objects='hosts')
+    @periodic.periodic_task(spacing=0.5, objects='hosts')
     def poll(self, context, host):
-        self.runs.append((time.monotonic(), host))
-        time.sleep(self.TAKES)
-
-    def assert_served_in_turn(self):
-        """Assert that the objects of this member were served in turn.
-
-        Two objects that start together may be recorded in either order.
-        """
-        runs = dict.fromkeys({host for _, host in self.runs}, 0)
-        uneven = None
-        for at, host in self.runs:
-            runs[host] += 1
-            if max(runs.values()) - min(runs.values()) <= 1:
-                uneven = None
-            else:
-                uneven = uneven or at
-                assert at - uneven < self.TAKES / 2, runs
+        self.end.wait(60)
 
 
-def test_each_object_is_served_in_turn_by_the_pools_of_the_schedulers(
+def test_the_pool_of_a_scheduler_gets_only_the_runs_that_it_can_start(
         tmp_path):
-    """Two schedulers with pools of different sizes share a store. They have
-    two and three times too much work.
-    """
+    """All other objects wait in the scheduler, which serves them in turn."""
     store = f'sqlite:///{tmp_path / "claims.sqlite"}'
     schema.sync(store)
-    begun = threading.Event()
-    members = [Tasks(configuration(
-        connection=store, backend_url=f'file://{tmp_path / "groups"}',
-        state_path=str(tmp_path), pool_size=size), begun) for size in (2, 3)]
-    schedulers = [service.SchedulerService(one.conf, one) for one in members]
+    tasks = Tasks(configuration(
+        connection=store, state_path=str(tmp_path), pool_size=2))
+    scheduler = service.SchedulerService(tasks.conf, tasks)
     try:
-        for one in schedulers:
-            one.start()
-        waiting.wait_until(lambda: all(
-            len(one.status()['members']) == 2 for one in schedulers), 30)
-        begun.set()
-        waiting.wait_until(
-            lambda: sum(len(one.runs) for one in members) > 6 * 24, 60)
+        scheduler.start()
+        waiting.wait_until(lambda: scheduler.status()['pools']['default'] == {
+            'size': 2, 'busy': 2, 'hanging': 0, 'queued': 5}, 30)
+        with contextlib.closing(Activity(
+                store, namespace='distperiodic')) as activity:
+            assert len(activity.runs('poll', 99)) == 2
     finally:
-        for one in schedulers:
-            one.stop()
-
-    assert len({host for one in members for _, host in one.runs}) == 24
-    for one in members:
-        one.assert_served_in_turn()
+        tasks.end.set()
+        scheduler.stop()

@@ -118,6 +118,8 @@ class Cluster:
         names = [f's{n}' for n in range(setup.schedulers)]
         self.points = {name: random.choice(setup.points)
                        for name in names}
+        #: Number of slots of the pool of each scheduler with its own pool.
+        self.slots = dict.fromkeys(names, setup.slots)
         self.runs = []
         self.effects = []
         #: Findings about processes that stopped gracefully.

@@ -170,7 +170,7 @@ class Scheduler(_Member):
         if local:
             grants = self.flow.grants_of(Authority.STORE)
             self.pool = Pool(
-                self, cluster, jobs, setup.slots,
+                self, cluster, jobs, cluster.slots[identity],
                 may_start=grants.may_start, report=self._tell,
                 lease_of=grants.lease_of)
             self._work_here()
@@ -184,7 +184,8 @@ class Scheduler(_Member):
         self._tenure = self.member.tenure
         self.flow.workers_changed('default', [
             dataclasses.replace(
-                self.member, points=0, slots=self.cluster.setup.slots)],
+                self.member, points=0,
+                slots=self.cluster.slots[self.member.identity])],
             own=True)
 
     # -- messages to the workers

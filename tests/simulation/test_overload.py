@@ -53,6 +53,8 @@ def idle(cluster):
     for run in cluster.runs:
         by_process[run.process].append(run)
     for process, runs in by_process.items():
+        slots = cluster.slots.get(
+            process.partition('~')[0], cluster.setup.slots)
         changes = sorted(itertools.chain(
             ((run.start, 1) for run in runs),
             ((run.end, -1) for run in runs if run.end is not None)))
@@ -60,7 +62,7 @@ def idle(cluster):
         for (at, change), (until, _) in itertools.pairwise(changes):
             busy += change
             if (at > cluster.world.begin + _BEGUN * SECOND
-                    and busy < cluster.setup.slots
+                    and busy < slots
                     and until - at > _IDLE * SECOND):
                 yield checker.Finding('idle', (
                     f'{process}: {busy} runs from {at} to {until}'))
@@ -69,17 +71,19 @@ def idle(cluster):
 @pytest.mark.parametrize(('name', 'local', 'schedulers', 'workers'), [
     *((name, True, 1, 0) for name in ('latest', 'skip', 'all', 'spread')),
     *((name, False, 1, 1) for name in ('latest', 'skip', 'all', 'spread')),
-    ('latest', False, 3, 2), ('spread', False, 3, 2)])
+    ('latest', True, 3, 0), ('latest', False, 3, 2), ('spread', False, 3, 2)])
 def test_objects_take_turns_and_no_slot_idles(
         name, local, schedulers, workers):
     job = draws.job_of(name, schedule.Every(_PERIOD))
     cluster = Cluster(3, jobs={name: job}, tasks=False, **_OVERLOADED | dict(
         local=local, schedulers=schedulers, workers=workers,
-        objects=9 * max(1, workers)))
+        objects=9 * (schedulers if local else workers)))
+    # The pools of schedulers may differ.
+    cluster.slots['s2'] = 3
     cluster.run()
     # If several schedulers share the workers, a run may wait at a worker until
     # the run of another scheduler ends.
-    together = 0.1 if schedulers == 1 else _TAKES
+    together = 0.1 if local or schedulers == 1 else _TAKES
 
     assert len(cluster.runs) > 100
     assert [*unfair(cluster, together), *idle(cluster)] == []
