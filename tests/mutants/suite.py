@@ -7,6 +7,8 @@
 ``conformance/test_x.py``    another suite; a word after it is for ``-k``
 ``simulation``               whole clusters, one for each seed
 ``simulation/standby``       clusters with one active worker
+``simulation/test_x.py``     tests of some worlds; a word after it is for
+                             ``-k``
 ``functional/test_db.py``    real servers; a word after it is for ``-k``
 ===========================  ================================================
 """
@@ -76,14 +78,15 @@ def suite(name, tests=()):
     kind, _, rest = name.partition('/')
     simulation = (sys.executable, '-m', 'tests.simulation', '--processes', '1',
                   *((f'--{rest}',) if rest else ()))
-    if tests and kind == 'simulation':
+    seeded = kind == 'simulation' and not rest.startswith('test_')
+    if tests and seeded:
         seeds = [int(one.split()[1]) for one in tests]
         return Suite((
             *simulation, '--from', str(min(seeds)),
             '--seeds', str(max(seeds) - min(seeds) + 1)), _SEED)
     if tests:
         return Suite((*_PYTEST, *(f'tests/{kind}/{one}' for one in tests)))
-    if kind == 'simulation':
+    if seeded:
         # A world on the real store takes as long as ten worlds in memory.
         return Suite((*simulation, '--seeds',
                       str(SEEDS // 4 if rest else SEEDS)), _SEED)

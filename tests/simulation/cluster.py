@@ -42,6 +42,8 @@ from tests.simulation.world import StoreClock
 from tests.simulation.world import World
 
 _Misfire, _Overlap = schedule.Misfire, schedule.Overlap
+#: If members differ, seconds between the starts of two members of a kind.
+_APART = 7
 
 
 class Cluster:
@@ -118,8 +120,9 @@ class Cluster:
         names = [f's{n}' for n in range(setup.schedulers)]
         self.points = {name: random.choice(setup.points)
                        for name in names}
-        #: Number of slots of the pool of each scheduler with its own pool.
-        self.slots = dict.fromkeys(names, setup.slots)
+        #: Number of slots of each worker, and of each scheduler with its own
+        #: pool.
+        self.slots = collections.defaultdict(lambda: setup.slots)
         self.runs = []
         self.effects = []
         #: Findings about processes that stopped gracefully.
@@ -136,7 +139,8 @@ class Cluster:
         self.releases = faults.Releases(seed, self)
         for name in self.here:
             self.configure(name)
-            self.world.after(2 * random.random(), self.boot, name)
+            later = _APART * int(name[1:]) if setup.differ else 0
+            self.world.after(later + 2 * random.random(), self.boot, name)
         self.faults = faults.Faults(self)
         self.faults.plan()
         self.tasks = tasks.Tasks(self, seed) if has_tasks else None
@@ -225,6 +229,8 @@ class Cluster:
         """
         random = self.world.random
         seconds = self.setup.takes + 0.01 + 0.1 * random.random()
+        if self.setup.differ and run.process.startswith('w1'):
+            seconds *= 2
         claim = run.job, run.object, run.tick
         if self.slow and (
                 claim in self._long or random.random() < self.slow):

@@ -121,6 +121,9 @@ class Setup:
     points: tuple[int, ...] = (8, 40, 40, 100)
     #: Least duration of a run, in seconds.
     takes: float = 0.0
+    #: True if members differ: the runs of the second worker take twice as
+    #: long, and the schedulers start one after the other.
+    differ: bool = False
     #: Schedules that objects may have of their own. If this is empty, the
     #: schedules in ``life`` are used.
     rules: tuple[schedule.Schedule, ...] = ()

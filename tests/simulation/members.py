@@ -57,7 +57,7 @@ class Worker(_Member):
 
     def __init__(self, cluster, identity, nonce=None):
         super().__init__(cluster, identity, nonce)
-        slots = cluster.setup.slots
+        slots = cluster.slots[identity]
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
         self.store = cluster.queue(self)
@@ -152,7 +152,7 @@ class Scheduler(_Member):
         jobs = cluster.with_commands(self.jobs)
         book = leases.Book(
             Authority.STORE, jobs, self.store, grants_here=local,
-            silence_timeout=setup.session)
+            silence_timeout=setup.session, sweep_interval=setup.sweep)
         self.flow = pipeline.Pipeline(
             [book], clock=self.clock,
             membership=self.views, group=self.group,

@@ -12,6 +12,7 @@ import pytest
 
 from distperiodic.core import schedule
 from tests import checker
+from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
 from tests.simulation import draws
 from tests.simulation.cluster import Cluster
@@ -20,6 +21,9 @@ _PERIOD, _TAKES = 4, 2.0
 #: Seconds until the overload lasts, and from then on the longest time for
 #: which a slot may be free.
 _BEGUN, _IDLE = 15, 1.0
+#: Seconds until all claims have run that schedulers made before the last
+#: scheduler started. Their objects may have other owners since then.
+_SETTLED = 90
 _OVERLOADED = dict(
     long=False, slots=2, lease=10.0, session=5.0, batch_size=500,
     late_after=2.5, sweep=1.0, faults=[], noise=[], takes=_TAKES)
@@ -47,14 +51,61 @@ def unfair(cluster, together):
             yield checker.Finding('unfair', f'{owner}: {dict(runs)}')
 
 
-def idle(cluster):
-    """Yield a finding for each time for which a slot was free too long."""
+def overtaken(cluster, together, settled=0):
+    """Yield a finding for each object that was due and did not run while
+    another object of its owner began two runs.
+
+    This rule also holds if not all objects are always due: with
+    ``overlap=skip``, an object is not due for a tick that comes during its
+    run.
+
+    :param together: As for :func:`unfair`.
+    :param settled: Seconds since which the owners have been the same.
+    """
+    settled = cluster.world.begin + settled * SECOND
+    runs_of = collections.defaultdict(list)
+    for run in cluster.runs:
+        runs_of[run.job, cluster.owner_of(run.job, run.object)].append(run)
+    for one in cluster.judge().objects:
+        owner = one.pair[0], cluster.owner_of(*one.pair)
+        for since, start in _waits(cluster, one):
+            end = min(start, cluster.world.now) - together * SECOND
+            others = collections.Counter(
+                run.object for run in runs_of[owner]
+                if since < run.start < end and run.object != one.pair[1])
+            if since >= settled and max(others.values(), default=0) > 1:
+                yield checker.Finding('overtaken', (
+                    f'{one.pair} waited from {since} to {start}: {others}'))
+
+
+def _waits(cluster, one):
+    """Yield, for each run of an object, since when it was due and when it
+    began. The last pair has no run.
+    """
+    job = cluster.setup.jobs[one.pair[0]]
+    skips = (job.overlap is schedule.Overlap.SKIP
+             and job.misfire is not schedule.Misfire.ALL)
+    tick = ended = -FOREVER
+    runs = [run for run in cluster.runs if (run.job, run.object) == one.pair]
+    for run in [*runs, None]:
+        since = min((max(due.at, ended) for due in one.dues
+                     if due.must and due.tick > tick
+                     and not (skips and due.at <= ended)), default=FOREVER)
+        yield since, FOREVER if run is None else run.start
+        if run is not None:
+            tick, ended = run.tick, FOREVER if run.end is None else run.end
+
+
+def idle(cluster, longest=_IDLE):
+    """Yield a finding for each time for which a slot was free too long.
+
+    :param longest: Seconds for which a slot may be free.
+    """
     by_process = collections.defaultdict(list)
     for run in cluster.runs:
         by_process[run.process].append(run)
     for process, runs in by_process.items():
-        slots = cluster.slots.get(
-            process.partition('~')[0], cluster.setup.slots)
+        slots = cluster.slots[process.partition('~')[0]]
         changes = sorted(itertools.chain(
             ((run.start, 1) for run in runs),
             ((run.end, -1) for run in runs if run.end is not None)))
@@ -63,7 +114,7 @@ def idle(cluster):
             busy += change
             if (at > cluster.world.begin + _BEGUN * SECOND
                     and busy < slots
-                    and until - at > _IDLE * SECOND):
+                    and until - at > longest * SECOND):
                 yield checker.Finding('idle', (
                     f'{process}: {busy} runs from {at} to {until}'))
 
@@ -87,3 +138,49 @@ def test_objects_take_turns_and_no_slot_idles(
 
     assert len(cluster.runs) > 100
     assert [*unfair(cluster, together), *idle(cluster)] == []
+
+
+#: Seconds that a run takes at most.
+_LONGEST = _TAKES + 0.11
+#: Jobs with each misfire and overlap policy, with phases, and with schedules
+#: of the objects.
+_JOBS = ('latest', 'skip', 'all', 'wait', 'each', 'spread', 'spread_skip',
+         'own')
+
+
+@pytest.mark.parametrize('name', _JOBS)
+def test_objects_take_turns_though_other_schedulers_see_that_they_are_late(
+        name):
+    """Each scheduler owns so many objects that they are always due."""
+    cluster = Cluster(2, jobs={name: draws.job_of(
+        name, schedule.Every(_PERIOD))}, tasks=False, **_OVERLOADED | dict(
+            local=False, schedulers=3, workers=2, slots=3, objects=45,
+            points=(400,)))
+    cluster.run()
+
+    # No object has run before it had its last owner.
+    assert cluster.ensemble.rings[-1][0] < cluster.runs[0].start
+    assert len(cluster.runs) > 500
+    assert [*unfair(cluster, _LONGEST), *overtaken(cluster, _LONGEST),
+            *idle(cluster)] == []
+
+
+@pytest.mark.parametrize('name', _JOBS)
+def test_objects_take_turns_where_members_differ(name):
+    """Schedulers start at different times and own different numbers of
+    objects. One worker has more slots, and is slower.
+    """
+    cluster = Cluster(3, jobs={name: draws.job_of(
+        name, schedule.Every(_PERIOD))}, tasks=False, **_OVERLOADED | dict(
+            local=False, schedulers=3, workers=2, slots=3, objects=45,
+            differ=True))
+    cluster.slots['w1'] = 4
+    cluster.run()
+
+    # A scheduler with few objects leaves slots free. The others learn this
+    # with the next sign of life of a worker.
+    signs = cluster.setup.session / 4
+
+    assert len(cluster.runs) > 400
+    assert [*overtaken(cluster, 2 * _LONGEST, _SETTLED),
+            *idle(cluster, _IDLE + signs)] == []

@@ -133,9 +133,9 @@ class Process:
         attendance.refresh()
         self.claimer = Claimer(
             jobs, clock=clock, store=queue, put=lambda event: None,
-            holder=lambda: 'me', new_lease=bench.name, lease=_LONG,
-            piece=100, promise=_LONG, sweep=1.0, attendance=attendance,
-            dispatcher=self)
+            holder=lambda: 'me', owns=lambda job, row: True,
+            new_lease=bench.name, lease=_LONG, piece=100, promise=_LONG,
+            sweep=1.0, attendance=attendance, dispatcher=self)
         self.part = Part(job, clock.now(), without_catalogue(job, 'me'))
         self._listing = SharedListing(
             {job.name: self.part}, clock=clock, identity='me', store=queue,

@@ -111,9 +111,12 @@ class Desk:
         attendance = Attendance(clock, self.queue, jobs, 1.0)
         attendance.refresh()
         self.dispatcher = Dispatcher()
+        #: Objects that other members own.
+        self.others = set()
         self.claimer = Claimer(
             jobs, clock=clock, store=self.queue, put=self.events.append,
             holder=lambda: 'me',
+            owns=lambda job, row: row.object not in self.others,
             new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
             piece=piece, promise=PROMISE, sweep=1.0, attendance=attendance,
             dispatcher=self.dispatcher)
@@ -526,6 +529,77 @@ def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
     for times in 1, 2:
         sweep(desk)
         assert desk.store.read == dict.fromkeys('abcde', times)
+
+
+def missed(key, **values):
+    """Return the row of an object that has missed the newest tick."""
+    return Row(key, 0, tick(1), tick(9), **values)
+
+
+@pytest.mark.parametrize(('values', 'claimed'), [
+    ({'served': NOW - 4 * SECOND}, True),
+    ({'served': NOW - 2 * SECOND}, False),
+    ({'served': NOW + SECOND // 2}, False), ({'served': NOW + MINUTE}, True),
+    ({'began': NOW - 4 * SECOND}, True), ({'began': NOW - 2 * SECOND}, False),
+    ({}, True)],
+    ids=['before', 'after', 'clocks differ', 'clock set back',
+         'failed before', 'failed after', 'never'])
+def test_a_scan_leaves_an_object_that_has_run_to_its_owner(values, claimed):
+    """The object has missed many ticks, so it is late though its owner serves
+    it in turn.
+    """
+    desk = Desk(misfire='all')
+    desk.others = {'a'}
+
+    found = desk.claimer.judge(
+        desk.job, [missed('a', **values), missed('mine', **values)],
+        NOW - 3 * SECOND)
+
+    assert found == 2
+    [(_, objects)] = desk.store.claimed
+    assert objects == (['a', 'mine'] if claimed else ['mine'])
+
+
+@pytest.mark.parametrize(('options', 'began', 'claimed'), [
+    ({'misfire': 'all'}, None, False),
+    ({'overlap': 'wait'}, NOW - 9 * SECOND, False),
+    # A newer claim supersedes one that was not started.
+    ({'overlap': 'wait'}, None, True),
+    # The store answers that the object runs, and then the tick is skipped.
+    ({}, NOW - 9 * SECOND, True)])
+def test_a_scan_leaves_an_object_that_runs_to_its_owner(
+        options, began, claimed):
+    desk = Desk(**options)
+    desk.others = {'a'}
+
+    assert desk.claimer.judge(
+        desk.job, [missed('a', free=False, began=began)],
+        NOW - 3 * SECOND) == 1
+
+    assert bool(desk.store.claimed) == claimed
+
+
+@pytest.mark.parametrize('here', [True, False])
+def test_who_ran_an_object_for_its_owner_claims_it_if_the_owner_does_not(
+        here):
+    """The owner may be cut off from the store. It sweeps, too, so it has
+    claimed the object after two sweeps if it is able to.
+    """
+    desk = Desk(misfire='all')
+    desk.others, row = {'a'}, missed('a', free=False, began=NOW)
+    if here:
+        desk.dispatcher.in_flight = {'a'}
+    desk.store.rows_of = lambda job, objects: [row]
+    desk.claimer.judge(desk.job, [row], NOW - 3 * SECOND)
+    sweep(desk)
+    row = missed('a', served=desk.clock.now())
+    desk.dispatcher.in_flight = set()
+
+    sweep(desk)
+    assert desk.store.claimed == []
+    sweep(desk)
+
+    assert desk.store.claimed == ([(tick(), ['a'])] if here else [])
 
 
 def test_one_piece_of_a_long_backlog_of_own_runs_is_read_at_each_sweep():

@@ -17,12 +17,17 @@ The row of an object in the store shows which ticks the object has missed. So
 the claimer remembers only the ids of objects that wait, and reads their rows
 again later.
 
+An object of another owner waits for a claim from the end of its run on, even
+if its tick is older. Otherwise several members would claim the missed ticks of
+the objects of one owner, and the owner could not serve its objects in turn.
+
 The file is long because it makes every decision about a claim.
 """
 
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -35,6 +40,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import schedule
+from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import Row
@@ -62,6 +68,10 @@ LOG = logging.getLogger(__name__)
 _CLOCK_PAUSE = 1.0
 # Seconds until a request is repeated if rows were locked or have changed.
 _LOCKED_PAUSE = 0.1
+# Number of sweeps after the end of a run until this process claims the next
+# tick of an object that it ran for another owner. The owner sweeps, too, so it
+# has claimed the tick by then if it is able to.
+_SWEEPS_OF_OWNER = 2
 
 
 class _ClaimRequest(NamedTuple):
@@ -109,6 +119,8 @@ class Claimer:
     :param put: Puts events into the inbox.
     :param holder: Returns the name under which leases are held; called for
         each claim.
+    :param owns: Returns whether this member owns the object of a row. The
+        arguments are the name of the job and the row.
     :param lease: Seconds until a lease expires.
     :param piece: Maximum number of objects in one request to claim, and so in
         one lease. The objects of a large tick are claimed in several pieces.
@@ -121,7 +133,9 @@ class Claimer:
 
     def __init__(self, jobs: Mapping[str, Job], *,
                  clock: ports.Clock, store: ports.StoreQueue, put: events.Put,
-                 holder: Callable[[], str], new_lease: Callable[[], str],
+                 holder: Callable[[], str],
+                 owns: Callable[[str, Row], bool],
+                 new_lease: Callable[[], str],
                  lease: float, piece: int, promise: float,
                  sweep: float, attendance: Attendance,
                  dispatcher: Dispatcher):
@@ -130,6 +144,7 @@ class Claimer:
         self._store = store
         self._put = put
         self._holder = holder
+        self._owns = owns
         self._new_lease = new_lease
         self._lease = lease
         self._piece = piece
@@ -251,17 +266,24 @@ class Claimer:
         """Claim the due ticks of these rows, and record the ticks that are
         given up.
 
-        :param until: Leave out objects that had no due tick at this instant.
-            None leaves out no object.
-        :returns: Number of objects that have a due tick.
+        :param until: Leave out objects that had no due tick at this instant,
+            and objects of other owners that ran after it. None leaves out no
+            object.
+        :returns: Number of objects that have a due tick. Objects of other
+            owners that ran after *until* count, too.
         """
         candidates = list(rows)
         if not candidates or self.attendance.outdated(job.name):
             return 0
         now = self._clock.now()
+        left: list[Row] = []
         if until is not None:
             candidates = [row for late in self._verdicts(
                 job, candidates, until).values() for row in late]
+            left, candidates = _divide(
+                candidates, lambda row: self._is_left(job, row, until, now))
+            if here := self._open_here(job.name, left):
+                self.wait_for(job.name, here)
         found = self._verdicts(job, candidates, now)
         if found and not self.attendance.fresh():
             # This process may have been suspended. First read from the store
@@ -277,7 +299,32 @@ class Claimer:
                     functools.partial(self._judge_unjudged, job))
         else:
             self._judged(job, found)
-        return sum(map(len, found.values()))
+        return len(left) + sum(map(len, found.values()))
+
+    def _is_left(self, job: Job, row: Row, until: Instant,
+                 now: Instant) -> bool:
+        """Return whether this member leaves an object to its owner, because
+        the object has run after *until*.
+        """
+        if self._owns(job.name, row):
+            return False
+        if not row.free:
+            # The tick waits for the end of the run.
+            return job.misfire is Misfire.ALL or (
+                job.overlap is Overlap.WAIT and row.began is not None)
+        # The store does not record when a run failed.
+        ran = row.began if row.served is None else row.served
+        # The estimate of the store's clock has an error. If the object ran
+        # even later, the store's clock was set back.
+        return ran is not None and until < ran <= now + EARLIEST
+
+    def _open_here(self, job: str, rows: Iterable[Row]) -> list[str]:
+        """Return the objects of *rows* with an open claim of this process."""
+        keys = [row.object for row in rows if not row.free]
+        if not keys:
+            return []
+        here = self._dispatcher.objects(job)
+        return [key for key in keys if key in here]
 
     def _judge_unjudged(self, job: Job) -> None:
         """Judge the rows that waited until the status of *job* is known."""
@@ -532,7 +579,8 @@ class Claimer:
         """Read the rows of *objects*, and judge the rows without an open
         claim.
 
-        Objects with an open claim are judged when their runs end. While the
+        Objects with an open claim are judged when their runs end. Objects of
+        other owners whose runs have just ended are judged later. While the
         row of an object is being read, further requests for it are combined
         into one.
         """
@@ -542,12 +590,24 @@ class Claimer:
 
         def received(keys: Sequence[str], rows: list[Row]) -> None:
             ended(keys)
-            busy = dict.fromkeys(row.object for row in rows if not row.free)
-            if busy:
-                self.wait_for(job.name, busy)
+            now = self._clock.now()
+            until = now - int(
+                _SWEEPS_OF_OWNER * self._sweep_interval * schedule.SECOND)
+            own, others = _divide(
+                rows, lambda row: self._owns(job.name, row))
+            busy, own = _divide(own, lambda row: not row.free)
+            left, late = _divide([row for row in others if row.free],
+                                 lambda row: self._is_left(
+                                     job, row, until, now))
+            waiting = dict.fromkeys(itertools.chain(
+                (row.object for row in (*busy, *left)),
+                self._open_here(job.name, others)))
+            if waiting:
+                self.wait_for(job.name, waiting)
             self._waiting.end_wait(
-                job.name, (key for key in keys if key not in busy))
-            self.judge(job, [row for row in rows if row.free])
+                job.name, (key for key in keys if key not in waiting))
+            self.judge(job, own)
+            self.judge(job, late, until)
 
         unread = self._open.begin_read(job.name, objects)
         for at in range(0, len(unread), self._piece):
@@ -607,6 +667,15 @@ class Claimer:
         """Claim no more objects."""
         self._closed = True
         self._dropped.report()
+
+
+def _divide(rows: Iterable[Row], condition: Callable[[Row], bool]
+            ) -> tuple[list[Row], list[Row]]:
+    """Return the rows that fulfil *condition*, and the other rows."""
+    parts: tuple[list[Row], list[Row]] = [], []
+    for row in rows:
+        parts[not condition(row)].append(row)
+    return parts
 
 
 def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:

@@ -17,6 +17,11 @@ the members that scan last. A member that found unclaimed objects then scans
 together with the first two, because the owners and these two may stay cut off
 from the store.
 
+A scan leaves an object of another owner to this owner until ``late_after``
+seconds have passed since its last run, too. Under overload, objects have
+missed ticks at any time, and each of them is free for a moment between two
+runs. If scans claimed these objects, their owner could not serve them in turn.
+
 A member need not read the rows if the store has settled the tick for as many
 objects as the catalogue lists. After a scan of many rows that found no late
 tick, the pause until the next scan is longer: fifty times the time spent on

@@ -32,6 +32,7 @@ from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import Outcome
+from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
@@ -125,16 +126,22 @@ class _Source:
         self._attendance = Attendance(
             claim_clock, store, jobs, book.sweep_interval, members=members,
             patience=book.silence_timeout + 1.0)
+        parts = {name: Part(job, claim_clock.now(),
+                            without_catalogue(job, identity))
+                 for name, job in jobs.items()}
+
+        def owns(job: str, row: Row) -> bool:
+            part = parts[job]
+            return not shared or part.owns(
+                part.ring_seen, identity, row.position)
         self._claimer = Claimer(
             jobs, clock=claim_clock, store=store, put=put,
-            holder=dispatcher.holder, new_lease=new_lease, lease=lease,
+            holder=dispatcher.holder, owns=owns, new_lease=new_lease,
+            lease=lease,
             piece=batch_size if shared else _PIECE, sweep=book.sweep_interval,
             promise=book.silence_timeout + 1.0 + 3 * late_after,
             attendance=self._attendance, dispatcher=dispatcher)
         timers = TimerQueue(claim_clock, jobs, shared)
-        parts = {name: Part(job, claim_clock.now(),
-                            without_catalogue(job, identity))
-                 for name, job in jobs.items()}
         page = _PAGE if shared else _WHOLE
         late = None
         if shared:
