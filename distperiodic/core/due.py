@@ -78,7 +78,7 @@ class Row(NamedTuple):
     #: :data:`distperiodic.core.claim.STARTED_EARLIER`. If the claim had
     #: several attempts, it is the tick of the claim, because the store records
     #: only the last grant. None means that the claim waits for its start, or
-    #: that the time is unknown.
+    #: that none of its runs was granted.
     began: Instant | None = None
 
 

@@ -436,10 +436,9 @@ def _began() -> sa.ColumnElement[Any]:
     """Build the value of :attr:`distperiodic.core.due.Row.began`."""
     return sa.case(
         (in_state(_WAITS_FROM | {State.LISTED}), sa.null()),
-        # The start of an earlier attempt is not recorded, and an earlier
-        # release recorded no start.
+        # The start of an earlier attempt is not recorded.
         (_claim.c.attempt > 1, _claim.c.tick),
-        else_=sa.func.coalesce(_claim.c.started, _claim.c.tick))
+        else_=_claim.c.started)
 
 
 def _made(now: Any) -> dict[str, Any]:

@@ -57,10 +57,10 @@ from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import check_ended
-from distperiodic.core.recent_maximum import RecentMaximum
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
 from distperiodic.flow import log_throttle
+from distperiodic.flow.worker.held_runs import HeldRuns
 
 LOG = logging.getLogger(__name__)
 
@@ -76,8 +76,6 @@ _CHUNK_RUNS = 64
 # Minimum seconds of a run whose duration is reported alone. Shorter runs of a
 # chunk are reported together, because each value costs CPU time.
 _ALONE = 0.002
-# Seconds after which a scheduler learns how many slots the others use.
-_SETTLE = 0.5
 # Minimum seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
 # Number of batch ids that are kept, to detect duplicate messages.
@@ -215,29 +213,6 @@ class BatchRun:
         if self.batch.steps is None:
             return self.job.timeout
         return self.batch.steps[self.batch.objects[index]].timeout
-
-
-class _Held:
-    """Number of runs of one sender whose outcome has not been reported."""
-
-    __slots__ = ('recently', 'runs', 'since', 'told')
-
-    def __init__(self) -> None:
-        self.runs = 0
-        #: Monotonic time at which the sender began to use slots, in seconds.
-        self.since = 0.0
-        #: A sender with more work soon sends a run for each one that ends.
-        self.recently = RecentMaximum()
-        #: Number of runs for other senders that the sender knows. None means
-        #: that it does not know any number.
-        self.told: int | None = None
-
-    def change(self, runs: int, now: float) -> None:
-        """Add *runs* runs, or remove them if the number is negative."""
-        if not self.recently.value:
-            self.since = now
-        self.runs += runs
-        self.recently.record(self.runs, now)
 
 
 #: A batch, and the indexes of the objects that one thread runs, in reverse
@@ -438,7 +413,7 @@ class Executor:
         self._hanging: dict[Running, TimedOut] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
-        self._held: dict[str, _Held] = {}
+        self._held = HeldRuns()
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By thread identifier.
@@ -475,8 +450,9 @@ class Executor:
                         batch_run = None
                     else:
                         self._batch_runs[key] = batch_run
-                        self._held.setdefault(batch.sender, _Held()).change(
-                            batch_run.left, self._clock.monotonic())
+                        self._held.change(
+                            batch.sender, batch_run.left,
+                            self._clock.monotonic())
         if duplicate:
             LOG.info('batch dropped: batch=%s sender=%s reason=it was '
                      'delivered before', batch.id, batch.sender)
@@ -651,7 +627,7 @@ class Executor:
         # copied.
         del batch_run.outcomes[:len(outcomes)]
         batch_run.left -= len(outcomes)
-        self._held[batch.sender].change(-len(outcomes), now)
+        self._held.change(batch.sender, -len(outcomes), now)
         for item in outcomes:
             if isinstance(item, int):
                 done.append(item)
@@ -798,23 +774,8 @@ class Executor:
 
         Any thread may call this.
         """
-        if (held := self._held.get(to_entry)) is not None:
-            report.others = self._held_for_others(
-                to_entry, held, self._clock.monotonic())
-            held.told = report.others if held.runs else None
-
-    def _held_for_others(self, sender: str, held: _Held,
-                         now: float) -> int | None:
-        """Return the number of runs for other senders.
-
-        :returns: None if *sender* has just begun to use slots. The other
-            schedulers may be about to send their runs, too.
-        """
-        if now - held.since < _SETTLE:
-            return None
-        return sum(of_other.recently.value
-                   for other, of_other in list(self._held.items())
-                   if other != sender)
+        report.others = self._held.announce(
+            to_entry, self._clock.monotonic())
 
     def send_changes(self) -> None:
         """Send an empty report to each scheduler that does not know how many
@@ -825,13 +786,7 @@ class Executor:
         """
         now = self._clock.monotonic()
         with self._lock:
-            for sender, held in list(self._held.items()):
-                held.change(0, now)
-                if not held.recently.value:
-                    del self._held[sender]
-        changed = {sender for sender, held in list(self._held.items())
-                   if held.runs and held.told
-                   != self._held_for_others(sender, held, now)}
+            changed = self._held.outdated(now)
         for batch_run in list(self._batch_runs.values()) if changed else ():
             batch = batch_run.batch
             # The worker itself has sent the next steps of tasks.
