@@ -686,7 +686,7 @@ class SchedulerService(lifecycle.Lifecycle):
         for topic, pool in pools.items():
             # The pool only receives the objects that it can run soon. All
             # others wait in the dispatcher.
-            pool['queued'] += self._flow.dispatcher.waiting_in(topic)
+            pool['queued'] += self._flow.dispatcher.objects_waiting(topic)
         return pools
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:

@@ -84,3 +84,18 @@ def test_a_job_whose_waiting_claims_are_lost_has_no_turn():
     known.discard_leases(poll, {'held'})
     assert known.first('default') is None
     assert known.waiting == 0
+
+
+def test_an_object_whose_claim_was_superseded_waits_once():
+    jobs = {name: worlds.job(name, objects=True, topic=topic)
+            for name, topic in (('poll', 'a'), ('other', 'a'), ('far', 'b'))}
+    known = in_flight.InFlight(jobs, partition.NONE, shared=())
+    lease = in_flight.HeldLease('lease', 'me')
+    known.put(jobs['poll'], lease, claims(*'abcde'))
+    known.put(jobs['poll'], lease,
+              [claim._replace(fence=7) for claim in claims('a', 'b')], 2)
+    known.put(jobs['other'], lease, claims('another'))
+    known.put_quarantined(jobs['other'], lease, claims('suspect'), 1)
+    known.put(jobs['far'], lease, claims(*'xyz'))
+
+    assert [known.objects_waiting(one) for one in 'ab'] == [7, 3]

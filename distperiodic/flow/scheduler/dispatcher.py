@@ -124,13 +124,14 @@ class Dispatcher:
         """Number of objects that are claimed and were not sent to a worker."""
         return self._in_flight.waiting
 
-    def waiting_in(self, partition: str) -> int:
+    def objects_waiting(self, partition: str) -> int:
         """Return how many objects of *partition* are claimed and were not sent
         to a worker.
 
-        Any thread may call this.
+        An object whose claim was superseded counts once. Any thread may call
+        this.
         """
-        return self._in_flight.waiting_in[partition]
+        return self._in_flight.objects_waiting(partition)
 
     @property
     def outstanding(self) -> int:

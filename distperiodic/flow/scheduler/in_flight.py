@@ -233,8 +233,8 @@ class Line:
     #: started less than this time before it.
     STEP = 250_000
 
-    __slots__ = ('_began', '_groups', '_newest', '_round', '_steps',
-                 '_superseded', '_taken', 'rounds', 'size')
+    __slots__ = ('_began', '_groups', '_newest', '_round', '_steps', '_taken',
+                 'rounds', 'size', 'superseded')
 
     def __init__(self, *, rounds: bool = True) -> None:
         """Create an empty line.
@@ -257,9 +257,11 @@ class Line:
         #: Fences of the newest claims of objects that may also have superseded
         #: claims in the line.
         self._newest: dict[str, int] = {}
-        self._superseded = 0
         #: Number of claims, superseded ones included.
         self.size = 0
+        #: Number of superseded claims. It may be too high, because a claim
+        #: that was sent may be superseded, too.
+        self.superseded = 0
 
     @property
     def first(self) -> Group | None:
@@ -278,18 +280,19 @@ class Line:
         :param superseded: Number of earlier claims that *claims* supersede.
         :returns: Number of superseded claims that were removed.
         """
-        if superseded:
+        if not self.size:
+            self._began = max(claim.waiting for claim in claims)
+            self._taken = None
+            self._newest, self.superseded = {}, 0
+        elif superseded:
             # All claims that supersede none have waited since this request.
             latest = max(claim.waiting for claim in claims)
             every = superseded >= len(claims)
             self._newest.update(
                 (claim.object, claim.fence) for claim in claims
                 if every or claim.waiting < latest)
-            self._superseded += superseded
+            self.superseded += superseded
         claims.sort(key=_place)
-        if not self.size:
-            self._began = max(claim.waiting for claim in claims)
-            self._taken = None
         self.size += len(claims)
         if not self.rounds or (
                 self._taken is None and claims[-1].place < self._began):
@@ -299,7 +302,7 @@ class Line:
             others = [c for c in claims if not self._had_its_turn(c)]
             self._put(lease, others, self._round)
             self._put(lease, turned, self._round + 1)
-        if 2 * self._superseded >= self.size:
+        if 2 * self.superseded >= self.size:
             return self._discard_superseded()
         return 0
 
@@ -369,7 +372,7 @@ class Line:
         newest = self._newest.get(claim.object)
         if newest is None or claim.fence >= newest:
             return True
-        self._superseded = max(0, self._superseded - 1)
+        self.superseded = max(0, self.superseded - 1)
         return False
 
     def _discard_superseded(self) -> int:
@@ -383,7 +386,7 @@ class Line:
             for claim in group.claims:
                 if claim.fence > newest.get(claim.object, -1):
                     newest[claim.object] = claim.fence
-        self._superseded = 0
+        self.superseded = 0
         self._newest = {}
         return self.keep(lambda group: [
             c for c in group.claims if c.fence == newest[c.object]])
@@ -585,6 +588,17 @@ class InFlight:
     def waiting(self) -> int:
         """Number of objects that are claimed and were not sent to a worker."""
         return sum(self.waiting_in.values())
+
+    def objects_waiting(self, partition: str) -> int:
+        """Return the number of objects of *partition* with waiting claims.
+
+        An object whose claim was superseded counts once. Any thread may call
+        this.
+        """
+        superseded = sum(queue.line.superseded
+                         for queue in self.queues.values()
+                         if queue.job.topic == partition)
+        return max(0, self.waiting_in[partition] - superseded)
 
     def jobs_waiting(self, partition: str) -> int:
         """Return the number of jobs of *partition* with waiting claims."""
