@@ -6,10 +6,10 @@ an error. It stays open between transactions, so only one thread may use it.
 """
 
 import contextlib
-import inspect
 import itertools
 import logging
 import os
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -78,22 +78,17 @@ _UNPREPARED = '0A000', '26000'
 SILENT = 45
 
 
-class _Wrapped(logging.Filter):
-    """Filter for the tracebacks that oslo.db logs for unknown errors.
+# In the attribute "used", whether a Database of this thread has a transaction.
+_here = threading.local()
 
-    :class:`Database` converts these errors, and its callers log them in one
-    line.
+
+def _of_others(record: logging.LogRecord) -> bool:
+    """Return whether oslo.db logs an error outside :class:`Database`.
+
+    oslo.db logs a traceback for each error that it does not know. Database
+    converts such errors, and its callers log them in one line.
     """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        frame = inspect.currentframe()
-        while frame is not None and (frame := frame.f_back) is not None:
-            if frame.f_globals.get('__name__') == __name__:
-                return False
-        return True
-
-
-logging.getLogger('oslo_db.sqlalchemy.exc_filters').addFilter(_Wrapped())
+    return not getattr(_here, 'used', False)
 
 
 class Database:
@@ -109,6 +104,8 @@ class Database:
                  check_schema: Callable[[sa.Connection, str], None],
                  **options: Any):
         self.shown = redaction.redact(connection_url)
+        logging.getLogger(
+            'oslo_db.sqlalchemy.exc_filters').addFilter(_of_others)
         self._engine = make_engine(connection_url, **options)
         self._watchdog: ConnectionWatchdog | None = None
         if (self._engine.dialect.name == 'postgresql'
@@ -199,6 +196,14 @@ class Database:
         return found
 
     def _run(self, work: Callable[[sa.Connection], T], read_only: bool) -> T:
+        _here.used = True
+        try:
+            return self._try_to_run(work, read_only)
+        finally:
+            _here.used = False
+
+    def _try_to_run(self, work: Callable[[sa.Connection], T],
+                    read_only: bool) -> T:
         begun = self._monotonic()
         for attempt in itertools.count(1):
             try:
