@@ -216,23 +216,35 @@ def test_a_database_that_is_read_only_is_found(reader, examine):
     assert 'read-only' in found['store_rights']['remedy']
 
 
-def test_a_disk_that_is_full_is_found(postgresql, tmp_path, examine):
-    place = Place(postgresql.url, tmp_path)
-    execute(place, 'CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql '
-            "AS $$ BEGIN RAISE EXCEPTION 'No space left on device' USING "
-            "ERRCODE = '53100'; END $$",
-            'CREATE TRIGGER refuse BEFORE INSERT ON distperiodic_member '
-            'FOR EACH ROW EXECUTE FUNCTION refuse()')
+@pytest.mark.parametrize(('server', 'fault', 'end', 'wanted'), [
+    ('postgresql', (
+        'CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql '
+        "AS $$ BEGIN RAISE EXCEPTION 'No space left on device' USING "
+        "ERRCODE = '53100'; END $$",
+        'CREATE TRIGGER refuse BEFORE INSERT ON distperiodic_member '
+        'FOR EACH ROW EXECUTE FUNCTION refuse()'),
+     'DROP FUNCTION refuse CASCADE',
+     ('store_rights', 'No space left on device',
+      'free space on the disk of the database')),
+    ('mariadb', ('ALTER TABLE distperiodic_lease ENGINE=MyISAM',),
+     'ALTER TABLE distperiodic_lease ENGINE=InnoDB',
+     ('store_engine', 'distperiodic_lease: MyISAM',
+      'ALTER TABLE NAME ENGINE=InnoDB for each of them'))],
+    ids=['a full disk', 'a table without transactions'])
+def test_a_fault_of_the_database_is_found(
+        server, fault, end, wanted, request, tmp_path, examine):
+    place = Place(request.getfixturevalue(server).url, tmp_path)
+    execute(place, *fault)
     try:
         found = examine(place)
     finally:
-        execute(place, 'DROP FUNCTION refuse CASCADE')
+        execute(place, end)
         place.store.close()
 
-    assert wrong(found) == {'store_rights': 'fail'}
-    assert 'No space left on device' in found['store_rights']['finding']
-    assert found['store_rights']['remedy'] == (
-        'free space on the disk of the database')
+    check, finding, remedy = wanted
+    assert wrong(found) == {check: 'fail'}
+    assert finding in found[check]['finding']
+    assert found[check]['remedy'] == remedy
 
 
 def test_a_limit_of_connections_is_found(reader, examine):
@@ -249,19 +261,6 @@ def test_a_limit_of_connections_is_found(reader, examine):
     [told] = {str(row) for row in found.values() if row['result'] == 'fail'}
     assert 'too many connections' in told
     assert 'CONNECTION LIMIT' in told
-
-
-def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
-    place = Place(mariadb.url, tmp_path)
-    execute(place, 'ALTER TABLE distperiodic_lease ENGINE=MyISAM')
-    try:
-        found = examine(place)
-    finally:
-        execute(place, 'ALTER TABLE distperiodic_lease ENGINE=InnoDB')
-        place.store.close()
-
-    assert wrong(found) == {'store_engine': 'fail'}
-    assert 'distperiodic_lease: MyISAM' in found['store_engine']['finding']
 
 
 def test_a_clock_that_is_off_is_found(
