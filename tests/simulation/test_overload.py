@@ -11,6 +11,7 @@ import itertools
 import pytest
 
 from distperiodic.core import schedule
+from distperiodic.flow.scheduler.in_flight import Line
 from tests import checker
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
@@ -138,6 +139,20 @@ def test_objects_take_turns_and_no_slot_idles(
 
     assert len(cluster.runs) > 100
     assert [*unfair(cluster, together), *idle(cluster)] == []
+
+
+def test_objects_take_turns_though_many_short_runs_are_sent_together():
+    """Their starts say little about their turns."""
+    cluster = Cluster(4, jobs={'all': draws.job_of(
+        'all', schedule.Every(_PERIOD))}, tasks=False, **_OVERLOADED | dict(
+            local=False, schedulers=1, workers=1, objects=60, takes=0.2))
+    cluster.run()
+    # Objects that start within this time may change their order.
+    together = Line.STEP / SECOND
+
+    assert len(cluster.runs) > 1_500
+    assert [*unfair(cluster, together), *overtaken(cluster, together),
+            *idle(cluster)] == []
 
 
 #: Seconds that a run takes at most.
