@@ -795,6 +795,14 @@ class Carrier(Protocol):
     answers again. The errors that a carrier raises contain no password.
     """
 
+    @property
+    def problem(self) -> str | None:
+        """Reason why an open carrier with an inbox cannot reach the broker.
+
+        None means that the broker answers, or that this is unknown, because
+        the process has not tried to reach it lately. Any thread may read it.
+        """
+
     def open(self, timeout: float) -> None:
         """Connect, and start to receive if there is an inbox.
 

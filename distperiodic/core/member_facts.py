@@ -200,6 +200,13 @@ class Report:
             waits, self._instant(store.get('slow_s')))
 
     @property
+    def broker(self) -> str:
+        """Reason why the process cannot reach its broker. Empty means that the
+        broker answers, or that this is unknown.
+        """
+        return _text(self._state, 'broker')
+
+    @property
     def clock_ahead(self) -> float | None:
         """Seconds by which the clock of the process is ahead of the store's
         clock. None means unknown.

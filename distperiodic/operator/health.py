@@ -107,6 +107,10 @@ CODES: Mapping[str, Code] = {
         Severity.FAILURE, 'the coordination service cannot be read: {why}',
         'make the service of backend_url answer; meanwhile nothing replaces a '
         'member that dies'),
+    'broker-unavailable': Code(
+        Severity.FAILURE, '{whose} cannot reach the broker: {why}',
+        'make the broker of transport_url answer and accept its user; until '
+        'then no worker receives work, the claims wait, and nothing is lost'),
     'no-scheduler': Code(
         Severity.FAILURE,
         'group {group!r} has no scheduler on the ring, so nothing is '
@@ -410,7 +414,18 @@ def _servers(facts: Facts) -> Iterator[Finding]:
     if facts.coordination:
         yield _found('coordination-unavailable', 'coordination',
                      why=facts.coordination)
+    cut_off = _cut_off(facts)
+    if cut_off:
+        yield _found('broker-unavailable', 'broker',
+                     whose=listed(sorted(row.label for row in cut_off)),
+                     why=one_line(cut_off[0].facts.broker))
     yield from _slow(facts)
+
+
+def _cut_off(facts: Facts) -> list[MemberRow]:
+    """Return the live members that cannot reach their brokers."""
+    return [row for row in facts.members
+            if row.facts.broker and _is_live(facts, row)]
 
 
 def _slow(facts: Facts) -> Iterator[Finding]:
@@ -652,7 +667,12 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
 
 
 def _slots(facts: Facts) -> Iterator[Finding]:
-    """Find work that waits for a slot, although there are workers."""
+    """Find work that waits for a slot, although there are workers.
+
+    While a member cannot reach the broker, work waits for the broker.
+    """
+    if _cut_off(facts):
+        return
     of_jobs = topics(facts.members)
     waiting: dict[str, list[Starving]] = {}
     for one in facts.starving:
@@ -833,7 +853,7 @@ _RULES = (_servers, _schedulers, _members, _views, _ring, _jobs, _slots,
 #: Codes of findings that concern all jobs.
 OF_ALL = frozenset({
     'store-unavailable', 'store-slow', 'coordination-unavailable',
-    'no-scheduler', 'no-worker'})
+    'broker-unavailable', 'no-scheduler', 'no-worker'})
 
 
 def concerning(found: Iterable[Finding], job: str, key: str | None = None,

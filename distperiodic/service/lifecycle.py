@@ -66,6 +66,8 @@ CLOSING = 2.0
 _LOG_AGAIN = 30.0
 _NO_SCHEDULER = Outcome(False, 'it is a worker, and only schedulers carry out '
                         'commands on jobs')
+# Maximum number of characters of an error in a report.
+_REPORTED = 300
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
@@ -94,6 +96,9 @@ def read_again(conf: cfg.ConfigOpts) -> None:
 
 class Bus(Protocol):
     """The message bus, to which a service connects before the store."""
+
+    @property
+    def problem(self) -> str | None: ...
 
     def start(self, timeout: float) -> None: ...
 
@@ -550,6 +555,10 @@ class Lifecycle(ServiceBase):
             facts['unhealthy_s'] = round(now - self._unhealthy_since, 3)
         if self._store is not None:
             facts['store'] = self._store.facts()
+        bus = self._messages()
+        problem = None if bus is None else bus.problem
+        if problem is not None:
+            facts['broker'] = problem[:_REPORTED]
         return self._reports.current(
             status, open_runs=self.open_runs(),
             drained=self._control.drained) | facts

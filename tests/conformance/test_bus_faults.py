@@ -43,10 +43,12 @@ def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
         with took_at_most(LATE):
             wait_until(lambda: len(ends.unsent) == 100)
         assert 'refused' in ends.unsent['99']
+        assert ends.work.problem
         ends.report('late')
     finally:
         mortal.start()
     ends.talk('after', 20)
+    wait_until(lambda: ends.work.problem is None)
 
     wait_until(lambda: 'late' in ends.reported)
     assert [record for record in caplog.records if record.exc_info] == []

@@ -170,6 +170,16 @@ CASES = {
     'the coordination service is away': (
         {'coordination': 'refused', 'live': None},
         {('coordination-unavailable', 'coordination')}),
+    'the broker is away': (
+        {'members': (row(broker='refused'), row(part='default'))},
+        {('broker-unavailable', 'broker')}),
+    'runs that wait for the broker': (
+        {'members': (row(broker='refused'), row(part='default')),
+         'starving': (waits(180, 3.0),)},
+        {('broker-unavailable', 'broker')}),
+    'the broker was away when a process was killed': (
+        {'members': (row(), row(name='b:0', stopped=True, broker='refused'),
+                     row(part='default'))}, set()),
     'the store is fast': ({'round_trip': 0.24}, set()),
     'the store is slow': ({'round_trip': 0.25}, {('store-slow', 'store')}),
     'the store is so slow that standby workers are unknown': (

@@ -61,13 +61,13 @@ def test_what_a_report_lacks_is_unknown():
     report = Report({}, AT)
 
     assert (report.started, report.unhealthy_since, report.clock_ahead,
-            report.catalogues, report.pools, report.store, report.view) == (
-        None, None, None, [], [], None, None)
+            report.catalogues, report.pools, report.store, report.view,
+            report.broker) == (None, None, None, [], [], None, None, '')
 
 
-NAMES = ('up_s', 'unhealthy_s', 'clock_ahead_s', 'catalogues', 'pools',
-         'slots', 'store', 'view', 'size', 'oldest', 'hanging_runs', 'age_s',
-         'failing_s')
+NAMES = ('up_s', 'broker', 'unhealthy_s', 'clock_ahead_s', 'catalogues',
+         'pools', 'slots', 'store', 'view', 'size', 'oldest', 'hanging_runs',
+         'age_s', 'failing_s')
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3)

@@ -97,6 +97,12 @@ class _Bus(abc.ABC):
         """Number of dropped messages, by origin and reason."""
         return self._drops.counts()
 
+    @property
+    def problem(self) -> str | None:
+        """See :attr:`distperiodic.ports.Carrier.problem`."""
+        connection = self._connection
+        return None if connection is None else connection.problem
+
     def start(self, timeout: float = 30.0) -> None:
         """Connect, listen, and start the threads of the bus.
 

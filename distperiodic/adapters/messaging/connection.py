@@ -43,6 +43,9 @@ from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
 
+# Seconds for which a failure shows that the broker is away. A process that has
+# nothing to send does not learn that the broker answers again.
+_CURRENT = 30.0
 # Part of RabbitMQ's error for a missing right, as opposed to a refused login.
 _NO_RIGHT = re.compile('access to (?:queue|exchange|topic)')
 # The broker's error if a queue or an exchange exists with other options.
@@ -88,8 +91,18 @@ class BrokerConnection:
         self._releasing = False  # the last cast must close the connections
         self._opened = threading.Event()
         self._closed = threading.Event()
-        self._unreachable = False
+        #: Reason for which the last message was not sent, and the monotonic
+        #: time of the failure in seconds.
+        self._problem: tuple[str, float] | None = None
         self._last_error = 'it does not answer'
+
+    @property
+    def problem(self) -> str | None:
+        """See :attr:`distperiodic.ports.Carrier.problem`."""
+        problem = self._problem
+        if problem is None or self._monotonic() - problem[1] > _CURRENT:
+            return None
+        return problem[0]
 
     def open(self, timeout: float) -> None:
         """Connect and start to listen.
@@ -276,15 +289,18 @@ class BrokerConnection:
         return client
 
     def _record_failure(self, error: str) -> None:
-        if self._opened.is_set() and not self._unreachable:
-            self._unreachable = True
+        if not self._opened.is_set():
+            return
+        first = self._problem is None
+        self._problem = error, self._monotonic()
+        if first:
             LOG.warning('the broker cannot be reached: url=%s reason=%r; '
                         'this process retries until it answers',
                         self._broker.redacted_url, error)
 
     def _record_answer(self) -> None:
-        if self._unreachable:
-            self._unreachable = False
+        if self._problem is not None:
+            self._problem = None
             LOG.info('the broker answers again: url=%s',
                      self._broker.redacted_url)
 

@@ -30,6 +30,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 class Bus(Protocol):
     """The bus of one broker."""
 
+    @property
+    def problem(self) -> str | None: ...
+
     def start(self, timeout: float) -> None: ...
 
     def send(self, batch: Batch) -> None: ...
@@ -64,6 +67,13 @@ class PartitionBuses:
         self._monotonic = monotonic
         self._closing = threading.Event()
         self._starts: dict[Bus, _Start] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Problem of the first bus that cannot reach its broker."""
+        return next((
+            problem for bus in (self._main, *self._own.values())
+            if (problem := bus.problem) is not None), None)
 
     def start(self, timeout: float = 30.0) -> None:
         """Connect to the main broker, and begin to connect to the others.

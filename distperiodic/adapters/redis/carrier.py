@@ -89,7 +89,7 @@ class RedisCarrier:
         self._refused: BusUnavailable | None = None
         self._last_error = 'it does not answer'
         self._state = threading.Lock()
-        self._away = False
+        self.problem: str | None = None
         self._refusing = False
         #: Ids of the entries most recently put into the inbox, to detect
         #: duplicates.
@@ -342,7 +342,7 @@ class RedisCarrier:
                 self._closed.is_set()):
             return
         with self._state:
-            new, self._away = not self._away, True
+            new, self.problem = self.problem is None, reason
         if new:
             LOG.warning('the broker cannot be reached: url=%s reason=%r; '
                         'this process retries until it answers', self._place,
@@ -350,8 +350,8 @@ class RedisCarrier:
 
     def _record_answer(self) -> None:
         with self._state:
-            old, self._away = self._away, False
-        if old:
+            old, self.problem = self.problem, None
+        if old is not None:
             LOG.info('the broker answers again: url=%s', self._place)
 
 
