@@ -107,6 +107,8 @@ class StoreFact(NamedTuple):
     waits: float
     #: Since when the store has been slow. None means that it is not slow.
     slow_since: Instant | None
+    #: True if the store has refused the last call, which is repeated.
+    away: bool = False
 
 
 class ViewFact(NamedTuple):
@@ -197,7 +199,8 @@ class Report:
                             for name in ('p50_s', 'max_s', 'waits_s'))
         return StoreFact(
             _number(store, 'calls'), p50, most, _number(store, 'queued'),
-            waits, self._instant(store.get('slow_s')))
+            waits, self._instant(store.get('slow_s')),
+            store.get('away') is True)
 
     @property
     def broker(self) -> str:

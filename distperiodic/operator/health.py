@@ -432,7 +432,10 @@ def _slow(facts: Facts) -> Iterator[Finding]:
     slow = [(one.slow_since or facts.now - round(one.waits * SECOND),
              max(one.p50, one.waits), row.label)
             for row in facts.members if _is_live(facts, row)
-            for one in [row.facts.store] if one is not None and (
+            # While the store refuses the calls of a process, they wait, but
+            # the store is not slow: member-unhealthy has the reason.
+            for one in [row.facts.store] if one is not None
+            and not one.away and (
                 one.slow_since is not None or one.waits >= UNANSWERED)]
     if slow:
         yield _found('store-slow', 'store', min(since for since, *_ in slow),

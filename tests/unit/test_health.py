@@ -170,6 +170,9 @@ CASES = {
     'the coordination service is away': (
         {'coordination': 'refused', 'live': None},
         {('coordination-unavailable', 'coordination')}),
+    'a store that refuses the calls of a process is not slow': (
+        report(store={'calls': 9, 'p50_s': 9.0, 'slow_s': 9, 'waits_s': 9,
+                      'away': True}), set()),
     'the broker is away': (
         {'members': (row(broker='refused'), row(part='default'))},
         {('broker-unavailable', 'broker')}),

@@ -38,7 +38,7 @@ def test_ages_become_instants_before_the_report():
         'slots': {'disks': {'oldest': run, 'hanging': 2, 'hanging_runs': [
             {**run, 'timeout_s': 0.5}]}},
         'store': {'calls': 4, 'p50_s': 0.1, 'max_s': 2, 'queued': 5,
-                  'waits_s': 0.5, 'slow_s': 6.0},
+                  'waits_s': 0.5, 'slow_s': 6.0, 'away': True},
         'view': {'digest': 'abc', 'members': 2, 'age_s': 8, 'trusted': True},
         }, AT)
 
@@ -53,7 +53,8 @@ def test_ages_become_instants_before_the_report():
         oldest._replace(timeout=0.5)])
     assert (disks.free, nets.free, nets.oldest, nets.hanging) == (
         1, 1, None, 0)
-    assert report.store == StoreFact(4, 0.1, 2.0, 5, 0.5, AT - 6_000_000)
+    assert report.store == StoreFact(
+        4, 0.1, 2.0, 5, 0.5, AT - 6_000_000, True)
     assert report.view == ViewFact('abc', 2, AT - 8_000_000, True)
 
 

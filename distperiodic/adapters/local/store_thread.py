@@ -142,7 +142,8 @@ class StoreThread:
             'queued': sum(calls.open for calls in self._queues),
             'waits_s': round(max(calls.waits(now)
                                  for calls in self._queues), 3),
-            'slow_s': round(now - min(slow), 3) if slow else None}
+            'slow_s': round(now - min(slow), 3) if slow else None,
+            'away': self.problem is not None}
 
     def start(self) -> None:
         for calls in self._queues:
