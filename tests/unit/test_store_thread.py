@@ -254,6 +254,7 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_overtakes(
     flow.ask(1, 2, 3)
     wait_until(lambda: flow.line.away)
     assert 'it is away' in str(flow.line.problem)
+    assert flow.line.facts()['away']
     assert not flow.line.flush(0.1)
     assert flow.read() == []
 
@@ -264,6 +265,7 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_overtakes(
     assert flow.read() == [10, 20, 30]
     assert not flow.line.away
     assert flow.line.problem is None
+    assert not flow.line.facts()['away']
     assert events(caplog) == ['store away', 'store back']
 
 
