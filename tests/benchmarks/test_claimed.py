@@ -94,13 +94,13 @@ def procrastinate_speeds(url, rounds):
     return speeds
 
 
-def celery_app(url, name):
+def celery_app(url, name, prefetch=100):
     import celery
 
     app = celery.Celery(broker=url.replace('rabbit://', 'amqp://'))
     app.conf.update(
         task_default_queue=name, task_acks_late=True,
-        task_ignore_result=True, worker_prefetch_multiplier=100,
+        task_ignore_result=True, worker_prefetch_multiplier=prefetch,
         broker_connection_retry_on_startup=True)
     return app
 
