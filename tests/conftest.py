@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 
 from tests import services
+from tests.services.shared import Keeper
+from tests.services.shared import shared
 
 pytest_plugins = ['tests.rerun']
 
@@ -52,6 +54,9 @@ def pytest_configure(config):
     # Files for the analysis of a failure stay in the usual directory.
     os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
     os.environ['TMPDIR'] = tempfile.tempdir = place
+    if config.getoption('dist', 'no') != 'no' and not hasattr(
+            config, 'workerinput'):
+        config.add_cleanup(Keeper(pathlib.Path(place)).close)
     # futurist imports eventlet, and eventlet imports a resolver. These imports
     # take a quarter of the time in which a process of the tests starts.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
@@ -61,7 +66,7 @@ def _shared(name):
     @pytest.fixture(scope='session', name=name)
     def fixture():
         """A server shared by all tests; each test uses names of its own."""
-        with getattr(services, name)() as server:
+        with shared(name) as server:
             yield server
     return fixture
 

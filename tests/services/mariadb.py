@@ -23,7 +23,8 @@ PLACES = ('/usr/sbin',)
 FIRST = (
     f'CREATE DATABASE IF NOT EXISTS {DATABASE};\n'
     f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}';\n"
-    f"GRANT ALL ON {DATABASE}.* TO {USER}@'%';\n")
+    # Each process of a test run has a database of its own, such as tests_gw0.
+    f"GRANT ALL ON `{DATABASE}%`.* TO {USER}@'%';\n")
 
 
 class MariaDB(server.Server):
