@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The servers, as fixtures. Each server starts when a test first needs it."""
 
+import collections
 import logging
 import multiprocessing.util
 import os
@@ -60,6 +61,27 @@ def pytest_configure(config):
     # futurist imports eventlet, and eventlet imports a resolver. These imports
     # take a quarter of the time in which a process of the tests starts.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """With several processes, order the files so that the processors are busy
+    until the end.
+
+    Each file runs in one process. The simulation comes first, because it has
+    the longest tests. Then the files of all suites alternate, because some
+    suites need the processor and others wait. The last files are short.
+    """
+    if not hasattr(config, 'workerinput'):
+        return
+    sizes = collections.Counter(item.path for item in items)
+    suites = collections.defaultdict(list)
+    for path in sorted(sizes, key=lambda path: (-sizes[path], path)):
+        suites[path.parent.name].append(path)
+    places = {path: -1 if suite == 'simulation' else number / len(paths)
+              for suite, paths in suites.items()
+              for number, path in enumerate(paths)}
+    items.sort(key=lambda item: (places[item.path], item.path))
 
 
 def _shared(name):
