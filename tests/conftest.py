@@ -38,6 +38,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('same')
 
 
+#: Seconds that a test may take to be among the first.
+_LONG = 600
+
+
 def pytest_configure(config):
     """Give this test run a directory of its own for temporary files and state.
 
@@ -65,12 +69,12 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """With several processes, order the files so that the processors are busy
+    """With several processes, order the tests so that the processors are busy
     until the end.
 
-    Each file runs in one process. The simulation comes first, because it has
-    the longest tests. Then the files of all suites alternate, because some
-    suites need the processor and others wait. The last files are short.
+    The tests that may take longest come first, and then the simulation. Then
+    the files of all suites alternate, because some suites need the processor
+    and others wait. The last files are short.
     """
     if not hasattr(config, 'workerinput'):
         return
@@ -81,7 +85,12 @@ def pytest_collection_modifyitems(config, items):
     places = {path: -1 if suite == 'simulation' else number / len(paths)
               for suite, paths in suites.items()
               for number, path in enumerate(paths)}
-    items.sort(key=lambda item: (places[item.path], item.path))
+
+    def place(item):
+        limit = item.get_closest_marker('timeout')
+        return (not limit or limit.args[0] < _LONG, places[item.path],
+                item.path)
+    items.sort(key=place)
 
 
 def _shared(name):
