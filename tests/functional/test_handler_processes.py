@@ -231,7 +231,10 @@ def test_processes_that_cannot_be_built_fail_their_runs_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize('processes', [3], indirect=True)
-def test_processes_killed_at_random_moments_hang_no_run(processes, tmp_path):
+@pytest.mark.parametrize('kills', [
+    20, pytest.param(100, marks=pytest.mark.full)])
+def test_processes_killed_at_random_moments_hang_no_run(
+        processes, tmp_path, kills):
     """Some runs fail with their process. Each run ends, and none twice."""
     random_ = random.Random(7)
     done, lost, over = [], [], threading.Event()
@@ -247,7 +250,7 @@ def test_processes_killed_at_random_moments_hang_no_run(processes, tmp_path):
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(50):
+    for number in range(kills):
         before = len(done)
         wait_until(lambda: len(done) > before, 60)  # noqa: B023
         victim = random_.choice(sorted(wait_until(handlers)))

@@ -96,6 +96,8 @@ def test_an_ensemble_serves_without_one_and_not_without_two(
     assert len(zookeeper_ensemble.followers()) == 2
 
 
+# Other tests need the same in the default run.
+@pytest.mark.full
 def test_rabbitmq_keeps_durable_messages_over_a_kill(rabbitmq_server):
     def connection():
         return amqp.Connection(
@@ -120,6 +122,7 @@ def test_rabbitmq_keeps_durable_messages_over_a_kill(rabbitmq_server):
     assert 'kept' not in rabbitmq_server.ctl('list_queues', '--silent')
 
 
+@pytest.mark.full
 def test_rabbitmq_obeys_its_command_line_tool(rabbitmq_server):
     rabbitmq_server.ctl('stop_app')
     with pytest.raises(OSError):

@@ -52,6 +52,11 @@ class Bug:
 class NoFence(Bug):
     """The result of an old run ends the current run of the object."""
 
+    # A worker that was frozen may still send the result of an old run.
+    given = types.MappingProxyType({
+        'local': False, 'workers': 3,
+        'faults': 4 * ('freeze long', 'freeze short')})
+
     def store(self, kind):
         class Store(kind):
             def finish(self, job, tick, objects, *, lease, **options):

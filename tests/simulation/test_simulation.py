@@ -22,7 +22,7 @@ from tests.simulation import tasks
 
 ROOT = pathlib.Path(__file__).parents[2]
 #: The last seed of the default run, and of a run of all tests.
-SOME, MANY = 200, 1000
+SOME, MANY = 100, 1000
 
 
 def seeds_that_failed():

@@ -66,19 +66,21 @@ def stopped_after(step, name, **given):
         f'repeated: {run}' for run in cluster.runs if run.attempt > 1]
 
 
-@pytest.mark.parametrize('sql', [False, True], ids=['memory', 'SQLite'])
+# With SQLite, a step takes five times as long.
+@pytest.mark.parametrize(('sql', 'each'), [
+    (False, 1), (True, 8), pytest.param(True, 2, marks=pytest.mark.full)],
+    ids=['memory', 'SQLite', 'more SQLite'])
 @pytest.mark.parametrize(('local', 'name'), [
     (True, 's0'), (False, 's0'), (False, 'w0')], ids=[
         'scheduler with a pool', 'scheduler', 'worker'])
 def test_whatever_step_of_a_tick_a_process_stops_at_nothing_is_left(
-        local, name, sql):
+        local, name, sql, each):
     logging.disable(logging.CRITICAL)
     given = dict(local=local, sql=sql)
     try:
         steps = events_of(**given)
         assert steps > 40
-        # With SQLite, a step takes five times as long.
-        found = {step: findings for step in range(0, steps, 4 if sql else 1)
+        found = {step: findings for step in range(0, steps, each)
                  if (findings := stopped_after(step, name, **given))}
     finally:
         logging.disable(logging.NOTSET)

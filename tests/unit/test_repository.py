@@ -69,13 +69,20 @@ def test_the_default_run_omits_only_the_tests_that_are_marked():
                      for name in ('py3', 'full'))
 
     assert default == [
-        '{[tests]chaos} -m "not full"', '{[tests]others} -m "not full"']
+        '{[tests]compile}',
+        '{[tests]first} -m "not full"', '{[tests]others} -m "not full"']
     assert full == [
-        '{[tests]chaos} --hypothesis-profile=full',
+        '{[tests]compile}',
+        '{[tests]first} --hypothesis-profile=full',
         '{[tests]others} --hypothesis-profile=full']
+    run = ' '.join(tox['tests'][name] for name in (
+        'parallel', 'first', 'others'))
     assert not re.search(
-        r' (-m|-k|--(deselect|ignore|last-failed|lf)\b)',
-        tox['tests']['chaos'] + tox['tests']['others'])
+        r' (-m|-k|--(deselect|ignore|last-failed|lf)\b)', run)
+    assert {path for path in run.split() if path.startswith('tests/')} == {
+        f'tests/{path.parent.name}'
+        for path in (ROOT / 'tests').glob('*/test_*.py')} - {
+            'tests/benchmarks'}
     assert 'py3' in tox['tox']['env_list']
 
 
