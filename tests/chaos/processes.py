@@ -57,7 +57,10 @@ def strike(fault, number):
     name = fault.fault.point
     armed = fault.cluster.place / 'points' / name
     begin = time.time_ns() // 1000
-    armed.write_text(number.name)
+    # A process must not find the file before it is complete.
+    written = armed.with_name(f'{name} (incomplete)')
+    written.write_text(number.name)
+    written.rename(armed)
 
     def is_taken():
         nonlocal begin
