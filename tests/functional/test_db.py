@@ -231,7 +231,7 @@ def test_a_sync_that_waits_too_long_for_another_one_names_it(
     engine = database.make_engine(mariadb.url)
     with engine.connect() as connection:
         connection.execute(sa.select(
-            sa.func.get_lock(schema.VERSION_TABLE, 1)))
+            sa.func.get_lock(schema.name_of_lock(), 1)))
 
         with pytest.raises(exceptions.StoreUnavailable,
                            match='another process has been upgrading'):

@@ -163,7 +163,8 @@ def test_effects_that_end_their_run_come_once_whenever_the_worker_is_killed(
     ``context.finish(session)``, each time with a run that has no effect yet.
     """
     chance = random.Random(20261121)
-    cluster.set(takes=0.01)
+    # A run must last longer than it takes to look for one.
+    cluster.set(takes=0.1)
     start_schedulers(cluster)
     programs = [cluster.start('worker') for _ in range(2)]
     first = cluster.wait_complete(1)[0]

@@ -37,3 +37,15 @@ def test_a_condition_that_is_not_true_in_time_fails(pauses, each):
     with pytest.raises(pytest.fail.Exception, match='within 10 s'):
         waiting.wait_until(lambda: asked.append(1), 10, interval=1)
     assert len(asked) <= 11
+
+
+def test_a_condition_that_takes_long_is_asked_less_often(pauses):
+    asked = []
+
+    def never():
+        asked.append(1)
+        waiting.time.sleep(0.1)
+
+    with pytest.raises(pytest.fail.Exception, match='within 10 s'):
+        waiting.wait_until(never, 10)
+    assert 20 <= len(asked) <= 30

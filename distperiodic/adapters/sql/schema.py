@@ -363,6 +363,17 @@ def _transaction(connection_url: str, work: Any,
         target.close()
 
 
+def name_of_lock() -> sa.ColumnElement[str]:
+    """Return the name of MySQL's lock for the upgrade of a database.
+
+    MySQL's locks belong to the server. Without the name of the database,
+    upgrades of different databases would wait for each other. The name of a
+    lock has at most 64 characters.
+    """
+    return sa.func.concat(
+        VERSION_TABLE, '.', sa.func.md5(sa.func.database()))
+
+
 @contextlib.contextmanager
 def _exclusively(connection: sa.Connection) -> Iterator[None]:
     """Hold a lock, since Alembic does not serialize concurrent upgrades."""
@@ -371,7 +382,7 @@ def _exclusively(connection: sa.Connection) -> Iterator[None]:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         yield
     elif connection.dialect.name == 'mysql':
-        name = VERSION_TABLE
+        name = name_of_lock()
         if connection.scalar(
                 sa.select(sa.func.get_lock(name, _LOCK_WAIT))) != 1:
             raise exceptions.StoreUnavailable(
