@@ -74,13 +74,13 @@ def pytest_collection_modifyitems(config, items):
 
     The tests that may take longest come first, and then the simulation. Then
     the files of all suites alternate, because some suites need the processor
-    and others wait. The last files are short.
+    and others wait. A file with few tests has long ones, so it comes early.
     """
     if not hasattr(config, 'workerinput'):
         return
     sizes = collections.Counter(item.path for item in items)
     suites = collections.defaultdict(list)
-    for path in sorted(sizes, key=lambda path: (-sizes[path], path)):
+    for path in sorted(sizes, key=lambda path: (sizes[path], path)):
         suites[path.parent.name].append(path)
     places = {path: -1 if suite == 'simulation' else number / len(paths)
               for suite, paths in suites.items()

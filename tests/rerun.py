@@ -15,6 +15,7 @@ last command of an environment in ``tox.ini`` lists those of all its commands.
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,22 +58,27 @@ def _rerun(reporter, config):
               for report in reporter.stats.get(kind, ())
               if getattr(report, 'when', '') in ('setup', 'call', 'teardown')
               and report.nodeid.startswith(SUITES)]
-    names = {report.nodeid for report in failed}
+    names = {_name(report) for report in failed}
     if not 0 < len(names) <= MOST:
         return 0
     reporter.ensure_newline()
     reporter.write_sep('=', f'once more, alone: {len(names)} failed tests')
     reporter.flush()
     passed = names - _failed_again(sorted(names), config.rootpath)
-    excused = [report for report in failed if report.nodeid in passed]
+    excused = [report for report in failed if _name(report) in passed]
     for kind in 'failed', 'error':
         reporter.stats[kind] = [report for report in reporter.stats.get(
             kind, ()) if report not in excused]
     reporter.stats['flaky'] = list(
-        {report.nodeid: report for report in reversed(excused)}.values())
+        {_name(report): report for report in reversed(excused)}.values())
     earlier = config.cache.get(_FLAKY, ())
     config.cache.set(_FLAKY, sorted(passed.union(earlier)))
     return len(excused)
+
+
+def _name(report):
+    """Return the name of a test, without the group that pytest-xdist adds."""
+    return re.sub(r'@\w+$', '', report.nodeid)
 
 
 def _failed_again(names, root):
@@ -92,7 +98,7 @@ def _failed_again(names, root):
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter, config):
     for report in terminalreporter.stats.get('flaky', ()):
-        terminalreporter.section(f'{report.nodeid}, the first time', '_')
+        terminalreporter.section(f'{_name(report)}, the first time', '_')
         terminalreporter.write_line(report.longreprtext)
     result = yield
     if config.getoption('rerun_failed'):

@@ -33,6 +33,9 @@ from tests.pauses import Pauses
 from tests.services import ports
 from tests.waiting import wait_until
 
+# The tests share a server, which one process starts.
+pytestmark = pytest.mark.xdist_group('coordinator')
+
 #: Session timeout in seconds. The servers here grant any timeout from 1 s to
 #: 40 s, so they grant this one as requested.
 SESSION = 2

@@ -34,6 +34,9 @@ from tests.services import ports
 from tests.services.mariadb import DATABASE
 from tests.services.mariadb import USER
 
+# The tests share a server, which one process starts.
+pytestmark = pytest.mark.xdist_group('galera')
+
 SECOND = 1_000_000
 TICKS = itertools.count(1_700_000_000 * SECOND, 60 * SECOND)
 LONG = 600.0

@@ -32,6 +32,9 @@ from tests.ends import took_at_most
 from tests.logged import lines
 from tests.waiting import wait_until
 
+# The tests share a server, which one process starts.
+pytestmark = pytest.mark.xdist_group('messaging')
+
 
 @pytest.fixture
 def ends(rabbitmq):

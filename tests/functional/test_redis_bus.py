@@ -24,6 +24,9 @@ from tests.logged import lines
 from tests.services import ports
 from tests.waiting import wait_until
 
+# The tests share a server, which one process starts.
+pytestmark = pytest.mark.xdist_group('redis_bus')
+
 AWAY = 'the broker cannot be reached'
 BACK = 'the broker answers again'
 LOST = 'the broker lost a queue'

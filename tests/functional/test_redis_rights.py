@@ -17,6 +17,9 @@ from tests import waiting
 from tests.functional import commands
 from tests.services import ports
 
+# The tests share a server, which one process starts.
+pytestmark = pytest.mark.xdist_group('redis_rights')
+
 # tests/unit/test_documentation.py compares the page with these rights.
 BUS = bus.RIGHTS.split()
 GROUPS = ['~distperiodic_*', *driver.REDIS_COMMANDS.split()]

@@ -37,6 +37,7 @@ def teardown_fails_once():
 def test_passes():
     pass
 
+@pytest.mark.xdist_group('own')
 @pytest.mark.parametrize('x', ['a b', 'c::d[e]'])
 def test_fails_once(x):
     assert not first(x)
@@ -47,7 +48,8 @@ def test_setup(setup_fails_once):
 def test_teardown(teardown_fails_once):
     pass
 '''
-XDIST = '-p', 'xdist.plugin', '-n', '2'
+XDIST = ('-p', 'xdist.plugin', '-n', '2', '--dist', 'loadgroup',
+         '--max-worker-restart', '0')
 FAILS = 'def test_fails(): assert False\n'
 CRASHES = '''
 def test_crashes_once():
