@@ -72,24 +72,21 @@ def pytest_collection_modifyitems(config, items):
     """With several processes, order the tests so that the processors are busy
     until the end.
 
-    The tests that may take longest come first, and then the simulation. Then
-    the files of all suites alternate, because some suites need the processor
-    and others wait. A file with few tests has long ones, so it comes early.
+    The tests that may take longest come first, and then the simulation. The
+    tests of all other files are spread evenly over the rest of the time,
+    because some need the processor and others wait.
     """
     if not hasattr(config, 'workerinput'):
         return
     sizes = collections.Counter(item.path for item in items)
-    suites = collections.defaultdict(list)
-    for path in sorted(sizes, key=lambda path: (sizes[path], path)):
-        suites[path.parent.name].append(path)
-    places = {path: -1 if suite == 'simulation' else number / len(paths)
-              for suite, paths in suites.items()
-              for number, path in enumerate(paths)}
+    numbers = collections.Counter()
 
     def place(item):
         limit = item.get_closest_marker('timeout')
-        return (not limit or limit.args[0] < _LONG, places[item.path],
-                item.path)
+        numbers[item.path] += 1
+        return (not limit or limit.args[0] < _LONG,
+                item.path.parent.name != 'simulation',
+                numbers[item.path] / sizes[item.path])
     items.sort(key=place)
 
 

@@ -26,6 +26,7 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from tests import forks
 from tests import programs
 from tests import waiting
 from tests.functional import commands
@@ -61,10 +62,12 @@ class Group:
         self.client = tasks.Client(conf, workflows=modules.WORKFLOWS)
 
     def start(self, kind, *argv):
-        program = commands.Running(
-            self.place / f'{kind}-{len(self.programs)}.log', kind,
-            '--tasks', 'tests.functional.modules:Modules',
-            '--config-file', self.config, *argv, RECORD=str(self.record))
+        program = forks.Program(
+            [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', kind,
+             '--tasks', 'tests.functional.modules:Modules',
+             '--config-file', self.config, *argv],
+            self.place / f'{kind}-{len(self.programs)}.log',
+            env={**commands.ENVIRONMENT, 'RECORD': str(self.record)})
         self.programs.append(program)
         return program
 
