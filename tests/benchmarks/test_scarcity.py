@@ -15,6 +15,7 @@ prefetch multiplier of 1. Of db-scheduler only its rules are simulated; see
 """
 
 import collections
+import os
 import time
 import uuid
 
@@ -100,17 +101,17 @@ def measured(tmp_path, zookeeper, rabbitmq, postgresql):
         program.kill()
 
 
-def celery_teller(url, name):
+def celery_teller(url, name, number):
     app = test_claimed.celery_app(url, name, prefetch=1)
 
     @app.task(name='tell')
     def tell(path, n, takes):
-        ours.tell(path, n)
+        ours.tell(path, os.getpid() if n is None else n)
         time.sleep(takes)
 
     app.worker_main(['worker', '--pool', 'threads', '-c', str(SLOTS),
                      '--without-gossip', '--without-mingle',
-                     '--loglevel', 'ERROR'])
+                     '--loglevel', 'ERROR', '-n', f'{number}@%h'])
 
 
 @pytest.fixture
@@ -124,15 +125,19 @@ def celery_tells(tmp_path, rabbitmq):
     workers = []
 
     def start(number):
-        for _ in range(number):
+        for n in range(number):
             workers.append(measuring.SPAWN.Process(
-                target=celery_teller, args=(rabbitmq.url, name), daemon=True))
+                target=celery_teller, args=(rabbitmq.url, name, n),
+                daemon=True))
             workers[-1].start()
         warm = tmp_path / 'warm'
-        for n in range(number * SLOTS):
-            app.send_task('tell', (str(warm), n, SECONDS))
-        waiting.wait_until(
-            lambda: len(entered(warm)) == number * SLOTS, 60)
+
+        def all_run():
+            for _ in range(number * SLOTS):
+                app.send_task('tell', (str(warm), None, SECONDS))
+            time.sleep(3 * SECONDS)
+            return len({pid for _, pid in entered(warm)}) == number
+        waiting.wait_until(all_run, 60)
         return record, lambda n, takes: app.send_task(
             'tell', (str(record), n, takes))
     yield start
