@@ -800,7 +800,8 @@ class Carrier(Protocol):
         """Reason why an open carrier with an inbox cannot reach the broker.
 
         None means that the broker answers, or that this is unknown, because
-        the process has not tried to reach it lately. Any thread may read it.
+        the process has not tried to reach it lately. A carrier without this
+        attribute counts as one that does not know. Any thread may read it.
         """
 
     def open(self, timeout: float) -> None:

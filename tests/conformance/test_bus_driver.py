@@ -40,6 +40,8 @@ def test_a_batch_arrives_and_its_report_comes_back(ends):
     wait_until(lambda: ends.reported == ['1'])
 
     assert ends.unsent == {}
+    # A driver of another package need not know whether its broker answers.
+    assert ends.work.problem is ends.back.problem is None
     assert ends.work.dropped == ends.back.dropped == {}
     assert ends.reports == [message.Report('1', ends.worker, [0, 1])]
 

@@ -54,7 +54,7 @@ def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
     assert place.above('running', 'poll')
 
 
-def test_processes_of_the_same_name_are_told_apart(place_of_sqlite):
+def test_lists_show_the_role_of_each_process_of_the_same_name(place_of_sqlite):
     place = place_of_sqlite
     for number, part in enumerate(['', 'default', 'disks']):
         place.add_member('vm:0', f'vm:0~{number}', {}, part)

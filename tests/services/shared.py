@@ -59,8 +59,9 @@ def _started(name, running):
     """Return the URL of a new server, and the reason if there is none."""
     try:
         return running.enter_context(getattr(services, name)()).url, ''
-    except pytest.fail.Exception as error:
-        return None, error.msg
+    except (pytest.fail.Exception, Exception) as error:
+        # Each process that asks fails with the reason, whatever it is.
+        return None, str(error) or repr(error)
 
 
 @contextlib.contextmanager

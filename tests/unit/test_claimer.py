@@ -580,7 +580,7 @@ def test_a_scan_leaves_an_object_that_runs_to_its_owner(
 
 
 @pytest.mark.parametrize('here', [True, False])
-def test_who_ran_an_object_for_its_owner_claims_it_if_the_owner_does_not(
+def test_a_scheduler_that_ran_an_object_claims_it_if_the_owner_does_not(
         here):
     """The owner may be cut off from the store. It sweeps, too, so it has
     claimed the object after two sweeps if it is able to.

@@ -100,8 +100,8 @@ class _Bus(abc.ABC):
     @property
     def problem(self) -> str | None:
         """See :attr:`distperiodic.ports.Carrier.problem`."""
-        connection = self._connection
-        return None if connection is None else connection.problem
+        # A driver of another package may leave it out.
+        return getattr(self._connection, 'problem', None)
 
     def start(self, timeout: float = 30.0) -> None:
         """Connect, listen, and start the threads of the bus.
