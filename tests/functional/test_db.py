@@ -241,6 +241,19 @@ def test_a_sync_that_waits_too_long_for_another_one_names_it(
     assert schema.sync(mariadb.url)[1] == schema.VERSION
 
 
+def test_a_sync_does_not_wait_for_that_of_another_database(
+        mariadb, monkeypatch):
+    monkeypatch.setattr(schema, '_LOCK_WAIT', 1)
+    engine = database.make_engine(mariadb.url)
+    with engine.connect() as connection:
+        connection.execute(sa.text('USE information_schema'))
+        connection.execute(sa.select(
+            sa.func.get_lock(schema.name_of_lock(), 1)))
+
+        assert schema.sync(mariadb.url)[1] == schema.VERSION
+    engine.dispose()
+
+
 def test_the_version_is_that_of_the_last_migration(sqlite_url):
     found = _revisions(sqlite_url)
 
