@@ -56,7 +56,7 @@ class StoreAdmin:
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
-        self._sql = Statements(self._database.dialect)
+        self._sql: Statements = self._database.dialect.once(Statements)
         self.group = GroupReader(self._database, namespace)
         self.close = self.group.close
 

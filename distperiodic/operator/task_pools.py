@@ -61,7 +61,7 @@ class PoolQueries:
 
     def __init__(self, connection_url: str, *, namespace: str):
         database = connect(connection_url)
-        self._sql = Statements(database.dialect)
+        self._sql: Statements = database.dialect.once(Statements)
         self.group = GroupReader(database, namespace)
         self.close = self.group.close
 
@@ -129,7 +129,7 @@ class PoolAdmin:
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
-        self._sql = Statements(self._database.dialect)
+        self._sql: Statements = self._database.dialect.once(Statements)
         self.group = GroupReader(self._database, namespace)
         self.close = self.group.close
 

@@ -51,7 +51,7 @@ class TaskStore:
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
         self._dialect = self._database.dialect
-        self._sql = Statements(self._dialect)
+        self._sql: Statements = self._dialect.once(Statements)
         self._namespace = namespace
         self.reader = task_reader.TaskReader(self._database, namespace)
         self._numbers = Numbers(

@@ -48,6 +48,7 @@ from distperiodic.core.job_set import mark_of
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
 from tests import waiting
+from tests.conformance.cases import each
 from tests.simulation import journal
 from tests.simulation import store as simulated
 
@@ -76,25 +77,33 @@ class World:
 
     def __init__(self, make, shared=True):
         self._make = make
-        self._made = []
+        #: Stores that no test uses. Tests use them again: a new connection
+        #: takes longer than a short test.
+        self._idle = []
         #: True if several stores share the same claims.
         self.shared = shared
 
+    @contextlib.contextmanager
     def store(self):
-        """Open a store for use in one thread. If ``shared``, it has the claims
+        """Lend a store for use in one thread. If ``shared``, it has the claims
         of the world's other stores.
         """
-        self._made.append(self._make())
-        return self._made[-1]
+        store = self._idle.pop() if self._idle else self._make()
+        yield store
+        if self.shared:
+            self._idle.append(store)
 
     def close(self):
-        for store in self._made:
-            store.close()
+        while self._idle:
+            self._idle.pop().close()
 
 
+@contextlib.contextmanager
 def sql(url):
     schema.sync(url)
-    return World(lambda: SqlClaimStore(url, namespace='tests'))
+    world = World(lambda: SqlClaimStore(url, namespace='tests'))
+    yield world
+    world.close()
 
 
 @pytest.fixture(scope='session')
@@ -114,23 +123,28 @@ def of_simulation():
 
 @pytest.fixture(scope='session')
 def of_sqlite(tmp_path_factory):
-    return sql(f'sqlite:///{tmp_path_factory.mktemp("claims")}/claims.sqlite')
+    place = tmp_path_factory.mktemp('claims')
+    with sql(f'sqlite:///{place}/claims.sqlite') as world:
+        yield world
 
 
 @pytest.fixture(scope='session')
 def of_postgresql(postgresql):
-    return sql(postgresql.url)
+    with sql(postgresql.url) as world:
+        yield world
 
 
 @pytest.fixture(scope='session')
 def of_psycopg2(postgresql):
     url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
-    return sql(url.render_as_string(hide_password=False))
+    with sql(url.render_as_string(hide_password=False)) as world:
+        yield world
 
 
 @pytest.fixture(scope='session')
 def of_mariadb(mariadb):
-    return sql(mariadb.url)
+    with sql(mariadb.url) as world:
+        yield world
 
 
 SHARED = ['sqlite', 'postgresql', 'mariadb']
@@ -148,31 +162,21 @@ def shared(request):
     return request.getfixturevalue(f'of_{request.param}')
 
 
-@contextlib.contextmanager
-def opened(world):
-    store = world.store()
-    try:
-        yield store
-    finally:
-        if world.shared:
-            store.close()
-
-
 @pytest.fixture
 def store(world):
-    with opened(world) as one:
+    with world.store() as one:
         yield one
 
 
 @pytest.fixture
 def one(shared):
-    with opened(shared) as store:
+    with shared.store() as store:
         yield store
 
 
 @pytest.fixture
 def another(shared):
-    with opened(shared) as store:
+    with shared.store() as store:
         yield store
 
 
@@ -336,7 +340,7 @@ def together(world, count, work):
 
     def body(number):
         try:
-            with opened(world) as store:
+            with world.store() as store:
                 store.now()
                 barrier.wait(20)
                 results[number] = work(store, number)
@@ -374,8 +378,7 @@ def test_nothing_is_won_where_nothing_is_asked_for(store, job, tick):
 CLAIM_STATES = [state for state in STATES if state is not State.LISTED]
 
 
-@pytest.mark.parametrize('supersede', [False, True])
-@pytest.mark.parametrize('state', CLAIM_STATES, ids=value)
+@each('supersede, state', itertools.product([False, True], CLAIM_STATES))
 def test_a_tick_of_an_object_is_won_once_whatever_became_of_it(
         store, job, tick, supersede, state):
     bring(store, job, tick, 'a', state)
@@ -527,8 +530,8 @@ def test_thousands_are_claimed_started_and_finished_at_a_time(
 
 # The next tick.
 
-@pytest.mark.parametrize('state', sorted(ENDINGS, key=value), ids=value)
-@pytest.mark.parametrize('supersede', [False, True])
+@each('state, supersede', itertools.product(
+    sorted(ENDINGS, key=value), [False, True]))
 def test_after_an_ending_the_next_tick_is_won_with_a_higher_fence(
         store, job, tick, state, supersede):
     lease, old = bring(store, job, tick, 'a', state)
@@ -633,9 +636,9 @@ def test_a_claim_that_is_taken_over_keeps_its_place(store, job, tick):
     assert [one[4:] for one in lease.claims] == [claimed[4:]]
 
 
-@pytest.mark.parametrize(('state', 'supersede'), [
+@each('state, supersede', [
     (State.CLAIMED, False), (State.RUNNING, False), (State.RUNNING, True),
-    (State.RETRY, False), (State.RETRY, True)], ids=value)
+    (State.RETRY, False), (State.RETRY, True)])
 def test_an_object_that_is_not_through_with_its_tick_is_busy_or_waits(
         store, job, tick, state, supersede):
     lease, held = bring(store, job, tick, 'a', state)
@@ -669,13 +672,13 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
 
 # Moves, according to the table.
 
-@pytest.mark.parametrize(('state', 'move'), [
+@each('state, move', [
     (state, move) for state in STATES for move in MOVES
     # The move that leads to an ended state is left out. In this state it is a
     # repeated call, which succeeds.
     if (state, move) not in (
         (State.DONE, Move.FINISH), (State.DEAD, Move.BURY),
-        *((s, claims.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
+        *((s, claims.ENDING_MOVES[s]) for s in DROPPED))])
 def test_a_move_is_made_from_the_states_that_the_table_names(
         store, job, tick, state, move):
     lease, _ = bring(store, job, tick, 'a', state)
@@ -684,8 +687,7 @@ def test_a_move_is_made_from_the_states_that_the_table_names(
         claims.allowed(move, state))
 
 
-@pytest.mark.parametrize('state', STATES, ids=value)
-@pytest.mark.parametrize('move', HELD_MOVES, ids=value)
+@each('state, move', itertools.product(STATES, HELD_MOVES))
 def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
     lease, _ = bring(store, job, tick, 'a', state)
     other, _ = take(store, job, tick, 'b')
@@ -697,16 +699,15 @@ def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
         assert made(store, job, tick, 'a', lease, right), 'it was disturbed'
 
 
-@pytest.mark.parametrize('move', HELD_MOVES, ids=value)
+@each('move', HELD_MOVES)
 def test_no_move_is_made_with_what_nobody_has(store, job, tick, move):
     assert not made(store, job, tick, 'unheard of', name(), move)
     lease, _ = take(store, job, tick, 'a')
     assert not made(store, job, tick, 'unheard of', lease, move)
 
 
-@pytest.mark.parametrize('move', [
-    Move.START, Move.FINISH, Move.RETRY, Move.BURY, Move.RECLAIM,
-    Move.SKIP], ids=value)
+@each('move', [Move.START, Move.FINISH, Move.RETRY, Move.BURY, Move.RECLAIM,
+               Move.SKIP])
 def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
     """If some claims in a call are void or repeated, the other claims of the
     call are not affected.
@@ -1075,7 +1076,7 @@ def assert_adds_up(store, job, tick, still_open=0):
         found.get(state.value, 0) for state in ENDINGS)
 
 
-@pytest.mark.parametrize('state', CLAIM_STATES, ids=value)
+@each('state', CLAIM_STATES)
 def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
     bring(one, job, tick, 'a', state)
 
@@ -1204,7 +1205,7 @@ def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
     assert end_in_a_session(one, job, 'a', lease)
 
 
-@pytest.mark.parametrize('move', HELD_MOVES, ids=value)
+@each('move', HELD_MOVES)
 def test_what_a_session_has_ended_is_counted_and_nothing_else(
         one, job, tick, move):
     """Once a session has ended a run, finish() succeeds as a repeated call."""
@@ -1219,8 +1220,7 @@ def test_what_a_session_has_ended_is_counted_and_nothing_else(
     assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
-@pytest.mark.parametrize('then', [
-    'told', 'taken over', 'failed', 'dead', 'claimed'])
+@each('then', ['told', 'taken over', 'failed', 'dead', 'claimed'])
 def test_a_run_that_was_ended_in_a_session_is_counted_once(
         one, job, tick, then):
     lease, _ = run(one, job, tick, 'a', 'b', seconds=OVER)
@@ -1309,7 +1309,7 @@ def columns(store, table, job, *names):
                 tables.job.c.name == job)).one())
 
 
-@pytest.mark.parametrize('by', list(SkippedBy), ids=value)
+@each('by', SkippedBy)
 def test_an_object_tells_what_had_it_skipped(one, job, tick, by):
     bring(one, job, tick, 'a', State.DONE)
     assert columns(one, tables.claim, job, 'skipped_by') == (None,)
@@ -1338,8 +1338,7 @@ def test_an_object_was_served_when_its_run_was_done(
     assert columns(one, tables.claim, job, 'served') == (served,)
 
 
-@pytest.mark.parametrize('ending', [
-    State.SKIPPED, State.SUPERSEDED, State.CANCELLED, State.DEAD], ids=value)
+@each('ending', [*DROPPED, State.DEAD])
 def test_the_reason_of_an_end_is_kept(one, job, tick, ending):
     lease, _ = take(one, job, tick, 'a')
 
@@ -1547,9 +1546,8 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
         'b': (tick + SECOND, tick + 2 * SECOND, 'every 5')}
 
 
-@pytest.mark.parametrize('later, since', [
-    ([], 0), ([3], 3), ([5], 5), ([3, 5, 7, 9], 5), ([3, 6, 7], 6),
-])
+@each('later, since', [
+    ([], 0), ([3], 3), ([5], 5), ([3, 5, 7, 9], 5), ([3, 6, 7], 6)])
 def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         store, job, tick, later, since):
     """The process that lists the object may have been suspended after its read
@@ -1725,7 +1723,7 @@ def test_only_rows_that_need_a_look_are_read_where_that_is_asked_for(
     assert len(listed(store, job, before=tick + SECOND, limit=1)) == 1
 
 
-@pytest.mark.parametrize('state', STATES, ids=value)
+@each('state', STATES)
 def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
         store, job, tick, state):
     before = store.now()
@@ -1763,8 +1761,7 @@ def test_a_row_tells_when_a_run_was_granted_again(store, job, tick, retried):
     assert store.rows_of(job, ['a'])[0].began == row.began
 
 
-@pytest.mark.parametrize('state', [
-    one for one in STATES if one is not State.LISTED], ids=value)
+@each('state', CLAIM_STATES)
 def test_a_success_does_not_tell_when_a_later_claim_ended(
         store, job, tick, state):
     bring(store, job, tick, 'a', State.DONE)
@@ -1898,8 +1895,7 @@ def test_a_claim_of_what_was_delisted_lists_it_though_its_tick_is_taken(
     assert set(listed(store, job)) == {'a'}
 
 
-@pytest.mark.parametrize('state', STATES, ids=value)
-@pytest.mark.parametrize('after', [False, True])
+@each('state, after', itertools.product(STATES, [False, True]))
 def test_objects_that_follow_another_schedule_are_left_out(
         store, job, tick, state, after):
     bring(store, job, tick, 'a', state)
@@ -2187,7 +2183,7 @@ def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
     began = status(one, job).attended
     asked = overdue(one, job), one.holders([job])
     began_to_wait = time.monotonic()
-    with opened(shared) as other:
+    with shared.store() as other:
         found = other.database.write(lambda connection: (
             connection.execute(sa.update(tables.job).where(
                 tables.job.c.name == job).values(paused_by='somebody')),
@@ -2235,7 +2231,7 @@ def kept(many_sessions, job, tick):
 
     A handler has ended the object's run in a session that is still open.
     """
-    with opened(many_sessions) as store, opened(many_sessions) as handler:
+    with many_sessions.store() as store, many_sessions.store() as handler:
         lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
         # Do not use a connection of the store: it has a time limit and would
         # be closed.
@@ -2283,9 +2279,10 @@ def test_an_object_whose_tick_is_over_during_the_call_is_not_busy(
                 and tables.claim.c.settled.name in statement):
             waits.append(statement)
             waiting.wait_until(lambda: another.now() > until)
-    engine = one.database.read(lambda connection: connection.engine)
-    sa.event.listen(engine, 'after_cursor_execute', wait)
+    used = one.database.read(lambda connection: connection)
+    sa.event.listen(used, 'after_cursor_execute', wait)
     claimed = claim(one, job, tick + SECOND, ['a'], until=until)
+    sa.event.remove(used, 'after_cursor_execute', wait)
 
     assert waits
     assert (claimed.won, claimed.busy, claimed.waiting) == ([], [], [])
@@ -2319,7 +2316,7 @@ def test_a_claim_that_is_given_up_waits_for_a_short_lock(
     """If the call left the locked claim out, the object would stay busy,
     because no handler ends this claim.
     """
-    with opened(many_sessions) as store, opened(many_sessions) as other:
+    with many_sessions.store() as store, many_sessions.store() as other:
         lease = (run(store, job, tick, 'a', 'b')[0] if started
                  else take(store, job, tick, 'a', 'b')[0])
         engine = other.database.read(lambda connection: connection.engine)
@@ -2342,16 +2339,17 @@ def test_a_reclaim_that_finds_nothing_locks_nothing(
     """A worker that refuses granted runs gives them up, while its scheduler
     reclaims the same runs.
     """
-    with opened(many_sessions) as store, opened(many_sessions) as other:
+    with many_sessions.store() as store, many_sessions.store() as other:
         lease, _ = run(store, job, tick, 'a')
         locked = []
 
         def lock(connection, cursor, statement, parameters, *_):
             locked.append('FOR UPDATE' in statement)
-        engine = other.database.read(lambda connection: connection.engine)
-        sa.event.listen(engine, 'before_cursor_execute', lock)
+        used = other.database.read(lambda connection: connection)
+        sa.event.listen(used, 'before_cursor_execute', lock)
 
         assert reclaim(other, job, tick, ['a'], name()) == []
+        sa.event.remove(used, 'before_cursor_execute', lock)
         assert locked and not any(locked)
         assert objects_of(reclaim(store, job, tick, ['a'], lease)) == ['a']
 
@@ -2372,8 +2370,7 @@ def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
     """The old store still uses the number that the job had in the old tables.
     """
     url = f'sqlite:///{tmp_path}/claims.sqlite'
-    world = sql(url)
-    with opened(world) as old, opened(world) as new:
+    with sql(url) as world, world.store() as old, world.store() as new:
         take(old, 'first', tick, 'a')
         made_anew(url)
         take(new, 'second', tick, 'b')
@@ -2386,8 +2383,7 @@ def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
 def test_a_store_finds_its_jobs_when_the_tables_were_made_anew(
         tmp_path, tick):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
-    world = sql(url)
-    with opened(world) as old, opened(world) as new:
+    with sql(url) as world, world.store() as old, world.store() as new:
         take(old, 'job', tick, 'a')
         made_anew(url)
         lease, won = take(new, 'job', tick, 'a')
@@ -2414,8 +2410,7 @@ def lose(store, job, tick, key, times, **options):
     return lease, newest
 
 
-@pytest.mark.parametrize('ending', [
-    State.DEAD, State.SKIPPED, State.SUPERSEDED, State.CANCELLED], ids=value)
+@each('ending', [State.DEAD, *DROPPED])
 def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
         store, job, tick, ending):
     lease, newest = lose(store, job, tick, 'a', 4)
@@ -2938,7 +2933,7 @@ def test_a_run_ends_or_is_taken_over_and_never_both(
 
 def test_a_lease_is_renewed_or_taken_over_and_never_both(
         shared, job, tick):
-    with opened(shared) as store:
+    with shared.store() as store:
         leases = [run(store, job, tick, f'object-{n}', seconds=OVER)[0]
                   for n in range(30)]
 
@@ -3000,16 +2995,16 @@ class Forgetful:
         return ask
 
 
-@pytest.fixture(params=[(name, heard) for name in (*WORLDS, 'psycopg2')
-                        for heard in ('heard', 'lost')
-                        # No answer gets lost within a process.
-                        if heard == 'heard' or name in SHARED
-                        or name == 'psycopg2'],
-                ids=' '.join)
+@pytest.fixture(params=[
+    # No answer gets lost within a process.
+    ('memory', 'heard'), ('simulation', 'heard'), ('sqlite', 'heard'),
+    *((name, 'lost') for name in (*SHARED, 'psycopg2')),
+    *(pytest.param((name, 'heard'), marks=pytest.mark.full)
+      for name in ('postgresql', 'mariadb', 'psycopg2'))], ids=' '.join)
 def told(request):
     """A store, or a store that loses the first answer to each call."""
     name, heard = request.param
-    with opened(request.getfixturevalue(f'of_{name}')) as one:
+    with request.getfixturevalue(f'of_{name}').store() as one:
         yield one if heard == 'heard' else Forgetful(one)
 
 

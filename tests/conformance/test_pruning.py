@@ -15,7 +15,6 @@ from sqlalchemy import orm
 from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import members
-from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.control import Me
@@ -114,14 +113,6 @@ class World:
 @pytest.fixture
 def world(database_url):
     made = World(database_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def on_postgresql(postgresql):
-    schema.sync(postgresql.url)
-    made = World(postgresql.url)
     yield made
     made.close()
 
@@ -246,8 +237,8 @@ def test_a_queue_stays_for_a_task_that_is_not_committed_yet(world):
     assert world.taken() == [task]
 
 
-def test_no_submission_waits_for_one_in_another_transaction(on_postgresql):
-    world = on_postgresql
+@pytest.mark.parametrize('database_url', ['postgresql'], indirect=True)
+def test_no_submission_waits_for_one_in_another_transaction(world):
     first = world.submit('q')
     with concurrent.futures.ThreadPoolExecutor() as threads:
         with orm.Session(world.engine) as session, session.begin():

@@ -1463,7 +1463,7 @@ FATES = st.sampled_from(
 @hypothesis.given(fates=st.lists(FATES, max_size=14),
                   type_=st.sampled_from(sorted(WORKFLOWS)),
                   proceeds=st.booleans())
-@hypothesis.settings(max_examples=25, deadline=None,
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2,
                      suppress_health_check=list(hypothesis.HealthCheck))
 def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
         board, fates, type_, proceeds):

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import visitors
 
 from distperiodic.adapters.sql import step_statements
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialect import dialect_of
 from distperiodic.adapters.sql.statements import Statements
 
 DIALECTS = {module.__name__.rpartition('.')[2]: module.dialect
@@ -22,7 +22,7 @@ def statements(dialect):
     found = Statements(dialect)
     yield from found_in(vars(found))
     if dialect.name == 'postgresql':
-        yield 'grant', step_statements.grant(dialect, found)
+        yield 'grant', step_statements.grant(dialect)
 
 
 def found_in(attributes):
@@ -43,7 +43,7 @@ def test_a_parameter_of_a_statement_has_one_type(name):
     """Parts of a statement that use one name for two values would share one
     value.
     """
-    for of, statement in statements(Dialect(DIALECTS[name]())):
+    for of, statement in statements(dialect_of(DIALECTS[name]())):
         kinds = collections.defaultdict(set)
         for one in visitors.iterate(statement):
             if isinstance(one, sa.BindParameter) and not isinstance(

@@ -24,7 +24,7 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialect import dialect_of
 from distperiodic.adapters.sql.engine import CONFLICTS
 from distperiodic.adapters.sql.engine import READ_ONLY
 from distperiodic.adapters.sql.engine import STATEMENT
@@ -129,7 +129,7 @@ class Database:
         self.opened = 0
         self._pid = os.getpid()
         self._monotonic = SystemClock().monotonic
-        self.dialect = Dialect(self._engine.dialect)
+        self.dialect = dialect_of(self._engine.dialect)
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work* in a transaction, commit it and return the result.

@@ -51,6 +51,20 @@ def _of_host(function: str) -> str:
             f'FROM {tables.clock.name}')
 
 
+def dialect_of(dialect: Any) -> 'Dialect':
+    """Return the SQL of the database of SQLAlchemy's *dialect*.
+
+    All connections of this process to such databases share the result, and the
+    statements that it has built.
+    """
+    return _dialect(dialect.name, dialect.update_returning)
+
+
+@functools.cache
+def _dialect(name: str, returning: bool) -> 'Dialect':
+    return Dialect(name, returning)
+
+
 class Dialect:
     """The SQL of one kind of database."""
 
@@ -65,10 +79,11 @@ class Dialect:
         'sqlite': _of_host(NOW),
     }
 
-    def __init__(self, dialect: Any):
+    def __init__(self, name: str, returning: bool):
         self._built: dict[Callable[[Dialect], Any], Any] = {}
-        self.name: str = dialect.name
-        self.returning: bool = dialect.update_returning
+        self.name = name
+        #: True if an UPDATE can return the rows that it has changed.
+        self.returning = returning
         #: True if an UPDATE does not wait for a locked row whose committed
         #: version does not match the condition of the UPDATE.
         self.passes_locked: bool = self.name != 'mysql'
@@ -93,8 +108,8 @@ class Dialect:
     def once(self, build: 'Callable[[Dialect], Any]') -> Any:
         """Return the statement that *build* returns for this dialect.
 
-        The statement is built only once, since building it takes longer than
-        executing it.
+        A process builds the statement only once, since building it takes
+        longer than executing it. *build* may also return several statements.
         """
         found = self._built.get(build)
         if found is None:

@@ -126,10 +126,6 @@ def _sharing(workers: Sequence[Any],
     return tuple(sorted(recorded | (set(members or ()) - others)))
 
 
-def _statements(dialect: Dialect) -> Statements:
-    return Statements(dialect)
-
-
 class SqlPartitions:
     """Partitions in a database; see
     :class:`distperiodic.ports.PartitionStore`.
@@ -142,7 +138,7 @@ class SqlPartitions:
 
     @property
     def _sql(self) -> Statements:
-        found: Statements = self._dialect.once(_statements)
+        found: Statements = self._dialect.once(Statements)
         return found
 
     def _of(self, partition: str, worker: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import jobs
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialect import dialect_of
 from distperiodic.adapters.sql.host_clock import HostClock
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
@@ -69,7 +69,7 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
         # The service's own connections lack distperiodic's SQL functions.
         now: Any = (HostClock().now_in(session)
                     if bind.dialect.name == 'sqlite'
-                    else Dialect(bind.dialect).now)
+                    else dialect_of(bind.dialect).now)
         session.execute(sa.update(_claim).where(
             *stands, _claim.c.state.in_(before)).values(
                 state=after, served=now, **(
@@ -107,4 +107,4 @@ def now_in(session: Any, bind: Any) -> int:
     """
     if bind.dialect.name == 'sqlite':
         return HostClock().now_in(session)
-    return int(session.scalar(sa.select(Dialect(bind.dialect).now)))
+    return int(session.scalar(sa.select(dialect_of(bind.dialect).now)))

@@ -56,13 +56,14 @@ def claim(dialect: Dialect) -> Any:
         GRANTED)
 
 
-def grant(dialect: Dialect, statements: Statements) -> Any:
+def grant(dialect: Dialect) -> Any:
     """Claim the next steps of tasks and grant their runs, on PostgreSQL.
 
     If all steps are claimed, the statement also counts them and creates their
     lease. In any case, if the lease of the ended runs contains no other runs,
     the statement deletes that lease, and ``left`` is 1.
     """
+    statements: Statements = dialect.once(Statements)
     left = statements.last_leave.returning(_lease.c.id).cte('ended')
     return statements.at_once(dialect, claim(dialect)).add_columns(
         sa.select(sa.func.count()).select_from(left).scalar_subquery()

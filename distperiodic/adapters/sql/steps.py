@@ -113,7 +113,7 @@ class SqlSteps:
         self._outcomes = outcomes
         #: Statement that claims and grants steps. None means that this
         #: database has no such statement.
-        self._grant = grant(database.dialect, sql) if (
+        self._grant = database.dialect.once(grant) if (
             database.dialect.name == 'postgresql') else None
         #: Tasks that ended or became stuck in the current transaction.
         self._ended: list[task_rows.Task] = []

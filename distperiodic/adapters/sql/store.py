@@ -108,14 +108,14 @@ class SqlClaimStore:
         self._namespace = namespace
         self._numbers = sql_jobs.Numbers(
             self.database, namespace, SystemClock().monotonic)
-        self._sql = Statements(self._dialect)
+        self._sql: Statements = self._dialect.once(Statements)
         self._partitions = SqlPartitions(self.database, namespace)
         self._steps = SqlSteps(
             self.database, self._sql, self._numbers, namespace,
             self._partitions,
             collections.Counter() if task_outcomes is None else task_outcomes)
-        self._overdue = {gone: takeover.Statements(self._dialect, gone)
-                         for gone in (False, True)}
+        self._overdue: Mapping[bool, takeover.Statements] = (
+            self._dialect.once(takeover.statements))
 
     @property
     def steps(self) -> SqlSteps:

@@ -76,6 +76,13 @@ class Statements:
                 'microseconds', type_=sa.BigInteger))
 
 
+def statements(dialect: Dialect) -> dict[bool, Statements]:
+    """Return the statements without and with a list of holders that are
+    gone.
+    """
+    return {gone: Statements(dialect, gone) for gone in (False, True)}
+
+
 class Search(NamedTuple):
     """A search for overdue leases."""
 

@@ -38,9 +38,10 @@ class Calls:
     give_back: Any = None
     finish: Any = None
 
-    def __init__(self, dialect: Dialect, sql: Statements):
+    def __init__(self, dialect: Dialect):
         if dialect.name != 'postgresql':
             return
+        sql: Statements = dialect.once(Statements)
         now = sa.select(dialect.now).scalar_subquery()
         lease_now = sa.select(dialect.lease_now).scalar_subquery()
         of_pool = sa.bindparam('of_pool', type_=sa.Integer)

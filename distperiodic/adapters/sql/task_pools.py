@@ -80,8 +80,8 @@ class SqlTaskPool:
         self.database = Database(
             connection_url, schema.check_connection, **options)
         self._dialect = self.database.dialect
-        self._sql = Statements(self._dialect)
-        self._calls = Calls(self._dialect, self._sql)
+        self._sql: Statements = self._dialect.once(Statements)
+        self._calls: Calls = self._dialect.once(Calls)
         self._name = pool
         self._key = {'of_space': namespace, 'of_name': pool}
         self._microseconds = round(bucket_timeout * 1e6)
