@@ -69,10 +69,10 @@ class Row(NamedTuple):
     rule: str = ''
     #: True if the object has no open claim.
     free: bool = True
-    #: Time at which the run of the last claim succeeded, by the store's clock.
-    #: None means that this run has not succeeded, or that the object was never
-    #: claimed.
-    served: Instant | None = None
+    #: Time at which the run of the last claim succeeded or failed for good, by
+    #: the store's clock. None means that the run has not ended in this way, or
+    #: that the object was never claimed.
+    ended: Instant | None = None
     #: Time at which the first run of the last claim was granted, by the
     #: clock of the store, and too early by a small fraction; see
     #: :data:`distperiodic.core.claim.STARTED_EARLIER`. If the claim had

@@ -1724,7 +1724,7 @@ def test_only_rows_that_need_a_look_are_read_where_that_is_asked_for(
 
 
 @each('state', STATES)
-def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
+def test_a_row_tells_whether_a_claim_is_open_and_when_its_run_ended(
         store, job, tick, state):
     before = store.now()
     bring(store, job, tick, 'a', state)
@@ -1734,10 +1734,10 @@ def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
     assert store.rows(job, *RING, limit=9) == [row]
     assert type(row.free) is bool
     assert row.free is (state in ENDINGS or state is State.LISTED)
-    if state is State.DONE:
-        assert before <= row.served <= after
+    if state in {State.DONE, State.DEAD}:
+        assert before <= row.ended <= after
     else:
-        assert row.served is None
+        assert row.ended is None
     if state in {State.RUNNING, State.DONE}:
         assert tick < row.began <= after
     elif state in {State.CLAIMED, State.LISTED}:
@@ -1761,19 +1761,21 @@ def test_a_row_tells_when_a_run_was_granted_again(store, job, tick, retried):
     assert store.rows_of(job, ['a'])[0].began == row.began
 
 
-@each('state', CLAIM_STATES)
-def test_a_success_does_not_tell_when_a_later_claim_ended(
-        store, job, tick, state):
-    bring(store, job, tick, 'a', State.DONE)
-    [done] = store.rows_of(job, ['a'])
+@each('first, state', itertools.product(
+    [State.DONE, State.DEAD], CLAIM_STATES))
+def test_the_end_of_a_run_does_not_tell_when_a_later_claim_ended(
+        store, job, tick, first, state):
+    bring(store, job, tick, 'a', first)
+    [old] = store.rows_of(job, ['a'])
     bring(store, job, tick + SECOND, 'a', state)
 
     [row] = store.rows_of(job, ['a'])
     assert store.rows(job, *RING, limit=9) == [row]
     assert row.settled == tick + SECOND
     if row.free:
-        assert (row.served is not None) is (state is State.DONE)
-        assert row.served is None or row.served >= done.served
+        assert (row.ended is not None) is (state in {
+            State.DONE, State.DEAD})
+        assert row.ended is None or row.ended >= old.ended
 
 
 def test_nothing_is_read_of_what_nobody_has(store, job):

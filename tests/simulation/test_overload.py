@@ -6,6 +6,7 @@ slots can run. No other fault disturbs the world.
 """
 
 import collections
+import dataclasses
 import itertools
 
 import pytest
@@ -175,6 +176,22 @@ def test_objects_take_turns_though_other_schedulers_see_that_they_are_late(
 
     # No object has run before it had its last owner.
     assert cluster.ensemble.rings[-1][0] < cluster.runs[0].start
+    assert len(cluster.runs) > 500
+    assert [*unfair(cluster, _LONGEST), *overtaken(cluster, _LONGEST),
+            *idle(cluster)] == []
+
+
+def test_objects_take_turns_though_all_runs_fail():
+    """Another scheduler does not claim an object whose run has just failed.
+    """
+    job = draws.job_of('each', schedule.Every(_PERIOD))
+    cluster = Cluster(1, jobs={'each': dataclasses.replace(job, retries=0)},
+                      tasks=False, **_OVERLOADED | dict(
+        local=False, schedulers=3, workers=2, slots=3, objects=45,
+        points=(400,)))
+    cluster.fails = 1.0
+    cluster.run()
+
     assert len(cluster.runs) > 500
     assert [*unfair(cluster, _LONGEST), *overtaken(cluster, _LONGEST),
             *idle(cluster)] == []

@@ -24,7 +24,7 @@ ROWS = st.lists(
         since=INSTANTS,
         rule=st.just(''),
         free=st.just(True),
-        served=st.none(),
+        ended=st.none(),
     ),
     max_size=8,
 )

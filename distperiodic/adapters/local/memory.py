@@ -292,7 +292,7 @@ class MemoryClaimStore:
                 continue
             started = row.started
             rows[key] = lease_row.rows[key] = ClaimRow(
-                tick, fence, lease_row, attempt, since, row_rule, row.served,
+                tick, fence, lease_row, attempt, since, row_rule, row.ended,
                 waiting_since, started)
             # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (
@@ -437,17 +437,17 @@ class MemoryClaimStore:
         lease_row = self._leases.get(lease)
         if lease_row is not None:
             rows = self._rows[lease_row.job]
-            now = self.now() if after is State.DONE else None
+            now = self.now() if after in (State.DONE, State.DEAD) else None
             alike = None
             for key, row in self._standing(lease, objects, move):
                 row.state = after
-                row.served = now
+                row.ended = now
                 self._leave(key, row)
                 if (row.fence < first_fence(row.tick) + FENCES
                         and row.attempt == 1):
                     ended_row = new_tuple(EndedClaim, (row.tick, row.settled,
                                                        row.since, row.rule,
-                                                       row.served,
+                                                       row.ended,
                                                        row.started))
                     if ended_row != alike:
                         alike = ended_row

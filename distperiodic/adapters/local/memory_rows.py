@@ -54,16 +54,16 @@ class EndedClaim(NamedTuple):
     #: None means not listed.
     since: int | None
     rule: str | None
-    served: int | None
+    ended: int | None
     started: int | None
 
 
 class ClaimRow:
-    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'rule', 'served',
+    __slots__ = ('attempt', 'ended', 'fence', 'lease', 'progress', 'rule',
                  'settled', 'since', 'started', 'state', 'tick', 'waiting')
 
     def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
-                 since: int | None, rule: str | None, served: int | None,
+                 since: int | None, rule: str | None, ended: int | None,
                  waiting: int, started: int | None,
                  state: State = State.CLAIMED):
         self.tick = self.settled = tick
@@ -74,7 +74,7 @@ class ClaimRow:
         self.progress: str | None = None
         self.since = since
         self.rule = rule
-        self.served = served
+        self.ended = ended
         self.waiting = waiting
         self.started = started
 
@@ -184,7 +184,7 @@ def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,
             began = None
         elif row.attempt > 1:
             began = row.tick
-    return due.Row(key, position, row.settled, since, rule, free, row.served,
+    return due.Row(key, position, row.settled, since, rule, free, row.ended,
                    began)
 
 

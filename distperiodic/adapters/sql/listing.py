@@ -17,7 +17,6 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import due
 from distperiodic.core.claim import OPEN
-from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
 from distperiodic.core.ring import positions_of
@@ -33,8 +32,7 @@ def row_of(row: Any) -> due.Row:
     """Convert a row that :attr:`.statements.Statements.look` selects."""
     rule = due.UNRECORDED if row.rule is None else row.rule
     return due.Row(row.object, row.position, row.settled, row.since, rule,
-                   row.state not in OPEN,
-                   row.served if row.state in SUCCEEDED else None, row.began)
+                   row.state not in OPEN, row.ended, row.began)
 
 
 def some(tx: Transaction, number: int,

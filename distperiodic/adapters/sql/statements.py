@@ -224,7 +224,7 @@ class Statements:
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
             _claim.c.position, _claim.c.since, _claim.c.delisted,
-            _claim.c.rule, _claim.c.served, _began().label('began'),
+            _claim.c.rule, _ended().label('ended'), _began().label('began'),
             self._now.label('now'),
         ).where(self._of, self._among)
         #: Select whether a :class:`KnownSchedule` is in force.
@@ -337,6 +337,8 @@ class Statements:
         values: dict[str, Any] = {'state': state}
         if state is State.DONE:
             values['served'] = self._now
+        elif state is State.DEAD:
+            values['waiting'] = self._now
         return Ending(
             self._change(conditions, values, (*GRANTED, _claim.c.worker)),
             sa.select(_claim.c.object).where(
@@ -427,9 +429,16 @@ def _listed_columns() -> list[Any]:
         _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, in_state(set(State) - OPEN),
-            # If the last claim did not succeed, this column still has the
-            # time of an earlier run. In this case return NULL.
-            sa.case((in_state(SUCCEEDED), _claim.c.served)), _began()]
+            _ended(), _began()]
+
+
+def _ended() -> sa.ColumnElement[Any]:
+    """Build the value of :attr:`distperiodic.core.due.Row.ended`."""
+    return sa.case(
+        # If the last claim did not succeed, this column still has the time of
+        # an earlier run.
+        (in_state(SUCCEEDED), _claim.c.served),
+        (_claim.c.state == State.DEAD, _claim.c.waiting))
 
 
 def _began() -> sa.ColumnElement[Any]:

@@ -132,10 +132,10 @@ claim = sa.Table(
     #: microseconds of the store's clock. It is the time of the claim, or of
     #: the take-over that begins another attempt. A claim that supersedes an
     #: unstarted claim keeps the value, and so does a granted run that is
-    #: returned unstarted. The value also stays when the run starts: until the
-    #: next claim, ``started`` minus ``waiting`` is the time that the object
-    #: waited. For a step of a task, it is the instant at which the step became
-    #: ready. None means that the object was never claimed.
+    #: returned unstarted. The value also stays when the run starts. If the run
+    #: fails for good, it is the time of the failure. For a step of a task that
+    #: has not failed, it is the instant at which the step became ready. None
+    #: means that the object was never claimed.
     sa.Column('waiting', sa.BigInteger),
     #: When the last run of the object was granted, in microseconds of the
     #: store's clock. None means that no run was granted, or that the last one

@@ -312,11 +312,10 @@ class Claimer:
             # The tick waits for the end of the run.
             return job.misfire is Misfire.ALL or (
                 job.overlap is Overlap.WAIT and row.began is not None)
-        # The store does not record when a run failed.
-        ran = row.began if row.served is None else row.served
-        # The estimate of the store's clock has an error. If the object ran
-        # even later, the store's clock was set back.
-        return ran is not None and until < ran <= now + EARLIEST
+        # The estimate of the store's clock has an error. If the run ended even
+        # later, the store's clock was set back.
+        return (row.ended is not None
+                and until < row.ended <= now + EARLIEST)
 
     def _open_here(self, job: str, rows: Iterable[Row]) -> list[str]:
         """Return the objects of *rows* with an open claim of this process."""

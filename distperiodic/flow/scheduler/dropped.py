@@ -109,7 +109,7 @@ def _busy_after(plan: due.Plan, row: Row, until: Instant) -> Instant | None:
         :data:`~distperiodic.core.due.ALWAYS` means that there is no such tick.
     """
     due_at = _due_at(plan, until, _first(plan, row), row.position)
-    if row.free and row.served is not None and row.served >= due_at:
+    if row.free and row.ended is not None and row.ended >= due_at:
         began = due.ALWAYS if row.began is None else row.began
     elif not row.free and row.began is not None:
         began = row.began
@@ -142,11 +142,10 @@ def _reasons(until: Instant, busy: Instant | None, lost: _Lost | None
 def _idle_since(row: Row) -> Instant | None:
     """Return the instant since which the object of *row* has not run.
 
-    None means that the instant is unknown, because the store does not record
-    when a run failed.
+    None means that the instant is unknown.
     """
-    if row.served is not None:
-        return row.served
+    if row.ended is not None:
+        return row.ended
     # No tick was settled since the object was listed, so it has not run.
     if row.free and row.settled < row.since:
         return due.ALWAYS
