@@ -142,6 +142,21 @@ def test_objects_take_turns_and_no_slot_idles(
     assert [*unfair(cluster, together), *idle(cluster)] == []
 
 
+@pytest.mark.parametrize('name', ['spread', 'own'])
+def test_objects_take_turns_in_the_pools_of_several_schedulers(name):
+    """Some schedulers own so few objects that an object is not due at each
+    tick, because it still runs. Then the numbers of runs may differ.
+    """
+    cluster = Cluster(6, jobs={name: draws.job_of(
+        name, schedule.Every(_PERIOD))}, tasks=False, **_OVERLOADED | dict(
+            local=True, schedulers=3, workers=0, objects=27))
+    cluster.slots['s2'] = 3
+    cluster.run()
+
+    assert len(cluster.runs) > 500
+    assert [*overtaken(cluster, 0.1)] == []
+
+
 def test_objects_take_turns_though_many_short_runs_are_sent_together():
     """Their starts say little about their turns."""
     cluster = Cluster(4, jobs={'all': draws.job_of(
