@@ -66,6 +66,7 @@ class TaskDispenser:
         self._settings: opts.Settings | None = None
         self._connections: Connections[SqlTaskPool] = Connections(
             self._connect)
+        self._checked = False
 
     def recreate_task_pool(self, tasks: Scores, *,
                            as_of: datetime | None = None) -> Recreated:
@@ -218,7 +219,9 @@ class TaskDispenser:
     def _connect(self) -> 'SqlTaskPool':
         from distperiodic.adapters.sql.task_pools import SqlTaskPool
         settings = self._read()
-        check_store(settings, self._conf)
+        if not self._checked:
+            check_store(settings, self._conf)
+            self._checked = True
         return SqlTaskPool(
             settings.connection, namespace=settings.group, pool=self.pool,
             bucket_timeout=settings.bucket_timeout)

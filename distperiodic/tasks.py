@@ -102,6 +102,7 @@ class Client:
             {} if workflows is None else workflows)
         self._clock = SystemClock()
         self._connections: Connections[TaskStore] = Connections(self._connect)
+        self._checked = False
 
     # -- submit
 
@@ -263,7 +264,9 @@ class Client:
 
     def _connect(self) -> TaskStore:
         store = self._task_store()
-        check_store(self._settings, self._conf)
+        if not self._checked:
+            check_store(self._settings, self._conf)
+            self._checked = True
         return store
 
     def _task_store(self) -> TaskStore:
