@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Behaviour of every kind of bus while its broker fails, and afterwards."""
 
+import contextlib
 import logging
 import socket
 
 import pytest
 
 from distperiodic import exceptions
+from tests import proxy
 from tests import services
 from tests.ends import LATE
 from tests.ends import Ends
@@ -18,24 +20,72 @@ from tests.waiting import wait_until
 BROKERS = {'rabbitmq': services.rabbitmq, 'redis': services.redis}
 
 
-@pytest.fixture(scope='module', params=BROKERS)
+@pytest.fixture(scope='module', params=[
+    # The start of a broker takes longer than most of these tests.
+    pytest.param(name, marks=pytest.mark.xdist_group(f'mortal_{name}'))
+    for name in BROKERS])
 def mortal(request):
     """A broker that the tests of this file may break and restore."""
     with BROKERS[request.param](its_own=True) as server:
         yield server
 
 
-@pytest.fixture
-def ends(mortal, caplog):
+class Hidden:
+    """A broker whose clients see it die and come back, while it runs.
+
+    A client cannot distinguish this from a broker that was killed and keeps
+    its queues: its connections end, and new ones are refused.
+    """
+
+    def __init__(self, broker):
+        self._target = proxy.HOST, broker.port
+        self._proxy = proxy.Proxy(self._target)
+        self.url = broker.url.replace(
+            f':{broker.port}', f':{self._proxy.port}')
+
+    def kill(self):
+        self._proxy.close()
+
+    def start(self):
+        self._proxy = proxy.Proxy(self._target, self._proxy.port)
+
+
+@pytest.fixture(params=[
+    'hidden', pytest.param('killed', marks=pytest.mark.full)])
+def leaving(request, mortal):
+    """A broker that may leave and come back with its queues."""
+    if request.param == 'killed':
+        yield mortal
+        return
+    hidden = Hidden(mortal)
+    yield hidden
+    hidden.kill()
+
+
+@contextlib.contextmanager
+def talking(url, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
-    with connected(mortal.url) as ends:
+    with connected(url) as ends:
         ends.talk('before')
         yield ends
 
 
+@pytest.fixture
+def ends(mortal, caplog):
+    with talking(mortal.url, caplog) as ends:
+        yield ends
+
+
+@pytest.fixture
+def ends_of_leaving(leaving, caplog):
+    with talking(leaving.url, caplog) as ends:
+        yield ends
+
+
 def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
-        mortal, ends, caplog):
-    mortal.kill()
+        leaving, ends_of_leaving, caplog):
+    ends = ends_of_leaving
+    leaving.kill()
     try:
         with took_at_most(1):
             for number in range(100):
@@ -46,7 +96,7 @@ def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
         assert ends.work.problem
         ends.report('late')
     finally:
-        mortal.start()
+        leaving.start()
     ends.talk('after', 20)
     wait_until(lambda: ends.work.problem is None)
 
@@ -94,11 +144,11 @@ def test_a_broker_that_stands_still_holds_nobody_up(mortal, ends, caplog):
     assert len(lines(caplog, 'the broker cannot be reached')) <= 2
 
 
-def test_closing_while_the_broker_is_away_is_bounded(mortal):
-    ends = Ends(mortal.url)
+def test_closing_while_the_broker_is_away_is_bounded(leaving):
+    ends = Ends(leaving.url)
     ends.back.start(20)
     ends.work.start(20)
-    mortal.kill()
+    leaving.kill()
     try:
         ends.send(1)
         ends.report(1)
@@ -108,12 +158,12 @@ def test_closing_while_the_broker_is_away_is_bounded(mortal):
         assert 'closed' in ends.unsent['1']
         assert sum(ends.back.dropped.values()) == 1
     finally:
-        mortal.start()
+        leaving.start()
 
 
-def test_a_start_that_failed_can_be_tried_again(mortal):
-    mortal.kill()
-    ends = Ends(mortal.url)
+def test_a_start_that_failed_can_be_tried_again(leaving):
+    leaving.kill()
+    ends = Ends(leaving.url)
     try:
         with pytest.raises(exceptions.BusUnavailable):
             ends.work.start(0.5)
@@ -122,7 +172,7 @@ def test_a_start_that_failed_can_be_tried_again(mortal):
         with pytest.raises(exceptions.BusUnavailable):
             ends.report(1)
     finally:
-        mortal.start()
+        leaving.start()
     ends.back.start(20)
     ends.work.start(20)
     ends.talk(1)
