@@ -74,7 +74,7 @@ class GaleraNode(mariadb.MariaDB):
         try:
             with contextlib.closing(pymysql.connect(
                     unix_socket=self._socket, user='root', connect_timeout=2,
-                    autocommit=True)) as connection:
+                    autocommit=True, ssl_disabled=True)) as connection:
                 with connection.cursor() as cursor:
                     cursor.execute(statement)
                     return list(cursor.fetchall())
