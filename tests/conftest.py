@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from tests import services
+from tests.services.behind import Behind
 from tests.services.shared import Keeper
 from tests.services.shared import shared
 
@@ -113,6 +114,20 @@ zookeeper, rabbitmq, redis, etcd, postgresql, mariadb = map(_shared, (
 (zookeeper_server, rabbitmq_server, redis_server, postgresql_server,
  mariadb_server) = map(_own, (
      'zookeeper', 'rabbitmq', 'redis', 'postgresql', 'mariadb'))
+
+
+@pytest.fixture(params=[
+    'unreachable', pytest.param('broken', marks=pytest.mark.full)])
+def breakable_rabbitmq(request):
+    """A broker that one test may kill or suspend: the shared one behind a
+    proxy, and in a run of all tests also one of its own.
+    """
+    if request.param == 'broken':
+        yield request.getfixturevalue('rabbitmq_server')
+        return
+    broker = Behind(request.getfixturevalue('rabbitmq'))
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture

@@ -94,11 +94,11 @@ def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
 
 
 def test_claims_wait_while_the_broker_is_away_and_are_sent_when_it_is_back(
-        started, zookeeper, rabbitmq_server, postgresql):
-    cluster, first = started(zookeeper, rabbitmq_server, postgresql.url)
+        started, zookeeper, breakable_rabbitmq, postgresql):
+    cluster, first = started(zookeeper, breakable_rabbitmq, postgresql.url)
     wait_idle(cluster)
 
-    rabbitmq_server.kill()
+    breakable_rabbitmq.kill()
     at = time.time()
     waiting.wait_until(
         lambda: any(tick > judged.us(at) and told['due']
@@ -106,14 +106,15 @@ def test_claims_wait_while_the_broker_is_away_and_are_sent_when_it_is_back(
         AWAY, 'nothing was claimed')
     time.sleep(max(0.0, at + AWAY - time.time()))
     assert not [run for run in cluster.runs() if run.tick > at]
-    rabbitmq_server.start()
+    breakable_rabbitmq.start()
     wait_whole(cluster)
     last = cluster.wait_complete(3, after=time.time(), timeout=60)[-1]
 
     judged.assert_kept(cluster, first, last)
 
 
-@pytest.mark.parametrize('misfire', ['all', 'latest', 'skip'])
+@pytest.mark.parametrize('misfire', [
+    'all', 'latest', pytest.param('skip', marks=pytest.mark.full)])
 def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
         started, zookeeper, rabbitmq, postgresql_server, misfire):
     """Current runs continue, and their results are written when the store is

@@ -315,14 +315,14 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
 
 
 def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
-        tmp_path, zookeeper, rabbitmq_server):
+        tmp_path, zookeeper, breakable_rabbitmq):
     """If a hanging worker did not leave its group, the schedulers would treat
     it as alive until its session expires.
     """
     hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
     made = Cluster(
-        tmp_path, zookeeper.url, rabbitmq_server.url, objects=8, pool_size=4,
-        session_timeout=30, behaves=hang)
+        tmp_path, zookeeper.url, breakable_rabbitmq.url, objects=8,
+        pool_size=4, session_timeout=30, behaves=hang)
     made.default['graceful_shutdown_timeout'] = 6
     made.set()
     try:
@@ -333,17 +333,17 @@ def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
             waiting.wait_until(
                 lambda: len({r.object for r in made.runs()} & {
                     f'192.168.10.{n}' for n in range(1, 5)}) == 4, 40)
-            rabbitmq_server.freeze()
+            breakable_rabbitmq.freeze()
             worker.terminate()
             workers.wait_members(0, timeout=12)
     finally:
-        rabbitmq_server.thaw()
+        breakable_rabbitmq.thaw()
         made.close()
 
 
-def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
-                                                rabbitmq_server):
-    broker = rabbitmq_server
+def test_while_the_broker_is_away_nothing_hangs(
+        tmp_path, zookeeper, breakable_rabbitmq):
+    broker = breakable_rabbitmq
     remote = Cluster(tmp_path, zookeeper.url, broker.url,
                      objects=20, session_timeout=10)
     try:
