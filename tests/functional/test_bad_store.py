@@ -19,6 +19,8 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.service import SchedulerService
 from distperiodic.service import WorkerService
+from tests import forks
+from tests import programs
 from tests import waiting
 from tests.configured import configuration
 from tests.functional import commands
@@ -85,8 +87,16 @@ class Service:
         return lines[0]
 
     def running(self, before=()):
-        return commands.Running(
-            self.place / 'log', *self.argv, cwd=self.place, before=before)
+        """Start the program.
+
+        :param before: A program that runs it, such as ``unshare``.
+        """
+        if before:
+            return commands.Running(
+                self.place / 'log', *self.argv, cwd=self.place, before=before)
+        return forks.Program(
+            [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', *self.argv],
+            self.place / 'log', cwd=self.place, env=commands.ENVIRONMENT)
 
     def ran(self):
         """Return (job, object, tick, attempt) of each run, as the handlers
