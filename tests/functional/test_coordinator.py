@@ -422,7 +422,8 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
         OBJECTS)
 
 
-@pytest.mark.parametrize('session', [4, 10])
+@pytest.mark.parametrize('session', [
+    4, pytest.param(10, marks=pytest.mark.full)])
 def test_a_member_whose_server_is_cut_off_stops_before_the_others_take_over(
         join, spawn, observe, figure, session):
     """The member's server answers until it detects that it is cut off from the
@@ -705,6 +706,8 @@ def test_an_ensemble_that_loses_one_and_then_its_quorum(
     wait_until(lambda: shared(rings))
 
 
+# The default run has a restart of a single server, and the loss of a leader.
+@pytest.mark.full
 def test_a_rolling_restart_of_the_ensemble_is_no_leave(
         zookeeper_ensemble, spawn, observe, figure):
     """The servers restart one after another, the leader last."""

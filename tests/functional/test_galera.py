@@ -367,6 +367,8 @@ def test_a_node_that_lost_the_others_is_waited_for(
     assert store.finish(job, tick, MANY, lease=into) == set(MANY)
 
 
+# In the default run, whole services lose a node, see below.
+@pytest.mark.full
 def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
     """The clients repeat unanswered calls on another node.
 

@@ -411,6 +411,8 @@ def test_a_new_connection_is_as_proof_against_garbage_as_the_first(
             and r.name.startswith('oslo')] == []
 
 
+# The default run kills and restarts the whole broker.
+@pytest.mark.full
 def test_a_broker_application_stopped_and_started(mortal, fragile):
     mortal.ctl('stop_app')
     try:

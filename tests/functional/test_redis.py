@@ -173,7 +173,10 @@ def flush(server):
         time.sleep(1.0)
 
 
-FAULTS = [kill, kill_and_wipe, freeze, pause_clients, flush]
+# The tests of the bus have the other faults in the default run, too.
+FAULTS = [kill_and_wipe, freeze, *(
+    pytest.param(fault, marks=pytest.mark.full)
+    for fault in (kill, pause_clients, flush))]
 
 
 @pytest.mark.parametrize('fault', FAULTS, ids=lambda fault: fault.__name__)

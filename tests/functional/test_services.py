@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of the tests behave as the tests require."""
+"""The servers of the tests behave as the tests require.
+
+The default run has only the cases with servers that start fast. Its other
+tests kill and restart each of these servers as well.
+"""
 
 import subprocess
 import sys
@@ -28,6 +32,7 @@ def connected(client):
     return wait_until(lambda: client.connected, 20, 'no connection')
 
 
+@pytest.mark.full
 def test_zookeeper_keeps_its_data_over_a_kill(zookeeper_server, client):
     client.create('/kept')
     before = zookeeper_server.pid
@@ -42,6 +47,7 @@ def test_zookeeper_keeps_its_data_over_a_kill(zookeeper_server, client):
     assert zookeeper_server.pid != before
 
 
+@pytest.mark.full
 def test_zookeeper_forgets_its_data_when_wiped(zookeeper_server, client):
     client.create('/forgotten')
 
@@ -61,6 +67,7 @@ def test_zookeeper_forgets_its_data_when_wiped(zookeeper_server, client):
         anew.close()
 
 
+@pytest.mark.full
 def test_a_frozen_zookeeper_goes_on_when_thawed(zookeeper_server, client):
     before = zookeeper_server.pid
 
@@ -72,6 +79,7 @@ def test_a_frozen_zookeeper_goes_on_when_thawed(zookeeper_server, client):
     assert zookeeper_server.pid == before
 
 
+@pytest.mark.full
 def test_zookeeper_grants_a_session_of_one_second(zookeeper_server, client):
     session, _ = client.client_id
 
@@ -79,6 +87,7 @@ def test_zookeeper_grants_a_session_of_one_second(zookeeper_server, client):
     assert f'{session:x}' in zookeeper_server.ask('cons')
 
 
+@pytest.mark.full
 def test_an_ensemble_serves_without_one_and_not_without_two(
         zookeeper_ensemble):
     leader = zookeeper_ensemble.leader()
@@ -96,7 +105,6 @@ def test_an_ensemble_serves_without_one_and_not_without_two(
     assert len(zookeeper_ensemble.followers()) == 2
 
 
-# Other tests need the same in the default run.
 @pytest.mark.full
 def test_rabbitmq_keeps_durable_messages_over_a_kill(rabbitmq_server):
     def connection():
@@ -133,7 +141,9 @@ def test_rabbitmq_obeys_its_command_line_tool(rabbitmq_server):
 
 
 @pytest.mark.parametrize('service', [
-    services.redis, services.etcd, services.postgresql, services.mariadb])
+    services.redis, services.etcd,
+    pytest.param(services.postgresql, marks=pytest.mark.full),
+    pytest.param(services.mariadb, marks=pytest.mark.full)])
 def test_each_comes_back_on_the_same_port(service):
     with service(its_own=True) as server:
         server.kill()
@@ -162,23 +172,12 @@ def test_a_missing_program_fails_the_test_and_says_what_to_install(
         pass
 
 
-def test_servers_listen_on_loopback_only(
-        zookeeper_server, rabbitmq_server, postgresql_server,
-        mariadb_server):
-    for server in (zookeeper_server, rabbitmq_server, postgresql_server,
-                   mariadb_server):
-        listening = {
-            link.laddr.ip
-            for link in psutil.Process(server.pid).net_connections('inet')
-            if link.status == psutil.CONN_LISTEN}
-
-        assert listening
-        assert listening <= {'127.0.0.1', '::ffff:127.0.0.1', '::1'}
-
-
 @pytest.mark.parametrize('service', [
-    'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'])
-def test_no_server_outlives_a_killed_test_run(service):
+    'redis', 'postgresql', *(
+        pytest.param(name, marks=pytest.mark.full)
+        for name in ('zookeeper', 'rabbitmq', 'etcd', 'mariadb'))])
+def test_a_server_listens_on_loopback_only_and_ends_with_a_killed_test_run(
+        service):
     """This test does not cover containers, because testcontainers itself ends
     them.
     """
@@ -189,10 +188,14 @@ def test_no_server_outlives_a_killed_test_run(service):
          f'with services.{service}(its_own=True) as server:\n'
          '    print(server.pid, flush=True); time.sleep(60)'],
         stdout=subprocess.PIPE, text=True)
-    server = psutil.Process(int(run.stdout.readline()))
-    assert server.is_running()
+    with run:
+        server = psutil.Process(int(run.stdout.readline()))
+        listening = {
+            link.laddr.ip for link in server.net_connections('inet')
+            if link.status == psutil.CONN_LISTEN}
+        run.kill()
 
-    run.kill()
-    run.wait()
+    assert listening
+    assert listening <= {'127.0.0.1', '::ffff:127.0.0.1', '::1'}
 
     wait_until(lambda: not server.is_running(), 5, f'{server} still runs')

@@ -78,6 +78,8 @@ def test_the_effect_of_a_step_and_its_end_are_one_transaction(
         assert fence == of_step[-1]['fence']
 
 
+# In the default run, tasks go on without any ZooKeeper server, see below.
+@pytest.mark.full
 def test_tasks_are_submitted_and_run_while_a_zookeeper_server_is_down(
         tmp_path, zookeeper_ensemble, rabbitmq, postgresql):
     with started(tmp_path, zookeeper_ensemble, rabbitmq,
