@@ -8,13 +8,13 @@ import socket
 import pytest
 
 from distperiodic import exceptions
-from tests import proxy
 from tests import services
 from tests.ends import LATE
 from tests.ends import Ends
 from tests.ends import connected
 from tests.ends import took_at_most
 from tests.logged import lines
+from tests.services.behind import Behind
 from tests.waiting import wait_until
 
 BROKERS = {'rabbitmq': services.rabbitmq, 'redis': services.redis}
@@ -30,26 +30,6 @@ def mortal(request):
         yield server
 
 
-class Hidden:
-    """A broker whose clients see it die and come back, while it runs.
-
-    A client cannot distinguish this from a broker that was killed and keeps
-    its queues: its connections end, and new ones are refused.
-    """
-
-    def __init__(self, broker):
-        self._target = proxy.HOST, broker.port
-        self._proxy = proxy.Proxy(self._target)
-        self.url = broker.url.replace(
-            f':{broker.port}', f':{self._proxy.port}')
-
-    def kill(self):
-        self._proxy.close()
-
-    def start(self):
-        self._proxy = proxy.Proxy(self._target, self._proxy.port)
-
-
 @pytest.fixture(params=[
     'hidden', pytest.param('killed', marks=pytest.mark.full)])
 def leaving(request, mortal):
@@ -57,7 +37,7 @@ def leaving(request, mortal):
     if request.param == 'killed':
         yield mortal
         return
-    hidden = Hidden(mortal)
+    hidden = Behind(mortal)
     yield hidden
     hidden.kill()
 

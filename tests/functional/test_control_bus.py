@@ -141,10 +141,10 @@ def test_a_command_is_followed_at_once_and_not_only_at_the_next_sweep(
 
 
 def test_without_a_broker_a_command_is_followed_at_the_next_sweep(
-        clusters, rabbitmq_server, postgresql):
-    cluster = clusters.stored(rabbitmq_server, postgresql.url)
+        clusters, breakable_rabbitmq, postgresql):
+    cluster = clusters.stored(breakable_rabbitmq, postgresql.url)
     first, _ = names(cluster)
-    rabbitmq_server.kill()
+    breakable_rabbitmq.kill()
 
     told = run(cluster, 'member', 'drain', first, '--wait', SWEEP + 10)
 

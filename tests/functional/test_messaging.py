@@ -125,29 +125,25 @@ def test_what_was_made_otherwise_is_named_with_what_to_do(rabbitmq):
 
 @pytest.mark.parametrize(('quorum', 'kind'), [
     (False, 'classic'), (True, 'quorum')])
-def test_the_queues_are_durable(mortal, quorum, kind):
+def test_each_process_has_one_durable_queue_that_expires_without_it(
+        mortal, quorum, kind):
     with connected(mortal.url, quorum=quorum) as ends:
+        ends.talk(1)
         listed = mortal.ctl('-q', 'list_queues', 'name', 'durable',
-                            'auto_delete', 'type')
-        for queue in (ends.work_queue, ends.reports_queue):
-            line = f'{queue}\ttrue\tfalse\t'
-            assert line + kind in listed or f'{line}rabbit_{kind}' in listed
+                            'auto_delete', 'type', 'arguments')
+    lines = [line.split('\t') for line in listed.splitlines()
+             if ends.group in line]
+
+    assert {name for name, *_ in lines} == {
+        ends.work_queue, ends.reports_queue}
+    for _, durable, auto_delete, type_, arguments in lines:
+        assert (durable, auto_delete) == ('true', 'false')
+        assert type_.removeprefix('rabbit_') == kind
+        # A killed process cannot delete its queue.
+        assert 'x-expires' in arguments
 
 
 # -- absent processes
-
-def test_no_queue_is_made_but_one_for_each_process(mortal):
-    with connected(mortal.url) as ends:
-        ends.talk(1)
-        listed = mortal.ctl('-q', 'list_queues', 'name', 'arguments')
-        lines = [line.split('\t') for line in listed.splitlines()
-                 if ends.group in line]
-
-    assert {name for name, _ in lines} == {
-        ends.work_queue, ends.reports_queue}
-    # A killed process cannot delete its queue.
-    assert all('x-expires' in arguments for _, arguments in lines)
-
 
 def test_what_is_meant_for_another_process_is_dropped_aloud(
         rabbitmq, ends, caplog):
@@ -452,6 +448,8 @@ def test_a_broker_out_of_memory_is_told_in_time(mortal, fragile):
     wait_until(lambda: 'late' in fragile.reported)
 
 
+# In the default run, the broker is down while a bus closes.
+@pytest.mark.full
 def test_closing_while_the_broker_is_out_of_memory_is_bounded(mortal):
     ends = Ends(mortal.url)
     ends.back.start(20)
@@ -576,6 +574,8 @@ def test_a_wrong_password_is_told_at_once(rabbitmq, caplog):
     assert 's3cr' not in str(refusal.value) + caplog.text
 
 
+# In the default run, a host that never answers does not hold up the start.
+@pytest.mark.full
 def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
     ends = Ends(mortal.url)
     before = set(threading.enumerate())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shared server behind a proxy, so that one test can lose it."""
+"""A server behind a proxy, so that one test can lose it."""
 
 from urllib import parse
 
@@ -9,10 +9,10 @@ from tests.services import server
 
 
 class Behind:
-    """A server as its clients see it: available, down or suspended.
+    """A server whose clients see it die and come back, while it runs.
 
-    The server itself runs on, for other tests. It starts much more slowly than
-    the proxy, and a start of RabbitMQ keeps a processor busy for seconds.
+    A client cannot distinguish this from a server that was killed and keeps
+    its data. But a start of RabbitMQ keeps a processor busy for seconds.
     """
 
     def __init__(self, behind: server.Server | server.ExternalServer):
