@@ -80,6 +80,7 @@ class World:
         #: Stores that no test uses. Tests use them again: a new connection
         #: takes longer than a short test.
         self._idle = []
+        self._uses = 0
         #: True if several stores share the same claims.
         self.shared = shared
 
@@ -92,6 +93,19 @@ class World:
         yield store
         if self.shared:
             self._idle.append(store)
+
+    @contextlib.contextmanager
+    def used(self):
+        """Lend the world to one test.
+
+        A store reads the rows of all jobs of its namespace, so delete them now
+        and then.
+        """
+        yield self
+        self._uses += 1
+        if self.shared and self._uses % 10 == 0:
+            with self.store() as store:
+                store.forget()
 
     def close(self):
         while self._idle:
@@ -153,13 +167,15 @@ WORLDS = ['memory', 'simulation', *SHARED]
 
 @pytest.fixture(params=WORLDS)
 def world(request):
-    return request.getfixturevalue(f'of_{request.param}')
+    with request.getfixturevalue(f'of_{request.param}').used() as world:
+        yield world
 
 
 @pytest.fixture(params=SHARED)
 def shared(request):
     """A world with several stores, in which answers may get lost."""
-    return request.getfixturevalue(f'of_{request.param}')
+    with request.getfixturevalue(f'of_{request.param}').used() as world:
+        yield world
 
 
 @pytest.fixture
@@ -2224,7 +2240,8 @@ def test_a_job_that_is_paused_says_why(one, job):
 @pytest.fixture(params=['postgresql', 'mariadb'])
 def many_sessions(request):
     """A world whose database locks single rows, not whole tables."""
-    return request.getfixturevalue(f'of_{request.param}')
+    with request.getfixturevalue(f'of_{request.param}').used() as world:
+        yield world
 
 
 @pytest.fixture
@@ -3006,7 +3023,8 @@ class Forgetful:
 def told(request):
     """A store, or a store that loses the first answer to each call."""
     name, heard = request.param
-    with request.getfixturevalue(f'of_{name}').store() as one:
+    with (request.getfixturevalue(f'of_{name}').used() as world,
+          world.store() as one):
         yield one if heard == 'heard' else Forgetful(one)
 
 
