@@ -159,7 +159,7 @@ def test_the_failure_of_a_requeued_object_is_deleted(world):
 
 
 def test_a_turn_deletes_all_old_tasks_in_small_steps(world):
-    ids = [world.submit() for _ in range(410)]
+    ids = world.client.submit_many([{'type': 'one'}] * 410)
     for task in ids:
         world.client.cancel(task)
     stays = world.submit()

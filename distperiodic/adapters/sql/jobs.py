@@ -145,25 +145,36 @@ class Commands(NamedTuple):
         return self.numbers.within(connection, needed)
 
 
+def _now(dialect: Dialect) -> Any:
+    return sa.select(dialect.now).scalar_subquery().label('now')
+
+
+def _all(dialect: Dialect) -> Any:
+    return sa.select(_job, _now(dialect)).where(
+        _job.c.space == sa.bindparam('of_space'))
+
+
+def _commands(dialect: Dialect) -> Any:
+    # A service may have thousands of jobs, so read only the rows that are
+    # needed.
+    return sa.select(_job.c.name, _job.c.id, _now(dialect)).where(
+        _job.c.space == sa.bindparam('of_space'),
+        _job.c.kind == tables.COMMAND, dialect.among(_job.c.name))
+
+
 class _Jobs:
     """The rows of all jobs of one namespace."""
 
     def __init__(self, dialect: Dialect, namespace: str):
         self._dialect = dialect
         self._namespace = namespace
-        now = sa.select(dialect.now).scalar_subquery().label('now')
-        self._all = sa.select(_job, now).where(_job.c.space == namespace)
-        # A service may have thousands of jobs, so read only the rows that are
-        # needed.
-        self._commands = sa.select(_job.c.name, _job.c.id, now).where(
-            _job.c.space == namespace, _job.c.kind == tables.COMMAND,
-            dialect.among(_job.c.name))
 
     def read(self, connection: sa.Connection) -> dict[str, Any]:
         """Return the rows by name."""
         return {row.name if row.kind == tables.KIND
                 else COMMAND_PREFIX + row.name: row
-                for row in connection.execute(self._all)}
+                for row in connection.execute(
+                    self._dialect.once(_all), {'of_space': self._namespace})}
 
     def read_commands(self, connection: sa.Connection,
                       needed: Collection[str]) -> dict[str, Any]:
@@ -172,8 +183,9 @@ class _Jobs:
         Each row has the current time as ``now``.
         """
         return {COMMAND_PREFIX + row.name: row for row in connection.execute(
-            self._commands, {'keys': self._dialect.keys(
-                [kind_and_name(job)[1] for job in needed])})}
+            self._dialect.once(_commands), {
+                'of_space': self._namespace, 'keys': self._dialect.keys(
+                    [kind_and_name(job)[1] for job in needed])})}
 
     def create_missing(self, connection: sa.Connection,
                        needed: set[str]) -> dict[str, Any]:
