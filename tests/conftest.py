@@ -2,6 +2,7 @@
 """The servers, as fixtures. Each server starts when a test first needs it."""
 
 import collections
+import gc
 import logging
 import multiprocessing.util
 import os
@@ -89,6 +90,16 @@ def pytest_collection_modifyitems(config, items):
                 item.path.parent.name != 'simulation',
                 numbers[item.path] / sizes[item.path])
     items.sort(key=place)
+
+
+def pytest_collection_finish():
+    """Let the garbage collector ignore what exists before the first test.
+
+    Otherwise each full collection would visit all modules and all tests, which
+    takes an eighth of the time of the unit tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _shared(name):

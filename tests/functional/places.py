@@ -44,15 +44,15 @@ class Place:
 
     def show(self, *argv):
         """Run a command that may report findings. Return its output."""
-        told = commands.run(*argv, '--config-file', self.config,
-                            cwd=self.config.parent)
+        told = commands.call(*argv, '--config-file', self.config,
+                             cwd=self.config.parent)
         assert (told.returncode in (0, 1), told.stderr) == (True, '')
         return told.stdout
 
     def ask(self, *argv):
         """Run a command that must succeed. Return its output."""
-        told = commands.run(*argv, '--config-file', self.config,
-                            cwd=self.config.parent)
+        told = commands.call(*argv, '--config-file', self.config,
+                             cwd=self.config.parent)
         assert (told.returncode, told.stderr) == (0, '')
         return told.stdout
 
@@ -63,8 +63,8 @@ class Place:
 
     def tell(self, *argv):
         """Run a command. Return its exit code and its JSON output."""
-        told = commands.run(*argv, '-f', 'json', '--config-file', self.config,
-                            cwd=self.config.parent)
+        told = commands.call(*argv, '-f', 'json', '--config-file', self.config,
+                             cwd=self.config.parent)
         assert told.stdout, told.stderr
         return told.returncode, json.loads(told.stdout)
 
@@ -85,8 +85,8 @@ class Place:
 
     def refuse(self, *argv):
         """Run a command that must be rejected. Return its one-line error."""
-        told = commands.run(*argv, '--config-file', self.config,
-                            cwd=self.config.parent)
+        told = commands.call(*argv, '--config-file', self.config,
+                             cwd=self.config.parent)
         assert (told.returncode, told.stdout) == (2, '')
         assert told.stderr.count('\n') == 1
         return told.stderr

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in forks of a process that has imported the product."""
 
+import gc
+import importlib.metadata
 import os
 import sys
 
+from distperiodic.adapters.coordination import membership
 from distperiodic.adapters.sql import store
 from distperiodic.cmd import shell
 from distperiodic.operator import tasks
 
-#: Modules that most commands import when they run.
-IMPORTED = (store, tasks)
+#: Modules that commands import when they run.
+IMPORTED = (membership, store, tasks, *(
+    entry.load() for group in (
+        'cliff.formatter.list', 'cliff.formatter.show', 'distperiodic.cli')
+    for entry in importlib.metadata.entry_points(group=group)))
+
+# Otherwise each fork would visit all these objects, and copy their pages.
+gc.collect()
+gc.freeze()
 
 
 def main(argv, cwd, environment, output, errors):

@@ -61,8 +61,8 @@ def steered(tmp_path, zookeeper, request):
 
 
 def run(cluster, *argv):
-    return commands.run(*argv, '--config-file', cluster.config,
-                        cwd=cluster.config.parent)
+    return commands.call(*argv, '--config-file', cluster.config,
+                         cwd=cluster.config.parent)
 
 
 def ask(cluster, *argv):
@@ -252,8 +252,8 @@ def test_without_a_store_the_configured_partitions_are_listed(tmp_path):
     config.write_text('[distperiodic]\nconnection = none\n'
                       '[partition:disks]\npool_size = 3\n')
 
-    told = commands.run('partition', 'list', '-f', 'json', '--config-file',
-                        config)
+    told = commands.call('partition', 'list', '-f', 'json', '--config-file',
+                         config)
 
     assert told.returncode == 0
     [row] = json.loads(told.stdout)
@@ -370,7 +370,7 @@ def test_a_trigger_that_reads_the_catalogue_is_on_record_before_it_writes(
             "BEGIN SELECT RAISE(ABORT, 'stop'); END"))
     engine.dispose()
 
-    told = commands.run(
+    told = commands.call(
         'job', 'trigger', 'poll', '--tasks', 'tasks:Tasks', '--config-file',
         place.config, cwd=place.config.parent)
 

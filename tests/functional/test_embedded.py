@@ -43,7 +43,7 @@ def store_of(cluster):
 
 
 def ask(cluster, *argv):
-    return commands.run(*argv, '--config-file', cluster.config)
+    return commands.call(*argv, '--config-file', cluster.config)
 
 
 def under_way(cluster):
@@ -197,6 +197,7 @@ def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
     """The objects of a started service are excluded from garbage collection,
     because a full collection would stop all threads in the middle of a tick.
     """
+    gc.unfreeze()  # what tests/conftest.py has frozen
     scheduler.start()
     waiting.wait_until(gc.get_freeze_count, 20)
 
@@ -371,7 +372,7 @@ def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
         command = re.search(
             r'distperiodic (db sync --config-file \S+host.conf)',
             line.text)[1]
-        assert commands.run(*command.split()).returncode == 0
+        assert commands.call(*command.split()).returncode == 0
         waiting.wait_until(lambda: tasks.ran, 30)
     finally:
         scheduler.stop()

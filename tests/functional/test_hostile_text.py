@@ -31,7 +31,7 @@ def test_a_command_shows_hostile_text_escaped(place_of_sqlite, argv):
             place.url, namespace=place.group)) as trail, trail.recorded(
                 Actor(HOSTILE, 'here', HOSTILE), 'job pause', HOSTILE):
         pass
-    told = commands.run(*argv, '--config-file', place.config).stdout
+    told = commands.call(*argv, '--config-file', place.config).stdout
 
     assert told
     assert [line for line in told.splitlines()

@@ -175,7 +175,7 @@ def test_the_history_tells_what_became_of_each_tick(place):
     told = json.loads(place.ask('history', '-f', 'json'))
     of_sync = place.ask('history', '--job', 'sync', '--since', '1d',
                         '-f', 'csv', '-c', 'Job', '-c', 'Done')
-    [newest] = json.loads(commands.run(
+    [newest] = json.loads(commands.call(
         'history', '--limit', 1, '--since', '9d', '-f', 'json',
         '--config-file', place.config).stdout)
 
@@ -697,7 +697,7 @@ def test_a_command_without_its_tables_is_one_line(tmp_path, command):
             (f'sqlite:///{tmp_path}/none', 2, 'db sync'),
             ('postgresql://me:sesame@127.0.0.1:1/db', 1, 'refused')):
         place.write_text(f'[distperiodic]\nconnection = {url}\n')
-        said = commands.run(*command, '--config-file', place)
+        said = commands.call(*command, '--config-file', place)
         assert (said.returncode, said.stdout) == (code, '')
         assert said.stderr.count('\n') == 1
         assert told in said.stderr

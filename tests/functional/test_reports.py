@@ -102,7 +102,7 @@ class Service:
             env=os.environ | {'PYTHONPATH': str(programs.ROOT)}))
 
     def rows(self, *argv):
-        told = commands.run(*argv, '-f', 'json', '--config-file', self.config)
+        told = commands.call(*argv, '-f', 'json', '--config-file', self.config)
         return json.loads(told.stdout) if told.returncode == 0 else []
 
     def close(self):
@@ -187,7 +187,7 @@ def test_the_only_member_of_an_embedded_store_is_steered(service):
     waiting.wait_until(lambda: service.rows('member', 'list'), 60)
 
     def ask(*argv):
-        told = commands.run(
+        told = commands.call(
             'member', *argv, '--all', '--wait', '90', '--reason', 'a try',
             '--config-file', service.config)
         assert (told.returncode, told.stderr) == (0, ''), told
@@ -268,7 +268,7 @@ def test_runs_of_jobs_of_every_member_are_listed_with_the_others(service):
     service.close()
     waiting.wait_until(lambda: 'beat' not in {
         one['job'] for one in service.rows('running')}, 30)
-    told = commands.run('running', 'beat', '--config-file', service.config)
+    told = commands.call('running', 'beat', '--config-file', service.config)
     assert told.returncode == 2
     assert 'only while it runs' in told.stderr
 

@@ -762,8 +762,8 @@ def submit(group, *argv):
     """Run a command that submits a task. Return its exit code, the id and the
     error.
     """
-    told = commands.run('task', 'submit', *argv, '--config-file',
-                        group.config)
+    told = commands.call('task', 'submit', *argv, '--config-file',
+                         group.config)
     return told.returncode, told.stdout.strip(), told.stderr
 
 
@@ -796,7 +796,7 @@ def test_the_exit_code_tells_how_a_task_ended(alone):
 
 
 def shown(group, task):
-    return json.loads(commands.run(
+    return json.loads(commands.call(
         'task', 'show', task, '-f', 'json', '--config-file',
         group.config).stdout)
 
@@ -806,8 +806,8 @@ def test_a_process_alone_tells_why_its_tasks_wait(alone):
     threads.
     """
     def finding(check):
-        told = commands.run('doctor', '-f', 'json', '--config-file',
-                            alone.config)
+        told = commands.call('doctor', '-f', 'json', '--config-file',
+                             alone.config)
         return next(((row['result'], row['finding'])
                      for row in json.loads(told.stdout)
                      if row['check'] == check), ('', ''))
@@ -847,8 +847,8 @@ def test_only_the_number_of_processes_cannot_grow(tmp_path):
         group.start('scheduler')
         group.ended(group.submit('pair'))
 
-        told = commands.run('member', 'set', 'pool_size', '9', '--all',
-                            '--config-file', group.config)
+        told = commands.call('member', 'set', 'pool_size', '9', '--all',
+                             '--config-file', group.config)
 
         said = ' '.join((told.stdout + told.stderr).split())
         assert 'pool_size is 2, 9, not 9: the handlers of b run in processes' \
@@ -872,12 +872,12 @@ def test_a_module_without_a_live_worker_is_told(group):
         return shown(group, task)
 
     def findings():
-        told = commands.run('status', '-f', 'json', '--config-file',
-                            group.config)
+        told = commands.call('status', '-f', 'json', '--config-file',
+                             group.config)
         return {(row['code'], row['about']) for row in json.loads(told.stdout)
                 if row['role'] == 'finding'}
     def member(queue):
-        return json.loads(commands.run(
+        return json.loads(commands.call(
             'queue', 'show', queue, '-f', 'json', '--config-file',
             group.config).stdout)['member']
     task = group.submit('three')

@@ -763,8 +763,8 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
                 if run['task'] in ids:
                     served[ids[run['task']]].add(run['pid'])
         shown = {row['queue']: row['member'] for row in json.loads(
-            commands.run('queue', 'list', '-f', 'json', '--config-file',
-                         group.config).stdout)}
+            commands.call('queue', 'list', '-f', 'json', '--config-file',
+                          group.config).stdout)}
 
         assert [name for name in queues if len(served[name]) != 1] == []
         assert len(set.union(*served.values())) == 2
@@ -882,8 +882,8 @@ def test_a_process_claims_as_many_steps_as_its_pool_has_threads(alone):
 
     for size in (4, 6):
         if size != alone.options['pool_size']:
-            commands.run('member', 'set', 'pool_size', str(size), '--all',
-                         '--config-file', alone.config)
+            commands.call('member', 'set', 'pool_size', str(size), '--all',
+                          '--config-file', alone.config)
         waiting.wait_until(
             lambda size=size: len(alone.runs()) == size, SOON)
         assert sum(alone.client.get(id_).started_at is not None

@@ -9,6 +9,14 @@ from tests.simulation import planted
 # Number of seeds within which each planted bug must be found. Most bugs are
 # found within three.
 ENOUGH = 150
+#: The first seed that finds a bug, for bugs that need many. A change of the
+#: worlds or of the product may change it: then other seeds are tried.
+FIRST = {
+    'cursor moved by a stale fence': 6, 'late result counted': 6,
+    'losses forgotten': 28, 'losses of steps forgotten': 9,
+    'message before commit': 2, 'no compare at start': 15, 'no fence': 5,
+    'other jobs not counted': 14, 'runs not counted': 14, 'short lease': 6,
+    'supersede what runs': 6, 'trust by name': 5}
 
 
 @pytest.mark.parametrize('bug', sorted(planted.BUGS))
@@ -19,7 +27,8 @@ def test_a_planted_bug_is_found(bug):
     # Most bugs are planted in the store in memory, and show within minutes of
     # virtual time.
     given = {'sql': False, 'long': False, **planted.BUGS[bug].given}
+    first = FIRST.get(bug, 1)
     assert any(
         command.live(seed, bug, **given)['findings']
         and not command.live(seed, **given)['findings']
-        for seed in range(1, ENOUGH + 1))
+        for seed in (*range(first, ENOUGH + 1), *range(1, first)))

@@ -4,6 +4,7 @@ compare.
 """
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -140,12 +141,16 @@ def named_tests():
                                            page.read_text())})
 
 
+@functools.cache
+def functions_in(path):
+    tree = ast.parse((ROOT / path).read_text())
+    return {node.name for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize(('path', 'name'), named_tests())
 def test_a_test_that_a_page_names_is_there(path, name):
-    tree = ast.parse((ROOT / path).read_text())
-
-    assert name in {node.name for node in ast.walk(tree)
-                    if isinstance(node, ast.FunctionDef)}
+    assert name in functions_in(path)
 
 
 @pytest.mark.parametrize('number', range(1, 12))

@@ -102,7 +102,8 @@ def overloaded(*jobs, objects=60, slots=10, takes=lambda: 2.0, **options):
 @pytest.mark.parametrize('spread', [False, True])
 @pytest.mark.parametrize('overlap', Overlap)
 @pytest.mark.parametrize('misfire', Misfire)
-@pytest.mark.parametrize('objects', [50, 60])
+@pytest.mark.parametrize('objects', [
+    60, pytest.param(50, marks=pytest.mark.full)])
 def test_each_object_is_served_in_turn(misfire, overlap, spread, objects):
     """There is 2.5 or 3 times too much work, for 40 ticks."""
     slots = overloaded(job(every=4.0, objects=True, misfire=misfire,

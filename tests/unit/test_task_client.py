@@ -31,6 +31,14 @@ def client(conf):
         yield made
 
 
+@pytest.fixture(scope='module')
+def empty_client(tmp_path_factory):
+    """A client of a group that no test adds a task to."""
+    with contextlib.closing(tasks.Client(configuration(
+            state_path=tmp_path_factory.mktemp('empty')))) as made:
+        yield made
+
+
 @pytest.mark.parametrize(('call', 'told'), [
     (lambda c: c.submit('m.ok', session=5), 'session is 5; give'),
     (lambda c: c.submit('m.ok', session=sa.create_engine('sqlite://')),
@@ -66,12 +74,12 @@ def client(conf):
     (lambda c: c.retry('x', back=0), 'back is 0; give True'),
 ])
 def test_an_argument_that_cannot_be_used_is_refused_with_its_remedy(
-        client, call, told):
+        empty_client, call, told):
     with pytest.raises(exceptions.InvalidTask, match=told) as caught:
-        call(client)
+        call(empty_client)
 
     assert '\n' not in str(caught.value)
-    assert client.list() == []
+    assert empty_client.list() == []
 
 
 @pytest.mark.parametrize(('type_', 'told'), [

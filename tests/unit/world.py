@@ -302,23 +302,31 @@ class Scheduler:
         self._put(events.Unsent(batch, reason))
 
     def answer(self):
-        """Let all catalogue methods return, except those that must hang."""
+        """Let all catalogue methods return, except those that must hang.
+
+        :returns: True if a method returned.
+        """
+        returned = False
         for asked in [*self.reader.asked]:
             if not asked.answered and (
                     self.reader.given[asked.job.name] is not ...):
-                asked.answered = True
+                asked.answered = returned = True
                 self._put(events.CatalogueRead(
                     asked.job.name, asked.ticket,
                     self.reader.reading(asked.job, asked.arcs)))
+        return returned
 
     def step(self):
         """Do one iteration of the service's loop. Return the seconds until the
         next one.
         """
         pause = self.flow.run_due()
-        self.answer()
+        changed = self.answer()
         while self.finishes and self.bus.open:
             self.finish()
+            changed = True
+        if not changed:
+            return pause
         if any(not a.answered and self.reader.given[a.job.name] is not ...
                for a in self.reader.asked):
             return 0.0
