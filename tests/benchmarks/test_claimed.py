@@ -30,7 +30,7 @@ FEWER = 3_000
 MILLION = 1_000_000
 #: Seconds between the ticks of a million objects. The objects are listed
 #: before the first tick.
-LONG = 300
+LONG = 120
 THREADS = test_dispatch.THREADS
 
 
@@ -199,7 +199,7 @@ def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
             while spacing == LONG and time.time() % LONG > LONG / 4:
                 time.sleep(1.0)
             seconds, _ = test_dispatch.our_rounds(
-                zookeeper.url, rabbitmq.url, 1 if objects == MILLION else 5,
+                zookeeper.url, rabbitmq.url, 3 if objects == MILLION else 5,
                 objects=objects, spacing=spacing, told=look,
                 connection=postgresql.url)
             first, *others = (objects / known for _, known in seconds)

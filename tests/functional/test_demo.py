@@ -122,7 +122,9 @@ def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
 
 
 @pytest.mark.parametrize('how', [
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+    pytest.param(signal.SIGINT, id='SIGINT'),
+    *(pytest.param(how, id=how.name, marks=pytest.mark.full)
+      for how in (signal.SIGTERM, signal.SIGHUP))])
 def test_a_demo_that_is_broken_off_leaves_nothing(how, stage):
     with stage.begin() as demo:
         waiting.wait_until(lambda: ALL_JOINED.search(demo.said()), 60,

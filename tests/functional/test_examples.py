@@ -173,7 +173,8 @@ def with_decorators_of_oslo_service(place):
     return place
 
 
-@pytest.mark.parametrize('decorators', ['distperiodic', 'oslo.service'])
+@pytest.mark.parametrize('decorators', [
+    'distperiodic', pytest.param('oslo.service', marks=pytest.mark.full)])
 def test_the_ported_program_divides_its_hosts(
         decorators, programs, zookeeper_server, tmp_path):
     place = PORTED if decorators == 'distperiodic' else (

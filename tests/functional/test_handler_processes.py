@@ -232,7 +232,7 @@ def test_processes_that_cannot_be_built_fail_their_runs_at_once(monkeypatch):
 
 @pytest.mark.parametrize('processes', [3], indirect=True)
 @pytest.mark.parametrize('kills', [
-    20, pytest.param(100, marks=pytest.mark.full)])
+    10, pytest.param(100, marks=pytest.mark.full)])
 def test_processes_killed_at_random_moments_hang_no_run(
         processes, tmp_path, kills):
     """Some runs fail with their process. Each run ends, and none twice."""
