@@ -2697,17 +2697,17 @@ def test_leases_taken_over_are_told_again_to_who_asks_again(
         store, job, tick):
     """The leases have the names that the caller chose."""
     run(store, job, tick, 'a', 'b', seconds=OVER)
-    take(store, job, tick, 'c', seconds=OVER)
+    take(store, job, tick, 'd', 'c', seconds=OVER)
     into = name()
     told = overdue(store, job, into=into)
-    run(store, job, tick, 'd', seconds=OVER)
+    run(store, job, tick, 'e', seconds=OVER)
 
     again = overdue(store, job, into=into)
 
     assert [lease.id for lease in told] == [f'{into}.0', f'{into}.1']
     assert [(lease.id, lease.claims) for lease in again[:2]] == [
         (lease.id, lease.claims) for lease in told]
-    assert [objects_of(lease.claims) for lease in again[2:]] == [['d']]
+    assert [objects_of(lease.claims) for lease in again[2:]] == [['e']]
     assert store.renew([lease.id for lease in again], holder=OTHER,
                        seconds=LONG) == {lease.id for lease in again}
 

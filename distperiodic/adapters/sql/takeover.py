@@ -171,7 +171,10 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         # count as taken over.
         history.count(tx, old.job, old.tick, holder,
                       taken_over=len(claims))
+    # If the call is repeated, it returns the claims in the recorded order.
+    taken = transaction.in_order(keys, claims)
     tx.connection.execute(
         sa.update(_lease).where(_lease.c.id == name)
-        .values(remaining=len(claims), objects=json.dumps(list(claims))))
-    return transaction.in_order(keys, claims)
+        .values(remaining=len(taken),
+                objects=json.dumps([one.object for one in taken])))
+    return taken
