@@ -444,7 +444,8 @@ def test_the_next_step_is_granted_to_the_active_worker_only(board):
 
 
 def test_a_claim_whose_answer_was_lost_is_answered_again(board):
-    board.client.submit('two', priority=5)
+    board.client.submit_many([{'type': 'two', 'priority': priority}
+                              for priority in range(5)])
 
     [lease] = board.take(into='first')
 

@@ -225,11 +225,14 @@ class SqlSteps:
                     name, State.CLAIMED, None, now)
                 if not won:
                     continue
-                tx.make(name, State.CLAIMED, numbers[job], tick, list(won),
+                # If the call is repeated, it returns the claims in the
+                # recorded order.
+                keys = [key for key in keys if key in won]
+                tx.make(name, State.CLAIMED, numbers[job], tick, keys,
                         holder, seconds, counted=history.increments(
-                            numbers[job], tick, holder, due=len(won)))
+                            numbers[job], tick, holder, due=len(keys)))
                 tx.connection.execute(tx.dialect.once(sql.no_more_ready), {
-                    'keys': tx.dialect.keys(list(won))})
+                    'keys': tx.dialect.keys(keys)})
                 starting = [row.task for row in of_tick
                             if row.starts and row.task in won]
                 if starting:
