@@ -19,6 +19,12 @@ Each scheduler is entitled to an equal part of the slots. It may use this part
 before it has received a report, and even if other schedulers use all slots. In
 that case its runs wait at the worker until the others' runs end, and the other
 schedulers do not use these slots again.
+
+If a worker has fewer slots than there are schedulers, the schedulers with more
+work take turns. A scheduler whose run has ended sends the next one when the
+worker gives it a turn (:mod:`distperiodic.flow.worker.held_runs`). Otherwise a
+run would wait at one worker, while its object's owner serves other objects
+again and again with other workers.
 """
 
 #: Maximum seconds of work that a worker may hold. A worker may always hold as
@@ -106,7 +112,7 @@ class CreditWindow:
         # The slots work in parallel, so divide by their number. A long run
         # occupies only one slot. So limit its cost to an equal share of the
         # horizon, which leaves room for runs in the other slots.
-        return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
+        return max(min(seconds, HORIZON) / max(1, self.slots), _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
         """Record that *runs* runs of *cost* seconds each were sent."""
@@ -144,6 +150,8 @@ class CreditWindow:
 
     def room(self, cost: float) -> int:
         """Return the number of runs of *cost* seconds that may be sent now."""
+        if not self.slots:
+            return 0
         if cost:
             # Runs that were not measured may be long, so each uses one slot.
             horizon = HORIZON * (1 - self.unmeasured / self.slots)

@@ -75,6 +75,8 @@ from distperiodic.core.workflow import StepInput
 #: Maximum number of objects in a batch. It limits the work of the process that
 #: reads the message. No worker has more threads than this.
 MAX_OBJECTS = 10_000
+#: Batch id of a report that concerns no batch. No batch has this id.
+NO_BATCH = '0'
 #: Maximum number of characters of an error. Longer errors are truncated when
 #: they are sent.
 MAX_REASON = 1_000
@@ -87,7 +89,8 @@ _TOKEN = re.compile(rf'[A-Za-z0-9.-]{{1,{_TOKEN_LENGTH}}}')
 
 _BATCH_FIELDS = frozenset((
     'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
-    'attempts', 'sender', 'worker', 'partition', 'priority', 'expires'))
+    'attempts', 'sender', 'worker', 'partition', 'priority', 'expires',
+    'waiting'))
 _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
 _NOTICE_FIELDS = frozenset(('v', 'kind', 'tasks'))
 _REPORT_FIELDS = frozenset((
@@ -113,6 +116,8 @@ class Batch:
     partition: str = 'default'  # the partition of the worker
     priority: int = 0  # higher first
     expires: Instant | None = None  # None means never too late
+    #: Number of claims that wait at the sender for a worker of the partition.
+    waiting: int = 0
     #: Progress of earlier attempts, as JSON by object. None means no progress.
     #: The progress is not part of the message: the worker reads it from the
     #: store.
@@ -238,6 +243,7 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
         'partition': batch.partition,
         'priority': batch.priority,
         'expires': batch.expires,
+        'waiting': batch.waiting,
     }
     _check_batch(message)
     return sign(message, keys)
@@ -337,7 +343,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
             message['objects'], message['fences'], message['attempts'],
             message['sender'], message['worker'], message['lease'],
             message['partition'],
-            message['priority'], message['expires'])
+            message['priority'], message['expires'], message['waiting'])
     return Reports(message['to'], [
         Report(r['batch'], r['worker'], r['done'],
                [(i, why) for i, why in r['failed']],
@@ -360,6 +366,7 @@ def _check_batch(message: Mapping[str, Any]) -> None:
                            '0-9 . -')
     check_int('tick', message['tick'], FIRST_INSTANT, LAST_INSTANT)
     check_int('priority', message['priority'], -MAX_INT, MAX_INT)
+    check_int('waiting', message['waiting'], 0, MAX_INT)
     if message['expires'] is not None:
         check_int('expires', message['expires'],
                    FIRST_INSTANT, LAST_INSTANT)

@@ -61,7 +61,9 @@ class Handlers:
              for name, (job, handler) in jobs.items()},
             clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
-            isolated=self._isolate(conf, tasks), lease=settings.lease)
+            isolated=self._isolate(conf, tasks), lease=settings.lease,
+            slots=lambda: sum(
+                pool['size'] for pool in self._pools.status().values()))
 
     def _finisher(self) -> (
             Callable[[message.Batch, str, Any, str | None], None] | None):

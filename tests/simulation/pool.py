@@ -26,7 +26,7 @@ class Pool(runs.Executor):
         super().__init__(
             {name: (job, None) for name, job in jobs.items()},
             clock=process.clock, pool=ThreadlessPool(), report=report,
-            may_start=may_start)
+            may_start=may_start, slots=lambda: slots)
         self._process = process
         self._cluster = cluster
         self._lease_of = lease_of

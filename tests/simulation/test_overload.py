@@ -212,6 +212,24 @@ def test_objects_take_turns_though_all_runs_fail():
             *idle(cluster)] == []
 
 
+@pytest.mark.parametrize('differ', [False, True])
+@pytest.mark.parametrize(('workers', 'slots'), [(2, 2), (2, 1), (3, 1)])
+def test_objects_take_turns_though_workers_have_few_slots(
+        workers, slots, differ):
+    """Each of three schedulers sends runs to each worker. None of these runs
+    waits at a slow worker while other objects of its owner run again.
+    """
+    cluster = Cluster(3, jobs={'all': draws.job_of(
+        'all', schedule.Every(_PERIOD))}, tasks=False, **_OVERLOADED | dict(
+            local=False, schedulers=3, workers=workers, slots=slots,
+            objects=8 * workers * slots, points=(8,), differ=differ))
+    cluster.run()
+
+    assert len(cluster.runs) > (72 if differ else 98) * workers * slots
+    assert [*overtaken(cluster, 2 * _LONGEST if differ else _LONGEST,
+                       _SETTLED if differ else 0)] == []
+
+
 @pytest.mark.parametrize('name', _JOBS)
 def test_objects_take_turns_where_members_differ(name):
     """Schedulers start at different times and own different numbers of

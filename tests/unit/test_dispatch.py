@@ -385,6 +385,71 @@ def test_a_scheduler_without_runs_at_a_worker_keeps_to_its_part(world):
     assert me.dispatcher.room_for(job(objects=True)) == 20
 
 
+@pytest.fixture
+def crowded(world):
+    """Four schedulers that share one slot. The worker has a run of another
+    one when the run of this scheduler ends.
+    """
+    me = at_work(world, 10)
+    me.dispatcher.workers_changed('default', [worker(slots=1)])
+    me.dispatcher.schedulers_changed([
+        worker(name, slots=0, points=40) for name in ('me', 's1', 's2', 's3')])
+    me.flow.pump()
+    [batch] = me.bus.open.values()
+    assert (len(batch.objects), batch.waiting) == (1, 9)
+    me.flow.reported(message.Report(
+        batch.id, batch.worker, done=[0], seconds=2.0, others=1))
+    me.flow.pump()
+    assert me.dispatcher.outstanding == 0
+    return me
+
+
+def give_turn(me, others=0):
+    me.flow.reported(message.Report(
+        message.NO_BATCH, worker(slots=1).entry, others=others))
+    me.flow.pump()
+
+
+def test_a_scheduler_sends_the_next_run_when_the_worker_gives_it_a_turn(
+        crowded):
+    give_turn(crowded, others=1)
+    assert crowded.dispatcher.outstanding == 0
+    assert crowded.dispatcher.room_for(job(objects=True)) == 0
+
+    give_turn(crowded)
+
+    assert crowded.dispatcher.outstanding == 1
+
+
+def test_a_report_that_a_turn_has_overtaken_does_not_revoke_it(
+        crowded):
+    give_turn(crowded)
+    *_, batch = crowded.bus.open.values()
+    give_turn(crowded)
+    crowded.flow.reported(message.Report(
+        batch.id, batch.worker, done=[0], seconds=2.0, others=1))
+
+    crowded.flow.pump()
+
+    assert crowded.dispatcher.outstanding == 1
+
+
+def test_a_scheduler_whose_turn_was_lost_sends_a_run(world, crowded):
+    def pass_time(seconds):
+        world.advance(seconds)
+        crowded.dispatcher.sweep()
+        crowded.flow.pump()
+    give_turn(crowded, others=1)
+    for _ in range(3):
+        pass_time(20.0)
+        assert crowded.dispatcher.outstanding == 0
+        give_turn(crowded, others=1)
+
+    pass_time(31.0)
+
+    assert crowded.dispatcher.outstanding == 1
+
+
 def test_the_schedulers_divide_the_slots_of_several_workers():
     """Together they send exactly as many runs as there are slots."""
     schedulers = [worker(f's{n}', slots=0, points=40) for n in range(3)]

@@ -66,7 +66,8 @@ def batches(draw):
         objects=objects, fences=draw(counts), attempts=draw(counts),
         sender=draw(names), worker=draw(names), lease=draw(tokens),
         partition=draw(names), priority=draw(st.integers(-100, 100)),
-        expires=draw(st.none() | instants))
+        expires=draw(st.none() | instants),
+        waiting=draw(st.integers(0, 2 ** 63 - 1)))
 
 
 @st.composite
@@ -221,6 +222,7 @@ def test_an_unknown_kind_is_named():
     ({'tick': 10 ** 18}, 'tick is outside'),
     ({'expires': 'soon'}, 'expires is text'),
     ({'priority': None}, 'priority is nothing'),
+    ({'waiting': -1}, 'waiting is outside'),
     ({'id': ''}, 'id has 0 characters'),
     ({'lease': None}, 'lease is nothing'),
     ({'lease': ''}, 'lease has 0 characters'),

@@ -996,6 +996,33 @@ def test_a_slot_counts_as_used_while_its_scheduler_sends_the_next_run():
     assert bench.others(OTHER) == []
 
 
+def test_schedulers_take_turns_at_a_worker_with_fewer_slots():
+    bench = Bench((job(objects=True), lambda context, key: None),
+                  slots=lambda: 1)
+    first, second = (bench.batch(1, sender=sender, waiting=3)
+                     for sender in (SENDER, OTHER))
+
+    def informed():
+        found = [(to, report.others) for report, to in bench.reports
+                 if report.batch == message.NO_BATCH]
+        bench.reports.clear()
+        return found
+    bench.shop.accept(first)
+    bench.shop.accept(second)
+    bench.pool.run_one()
+    assert bench.told(first) and not informed()
+    bench.shop.send_heartbeats()
+    assert (SENDER, 1) in informed()
+
+    bench.pool.run_one()
+
+    assert informed() == [(SENDER, 0)]
+    bench.clock.advance(1.0)
+    bench.shop.send_changes()
+    # The first one has not used its turn.
+    assert informed() == [(SENDER, None), (OTHER, 0)]
+
+
 def test_a_worker_does_not_inform_itself_of_its_slots():
     """It has sent the next steps of tasks to itself."""
     bench = Bench((job(objects=True), lambda context, key: None))

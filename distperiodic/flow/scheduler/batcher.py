@@ -214,11 +214,13 @@ class Batcher:
             [c.attempt for c in claims], me, worker.member.entry,
             group.lease.id, job.topic,
             job.priority - precedence_of(claims[0].place),
+            waiting=inflight.waiting_in[job.topic],
             authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
         inflight.sent[batch.id] = in_flight.SentBatch(
             batch, claims, worker, queue, cost, now)
         worker.batches[batch.id] = None
+        worker.turn = False
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():
             bound.give(len(claims))

@@ -274,13 +274,25 @@ class Dispatcher:
         A report without outcomes is a heartbeat.
         """
         sent = self._sent.get(report.batch)
-        if sent is None or sent.batch.worker != report.worker:
+        if report.batch == message.NO_BATCH:
+            for workers in self._workers.values():
+                for worker in workers.values():
+                    if worker.member.entry == report.worker:
+                        worker.last_heard = self._clock.monotonic()
+                        worker.turn = False
+                        worker.heard(report.others)
+                        worker.turn = worker.window.slots > 0
+        elif sent is None or sent.batch.worker != report.worker:
             if report.size and self._throttle.allow('dropped'):
                 LOG.info('report dropped: batch=%s worker=%s reason=the '
                          'batch has ended or was reclaimed; further drops '
                          'are not logged for a while',
                          report.batch, report.worker)
-            return
+        else:
+            self._reported(sent, report)
+
+    def _reported(self, sent: in_flight.SentBatch,
+                  report: message.Report) -> None:
         worker = sent.worker
         sent.last_seen = worker.last_heard = self._clock.monotonic()
         job = sent.queue.job
@@ -412,6 +424,12 @@ class Dispatcher:
                 # The worker may still be in its group although it receives no
                 # messages. So send the next batches to other workers.
                 worker.back_off.rest(now + self._lease)
+        for workers in self._workers.values():
+            for worker in workers.values():
+                if (not worker.window.slots
+                        and now - worker.last_heard > self._lease / 2):
+                    # The message that gave this scheduler a turn was lost.
+                    self._divide(worker)
         self._log_dead()
         all_seen = (self._peers is not None
                     and len(self._workers) >= len(self._in_flight.turns))

@@ -3,20 +3,39 @@
 
 A scheduler may use the slots of a worker that the other schedulers do not use.
 So each report tells its scheduler how many runs the worker has for the others.
-The caller holds a lock while it calls :meth:`HeldRuns.change` or
-:meth:`HeldRuns.outdated`; any thread may call :meth:`HeldRuns.announce`.
+
+If more schedulers have work than the worker has slots, they take turns::
+
+    its run ends ─► asks ─► turn: a slot is free ─► sends the next run
+                             └─► sends nothing for a while: forgotten
+
+A free slot waits for the scheduler that has a turn, unless this scheduler may
+have no more work. In this case the next scheduler gets a turn, too.
+
+Until its turn, a scheduler learns that the others use all slots. A scheduler
+asks if more of its claims waited when it sent its last batch, or if another
+one has asked: it may have claimed more objects since then. The one that has
+asked first comes first.
+
+The caller holds a lock while it calls these methods.
 """
 
+from collections.abc import Callable
+
+from distperiodic.core.message import Batch
 from distperiodic.core.recent_maximum import RecentMaximum
 
 # Seconds after which a scheduler learns how many slots the others use.
 _SETTLE = 0.5
+# Seconds until a turn ends that its scheduler does not use.
+_UNUSED = 0.3
 
 
 class _OfSender:
     """Number of runs of one sender whose outcome has not been reported."""
 
-    __slots__ = ('announced', 'recently', 'runs', 'since')
+    __slots__ = ('announced', 'asked', 'recently', 'runs', 'since', 'turn',
+                 'wants', 'worker')
 
     def __init__(self) -> None:
         self.runs = 0
@@ -27,6 +46,16 @@ class _OfSender:
         #: Number of runs for other senders in the last report to this sender.
         #: None means that the report had no number.
         self.announced: int | None = None
+        #: Entry of this worker, as the sender knows it.
+        self.worker = ''
+        #: True if the sender has more work.
+        self.wants = False
+        #: Monotonic time in seconds since which the sender waits for a turn.
+        #: None means that it does not wait.
+        self.asked: float | None = None
+        #: Monotonic time in seconds at which the sender got a turn that it has
+        #: not used. None means that there is none.
+        self.turn: float | None = None
 
     def change(self, runs: int, now: float) -> None:
         """Add *runs* runs, or remove them if the number is negative."""
@@ -35,28 +64,44 @@ class _OfSender:
         self.runs += runs
         self.recently.record(self.runs, now)
 
+    @property
+    def active(self) -> bool:
+        """True if the sender has runs here, or will send the next one."""
+        return bool(self.runs or self.asked is not None
+                    or self.turn is not None
+                    or self.wants and self.recently.value)
+
 
 class HeldRuns:
     """Numbers of runs whose outcomes have not been reported, by sender.
 
     A sender is named by its membership entry. Times are monotonic, in seconds.
+
+    :param slots: Returns the number of slots of this worker.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slots: Callable[[], int]) -> None:
+        self._slots = slots
         self._held: dict[str, _OfSender] = {}
 
-    def change(self, sender: str, runs: int, now: float) -> None:
-        """Add *runs* runs of *sender*, or remove them if the number is
-        negative.
-        """
-        self._held.setdefault(sender, _OfSender()).change(runs, now)
+    def accept(self, batch: Batch, now: float) -> None:
+        """Add the runs of *batch*."""
+        held = self._held.setdefault(batch.sender, _OfSender())
+        held.worker, held.wants = batch.worker, batch.waiting > 0
+        held.asked = held.turn = None
+        held.change(len(batch.objects), now)
+
+    def end(self, sender: str, runs: int, now: float) -> None:
+        """Remove *runs* runs of *sender*."""
+        self._held.setdefault(sender, _OfSender()).change(-runs, now)
 
     def announce(self, sender: str, now: float) -> int | None:
         """Return the number of runs for other senders, for a report to
         *sender*.
 
-        :returns: None if *sender* has no run here, or has just begun to use
-            slots. The other schedulers may be about to send their runs, too.
+        :returns: None if *sender* has no run here and does not take turns, or
+            has just begun to use slots. The other schedulers may be about to
+            send their runs, too.
         """
         held = self._held.get(sender)
         if held is None:
@@ -71,16 +116,70 @@ class HeldRuns:
         """
         for sender, held in list(self._held.items()):
             held.change(0, now)
-            if not held.recently.value:
+            if not (held.recently.value or held.active):
                 del self._held[sender]
         return {sender for sender, held in self._held.items()
                 if held.runs and held.announced
                 != self._for_others(sender, held, now)}
 
+    def turns(self, now: float) -> list[tuple[str, str]]:
+        """Give the free slots to the senders that have asked for a turn.
+
+        :returns: The senders to inform: those that got a turn, and those that
+            have not used theirs. For each of them, its entry and the entry of
+            this worker.
+        """
+        told = []
+        for sender, held in list(self._held.items()):
+            if held.turn is not None and now - held.turn > _UNUSED:
+                del self._held[sender]
+                told.append((sender, held.worker))
+        asking = sorted((held.asked, sender)
+                        for sender, held in self._held.items()
+                        if held.asked is not None)
+        free = self._free()
+        for _, sender in asking:
+            if free <= 0:
+                break
+            held = self._held[sender]
+            held.asked, held.turn = None, now
+            told.append((sender, held.worker))
+            # If it has no more work, the slot must not wait for it.
+            free -= held.wants
+        return told
+
+    def asking(self) -> list[tuple[str, str]]:
+        """Return the senders that wait for a turn, as :meth:`turns` does."""
+        return [(sender, held.worker) for sender, held in self._held.items()
+                if held.asked is not None]
+
+    def _free(self) -> int:
+        return self._slots() - sum(
+            held.runs + (held.turn is not None and held.wants)
+            for held in self._held.values())
+
     def _for_others(self, sender: str, held: _OfSender,
                     now: float) -> int | None:
-        if now - held.since < _SETTLE:
+        slots, asking = self._slots(), len(self.asking())
+        if not asking and sum(
+                one.active for one in self._held.values()) <= slots:
+            if now - held.since < _SETTLE:
+                return None
+            others = sum(of_other.recently.value
+                         for other, of_other in self._held.items()
+                         if other != sender)
+            if held.runs or others < slots:
+                return others
+        if held.turn is not None:
+            return slots - 1
+        if held.runs:
+            return slots
+        if not (held.wants or asking):
+            # It sends its next run as if it began to use the slots.
             return None
-        return sum(of_other.recently.value
-                   for other, of_other in list(self._held.items())
-                   if other != sender)
+        if held.asked is None:
+            if self._free() > asking:
+                held.turn = now
+                return slots - 1
+            held.asked = now
+        return slots

@@ -38,6 +38,7 @@ import traceback as traceback_module
 import types
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -387,6 +388,8 @@ class Executor:
     :param lease: Duration of a lease, in seconds. If a step times out, its
         failure is reported when its handler returns, but at the latest after
         this time.
+    :param slots: Returns the number of slots that schedulers share. With the
+        default, the schedulers do not take turns.
     """
 
     def __init__(self, jobs: Mapping[
@@ -397,7 +400,8 @@ class Executor:
                  finish: Callable[[message.Batch, str, Any, str | None],
                                   None] | None = None,
                  isolated: Mapping[str, Isolated] = _NOWHERE,
-                 lease: float = 0.0):
+                 lease: float = 0.0,
+                 slots: Callable[[], int] = lambda: message.MAX_OBJECTS):
         self._job_queues = {name: JobQueue(job, handler, self)
                             for name, (job, handler) in jobs.items()}
         self._clock = clock
@@ -413,7 +417,7 @@ class Executor:
         self._hanging: dict[Running, TimedOut] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
-        self._held = HeldRuns()
+        self._held = HeldRuns(slots)
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By thread identifier.
@@ -450,9 +454,7 @@ class Executor:
                         batch_run = None
                     else:
                         self._batch_runs[key] = batch_run
-                        self._held.change(
-                            batch.sender, batch_run.left,
-                            self._clock.monotonic())
+                        self._held.accept(batch, self._clock.monotonic())
         if duplicate:
             LOG.info('batch dropped: batch=%s sender=%s reason=it was '
                      'delivered before', batch.id, batch.sender)
@@ -606,7 +608,18 @@ class Executor:
                     and now - batch_run.reported < _REPORT_EVERY):
                 return
             report = self._collect(batch_run, now)
+            turns = self._held.turns(now)
         self._report(report, batch_run.batch.sender)
+        self._inform(turns)
+
+    def _inform(self, senders: Iterable[tuple[str, str]]) -> None:
+        """Send a report that concerns no batch to each of *senders*.
+
+        :param senders: Entries of the schedulers, each with the entry of this
+            worker.
+        """
+        for sender, worker in senders:
+            self._report(message.Report(message.NO_BATCH, worker), sender)
 
     def _collect(self, batch_run: BatchRun, now: float) -> message.Report:
         """Return a report of the outcomes that were not reported yet.
@@ -627,7 +640,7 @@ class Executor:
         # copied.
         del batch_run.outcomes[:len(outcomes)]
         batch_run.left -= len(outcomes)
-        self._held.change(batch.sender, -len(outcomes), now)
+        self._held.end(batch.sender, len(outcomes), now)
         for item in outcomes:
             if isinstance(item, int):
                 done.append(item)
@@ -774,8 +787,9 @@ class Executor:
 
         Any thread may call this.
         """
-        report.others = self._held.announce(
-            to_entry, self._clock.monotonic())
+        with self._lock:
+            report.others = self._held.announce(
+                to_entry, self._clock.monotonic())
 
     def send_changes(self) -> None:
         """Send an empty report to each scheduler that does not know how many
@@ -787,6 +801,8 @@ class Executor:
         now = self._clock.monotonic()
         with self._lock:
             changed = self._held.outdated(now)
+            turns = self._held.turns(now)
+        self._inform(turns)
         for batch_run in list(self._batch_runs.values()) if changed else ():
             batch = batch_run.batch
             # The worker itself has sent the next steps of tasks.
@@ -804,6 +820,9 @@ class Executor:
         for batch_run in list(self._batch_runs.values()):
             batch = batch_run.batch
             self._report(message.Report(batch.id, batch.worker), batch.sender)
+        with self._lock:
+            asking = self._held.asking()
+        self._inform(asking)
 
     def drain(self, *authorities: Authority) -> None:
         """Accept no more batches, start no more runs, and refuse the runs that
