@@ -65,8 +65,7 @@ class TaskDispenser:
         self._conf = conf
         self._settings: opts.Settings | None = None
         self._connections: Connections[SqlTaskPool] = Connections(
-            self._connect)
-        self._checked = False
+            self._connect, lambda: check_store(self._read(), self._conf))
 
     def recreate_task_pool(self, tasks: Scores, *,
                            as_of: datetime | None = None) -> Recreated:
@@ -219,9 +218,6 @@ class TaskDispenser:
     def _connect(self) -> 'SqlTaskPool':
         from distperiodic.adapters.sql.task_pools import SqlTaskPool
         settings = self._read()
-        if not self._checked:
-            check_store(settings, self._conf)
-            self._checked = True
         return SqlTaskPool(
             settings.connection, namespace=settings.group, pool=self.pool,
             bucket_timeout=settings.bucket_timeout)

@@ -29,10 +29,15 @@ class Connections(Generic[T]):
     Only one thread at a time uses a given connection.
 
     :param connect: Returns a new connection.
+    :param check: Checks the tables of the store, which takes longer than to
+        connect. It is called before the first connection, and again after
+        :meth:`close`.
     """
 
-    def __init__(self, connect: Callable[[], T]):
+    def __init__(self, connect: Callable[[], T], check: Callable[[], None]):
         self._connect = connect
+        self._check = check
+        self._checked = False
         # Idle connections by process id. A forked child must neither use nor
         # close the connections of its parent.
         self._idle: dict[int, collections.deque[T]] = {}
@@ -44,6 +49,9 @@ class Connections(Generic[T]):
         try:
             connection = idle.pop()
         except IndexError:
+            if not self._checked:
+                self._check()
+                self._checked = True
             connection = self._connect()
         try:
             yield connection
@@ -52,6 +60,7 @@ class Connections(Generic[T]):
 
     def close(self) -> None:
         """Close the idle connections. The next call opens a new one."""
+        self._checked = False
         idle = self._idle_here()
         while idle:
             idle.pop().close()

@@ -101,8 +101,9 @@ class Client:
         self._given = definitions.parse_workflows(
             {} if workflows is None else workflows)
         self._clock = SystemClock()
-        self._connections: Connections[TaskStore] = Connections(self._connect)
-        self._checked = False
+        self._connections: Connections[TaskStore] = Connections(
+            self._task_store,
+            lambda: check_store(self._settings, self._conf))
 
     # -- submit
 
@@ -261,13 +262,6 @@ class Client:
     @functools.cached_property
     def _settings(self) -> opts.Settings:
         return opts.settings(self._conf)
-
-    def _connect(self) -> TaskStore:
-        store = self._task_store()
-        if not self._checked:
-            check_store(self._settings, self._conf)
-            self._checked = True
-        return store
 
     def _task_store(self) -> TaskStore:
         settings = self._settings

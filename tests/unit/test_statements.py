@@ -39,6 +39,15 @@ def found_in(attributes):
 
 
 @pytest.mark.parametrize('name', DIALECTS)
+def test_all_connections_of_a_process_share_the_statements(name):
+    """Each connection has another dialect of SQLAlchemy."""
+    one, other = (dialect_of(DIALECTS[name]()).once(Statements)
+                  for _ in range(2))
+
+    assert one is other
+
+
+@pytest.mark.parametrize('name', DIALECTS)
 def test_a_parameter_of_a_statement_has_one_type(name):
     """Parts of a statement that use one name for two values would share one
     value.
