@@ -170,6 +170,10 @@ class HeldRuns:
                          if other != sender)
             if held.runs or others < slots:
                 return others
+            if len(self._held) <= slots:
+                # Each sender has a slot of its own, so none takes turns. And
+                # without runs, it would not learn when more slots are free.
+                return None
         if held.turn is not None:
             return slots - 1
         if held.runs:
