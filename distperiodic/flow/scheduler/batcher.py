@@ -220,7 +220,7 @@ class Batcher:
         inflight.sent[batch.id] = in_flight.SentBatch(
             batch, claims, worker, queue, cost, now)
         worker.batches[batch.id] = None
-        worker.turn = False
+        worker.share.turn = False
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():
             bound.give(len(claims))

@@ -258,7 +258,8 @@ class Dispatcher:
                 self._divide(worker)
 
     def _divide(self, worker: in_flight.Worker) -> None:
-        worker.divide(self._in_flight.schedulers, self._in_flight.rank)
+        worker.share.divide(worker.member, self._in_flight.schedulers,
+                            self._in_flight.rank)
 
     def _holder_gone(self, holder: str) -> None:
         for one in self._all_recoveries:
@@ -279,9 +280,9 @@ class Dispatcher:
                 for worker in workers.values():
                     if worker.member.entry == report.worker:
                         worker.last_heard = self._clock.monotonic()
-                        worker.turn = False
-                        worker.heard(report.others)
-                        worker.turn = worker.window.slots > 0
+                        worker.share.turn = False
+                        worker.share.heard(worker.member, report.others)
+                        worker.share.turn = worker.window.slots > 0
         elif sent is None or sent.batch.worker != report.worker:
             if report.size and self._throttle.allow('dropped'):
                 LOG.info('report dropped: batch=%s worker=%s reason=the '
@@ -315,7 +316,7 @@ class Dispatcher:
         elif ran:
             for bound in sent.queue.bounds.values():
                 bound.ran(report.seconds / ran, sent.last_seen)
-        worker.heard(report.others)
+        worker.share.heard(worker.member, report.others)
         if released:
             self._put(events.Released(job, released))
 

@@ -87,24 +87,76 @@ class BackOff:
         self._failures = 0
 
 
+class SlotShare:
+    """The slots of a worker that this scheduler may use.
+
+    :param window: Window of the worker, whose number of slots this class sets.
+    :param own: True means that only this scheduler uses the worker.
+    """
+
+    __slots__ = ('_crowded', '_entitled', '_own', '_window', 'turn')
+
+    def __init__(self, window: CreditWindow, *, own: bool):
+        self._window = window
+        self._own = own
+        self._entitled = 1
+        #: True if the worker has fewer slots than there are schedulers.
+        self._crowded = False
+        #: True if the worker has given this scheduler a turn that is not used.
+        self.turn = False
+
+    def divide(self, member: Member, schedulers: int, rank: int) -> None:
+        """Divide the slots among the schedulers, unless only this scheduler
+        uses them.
+
+        :param rank: Number of this scheduler, from 0 to *schedulers* - 1.
+        """
+        if self._own:
+            schedulers = 1
+        self._crowded = schedulers > member.slots
+        # Do not give the remainders of all workers to the same scheduler.
+        self._entitled = entitled(
+            member.slots, schedulers,
+            (rank + position_of(member.identity)) % schedulers)
+        self._window.slots = self._entitled
+        self.turn = False
+
+    def heard(self, member: Member, others: int | None) -> None:
+        """Use the slots that other schedulers do not use.
+
+        :param others: Number of runs that the worker holds for other
+            schedulers. None means unknown.
+        """
+        if self.turn:
+            # The worker may have sent this number before it gave the turn.
+            return
+        if others is None:
+            self._window.slots = self._entitled
+            return
+        free = member.slots - others
+        if not self._window.held:
+            # Without a run at the worker, this scheduler would not learn that
+            # others use more slots.
+            free = min(free, self._entitled)
+        # In a crowd, the worker tells this scheduler when to send again.
+        self._window.slots = max(0 if self._crowded else self._entitled, free)
+
+
 class Worker:
     """State of one worker, as this scheduler knows it.
 
     :param own: True means that only this scheduler uses the worker.
     """
 
-    __slots__ = ('_crowded', '_entitled', '_own', 'back_off', 'batches',
-                 'last_heard', 'member', 'paused', 'reserved_until',
-                 'suspect_batch', 'turn', 'unknown_jobs', 'window')
+    __slots__ = ('back_off', 'batches', 'last_heard', 'member', 'paused',
+                 'reserved_until', 'share', 'suspect_batch', 'unknown_jobs',
+                 'window')
 
     def __init__(self, member: Member, window: CreditWindow, now: float, *,
                  own: bool):
-        self._own = own
-        self._entitled = 1
-        #: True if the worker has fewer slots than there are schedulers.
-        self._crowded = False
         self.member = member
         self.window = window
+        self.share = SlotShare(window, own=own)
         #: Ids of the batches that the worker holds, in the order in which they
         #: were sent.
         self.batches: dict[str, None] = {}
@@ -118,46 +170,8 @@ class Worker:
         #: Monotonic time until which the worker is reserved for suspects, in
         #: seconds. None means that it is not reserved.
         self.reserved_until: float | None = None
-        #: True if the worker has given this scheduler a turn that is not used.
-        self.turn = False
         #: Id of the last batch of suspects that the worker received.
         self.suspect_batch = ''
-
-    def divide(self, schedulers: int, rank: int) -> None:
-        """Divide the slots among the schedulers, unless only this scheduler
-        uses them.
-
-        :param rank: Number of this scheduler, from 0 to *schedulers* - 1.
-        """
-        if self._own:
-            schedulers = 1
-        self._crowded = schedulers > self.member.slots
-        # Do not give the remainders of all workers to the same scheduler.
-        self._entitled = entitled(
-            self.member.slots, schedulers,
-            (rank + position_of(self.member.identity)) % schedulers)
-        self.window.slots = self._entitled
-        self.turn = False
-
-    def heard(self, others: int | None) -> None:
-        """Use the slots that other schedulers do not use.
-
-        :param others: Number of runs that the worker holds for other
-            schedulers. None means unknown.
-        """
-        if self.turn:
-            # The worker may have sent this number before it gave the turn.
-            return
-        if others is None:
-            self.window.slots = self._entitled
-            return
-        free = self.member.slots - others
-        if not self.window.held:
-            # Without a run at the worker, this scheduler would not learn that
-            # others use more slots.
-            free = min(free, self._entitled)
-        # In a crowd, the worker tells this scheduler when to send again.
-        self.window.slots = max(0 if self._crowded else self._entitled, free)
 
 
 class SentBatch:
