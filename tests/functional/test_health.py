@@ -245,7 +245,7 @@ def test_little_is_read_from_a_slow_store(tmp_path, postgresql, way):
     assert list(facts.unread) == []
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(600)
 def test_each_fault_is_found_by_name_and_forgotten_when_it_ends(group, way):
     schedulers = [group.start('scheduler') for _ in range(2)]
     killed, frozen, _ = (group.start('worker'), group.start('worker'),

@@ -73,7 +73,7 @@ def host(tmp_path):
         program.kill()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_tick_that_came_while_the_scheduler_was_dead_runs_once_of_each_kind(
         host):
     first = host.start()
