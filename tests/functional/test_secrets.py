@@ -137,7 +137,7 @@ def test_no_service_and_no_command_tells_a_secret(service):
 @pytest.mark.timeout(600)
 def test_no_demo_tells_a_secret(service):
     said = everything(service, 'db', 'sync') + everything(
-        service, 'demo', '--seconds', '10', '--objects', '20')
+        service, 'demo', '--seconds', '30', '--objects', '20')
 
     assert 'ping' in said
     assert found(said) == []

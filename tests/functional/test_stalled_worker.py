@@ -176,7 +176,7 @@ def test_effects_that_end_their_run_come_once_whenever_the_worker_is_killed(
 
     for turn in range(8):
         victim = programs[turn % 2]
-        pid, = victim.children
+        pid, = waiting.wait_until(lambda one=victim: one.children, 20)
         since = time.time()
 
         def interrupted(pid=pid):
