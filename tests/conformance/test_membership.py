@@ -18,6 +18,7 @@ from distperiodic import coordinator
 from distperiodic import exceptions
 from distperiodic.adapters.coordination.membership import Membership
 from distperiodic.adapters.coordination.solo import SoloMembership
+from distperiodic.adapters.coordination.term import TermLost
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import ring
 from distperiodic.core.job_set import JobSet
@@ -271,6 +272,22 @@ def test_who_was_frozen_is_sure_of_nothing_until_it_is_back(enter, spawn):
     wait_until(lambda: sorted(b.do('subset') + [
         o for o in OBJECTS if a.now.ring.owner_of(o) == 'a'
     ]) == sorted(OBJECTS))
+
+
+@pytest.mark.parametrize('url', ['file', 'redis', 'etcd'], indirect=True)
+def test_a_heartbeat_after_a_long_silence_ends_the_term(enter, closing):
+    """A process may be suspended just before it sends a heartbeat. When it
+    goes on, the service would accept the heartbeat.
+    """
+    one = enter('a', start=False)
+    term = one._open()
+    closing.callback(term.close)
+    term.connect()
+    term.confirm()
+    term.heard -= SESSION
+
+    with pytest.raises(TermLost, match='no heartbeat for too long'):
+        term.confirm()
 
 
 def test_who_is_at_rest_stays(enter):

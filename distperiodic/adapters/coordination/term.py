@@ -98,7 +98,10 @@ class Term:
 
         :raises TermLost: the session has ended, or may have ended.
         """
-        if self._clock.monotonic() - self.heard > TRUST * self.timeout:
+        self._check_silence(self._clock.monotonic())
+
+    def _check_silence(self, now: float) -> None:
+        if now - self.heard > TRUST * self.timeout:
             raise TermLost('this process sent no heartbeat for too long; '
                            'other members may have taken over')
 
@@ -111,8 +114,12 @@ class Term:
 
         If the service pushes changes, the notifications of all earlier changes
         have arrived when this method returns.
+
+        :raises TermLost: the session has ended, or may have ended.
         """
         now = self._clock.monotonic()
+        # The process may have been suspended since the last check.
+        self._check_silence(now)
         self._request(self._coordinator.heartbeat)
         self.heard = now
         self.next_probe = now + min(self._interval, self.timeout / 5)
