@@ -18,8 +18,11 @@ from tests.chaos.buses import BUSES
 SEED, MINUTES = 1, 2.0
 #: The same for Redis. These are only the faults of the group 'bus'.
 BUS_SEED, BUS_MINUTES = 1, 1.0
+#: Only one cluster lives at a time, because each uses a whole processor.
+one_at_a_time = pytest.mark.xdist_group('life')
 
 
+@one_at_a_time
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(('seed', 'minutes'), [
     (SEED, MINUTES), pytest.param(2, 8.0, marks=pytest.mark.full)])
@@ -28,6 +31,7 @@ def test_no_promise_is_broken_whatever_befalls_the_cluster(
     _live(tmp_path, 'rabbitmq', seed, minutes)
 
 
+@one_at_a_time
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(('seed', 'minutes'), [
     (BUS_SEED, BUS_MINUTES), pytest.param(2, 4.0, marks=pytest.mark.full)])

@@ -131,6 +131,9 @@ class Cluster:
         self._pauses = {name: [] for name in setup.jobs}
         self._going = collections.defaultdict(list)
         self._all_going = []
+        #: Pairs of a run and another one in progress at its start, in a
+        #: process whose release lacks the job of the first one.
+        self._uncounting = []
         #: The current process of each member.
         self.here = {name: None for name in names}
         self.here.update(
@@ -271,7 +274,12 @@ class Cluster:
             process = self.world.processes[one.process]
             if not process.frozen and process.pool.trusts(one):
                 run.beside += one.job == run.job
-                run.within += one.job in counted
+                if one.job not in counted:
+                    continue
+                if run.job in self.with_commands(process.jobs):
+                    run.within += 1
+                else:
+                    self._uncounting.append((run, one))
         going.append(run)
 
     def effect(self, run):
@@ -339,6 +347,12 @@ class Cluster:
                 at_once_within=draws.MOST if self.partitions else 1 << 30)
             for name, job in self.setup.jobs.items()}
         journal = self.stores.journal
+        for run, other in self._uncounting:
+            # If the process of the other run does not count this run, only an
+            # earlier grant prevents this run.
+            granted, before = (journal.grant_times.get((*one.key, one.fence))
+                               for one in (run, other))
+            run.within += None in (granted, before) or before <= granted
         for claim in journal.claims.values():
             claim.triggered = (claim.job, claim.tick) in self.stores.triggered
         return checker.Record(

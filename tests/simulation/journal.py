@@ -21,6 +21,8 @@ class Journal:
         self._leases = {}
         #: The granted fence, by (lease, object).
         self.granted = {}
+        #: Instant of each grant, by (job, object, tick, fence).
+        self.grant_times = {}
         #: Time, job and text of each schedule that came into force.
         self.adopted = []
 
@@ -44,6 +46,7 @@ class Journal:
         if claim.granted is None:
             claim.granted = self._now()
         claim.grants.append(fence)
+        self.grant_times[job, name, tick, fence] = self._now()
         self.granted[lease, name] = fence
 
     def end(self, job, name, tick, state, fence=None):
