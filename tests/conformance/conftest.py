@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
 from tests.ends import BROKERS
-from tests.services.server import ExternalServer
 
 EXAMPLE = 'doc/source/howto/write_a_bus.py'
 
@@ -36,17 +35,6 @@ def url(request, tmp_path, monkeypatch):
 @pytest.fixture(scope='session')
 def url_of_sqlite(tmp_path_factory):
     return f'sqlite:///{tmp_path_factory.mktemp("database")}/d.sqlite'
-
-
-@pytest.fixture(scope='session')
-def mariadb(mariadb):
-    """The shared server, without TLS.
-
-    PyMySQL would read all certificates of the system for each connection,
-    which takes longer than a short test.
-    """
-    url = sa.make_url(mariadb.url).update_query_dict({'ssl_disabled': 'true'})
-    return ExternalServer(url.render_as_string(hide_password=False))
 
 
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])

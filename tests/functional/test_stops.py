@@ -223,7 +223,8 @@ def lives(place, groups, stops, more, url=None):
     judge(made)
 
 
-FULL = pytest.mark.full
+# These take two minutes alone, and more beside other tests.
+FULL = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize('stops', [5, pytest.param(60, marks=FULL)])
