@@ -129,11 +129,11 @@ class HeldRuns:
             have not used theirs. For each of them, its entry and the entry of
             this worker.
         """
-        told = []
+        informed = []
         for sender, held in list(self._held.items()):
             if held.turn is not None and now - held.turn > _UNUSED:
                 del self._held[sender]
-                told.append((sender, held.worker))
+                informed.append((sender, held.worker))
         asking = sorted((held.asked, sender)
                         for sender, held in self._held.items()
                         if held.asked is not None)
@@ -143,10 +143,10 @@ class HeldRuns:
                 break
             held = self._held[sender]
             held.asked, held.turn = None, now
-            told.append((sender, held.worker))
+            informed.append((sender, held.worker))
             # If it has no more work, the slot must not wait for it.
             free -= held.wants
-        return told
+        return informed
 
     def asking(self) -> list[tuple[str, str]]:
         """Return the senders that wait for a turn, as :meth:`turns` does."""
