@@ -62,8 +62,7 @@ class Handlers:
             clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
             isolated=self._isolate(conf, tasks), lease=settings.lease,
-            slots=lambda: sum(
-                pool['size'] for pool in self._pools.status().values()))
+            slots=lambda: self._pools.size)
 
     def _finisher(self) -> (
             Callable[[message.Batch, str, Any, str | None], None] | None):

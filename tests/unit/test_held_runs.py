@@ -101,9 +101,9 @@ def test_a_turn_that_is_not_used_goes_to_the_next_scheduler(crowd):
 
 def test_a_scheduler_without_more_work_takes_no_turns():
     slots = Slots()
-    slots.send('a', 'b', waiting=0)
+    slots.send('a', 'b', 'c', waiting=0)
 
-    assert slots.end('a', 'b') == [None, None]
+    assert slots.end('a', 'b', 'c') == [None, None, None]
     assert slots.turns() == slots.held.asking() == []
 
 

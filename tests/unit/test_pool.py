@@ -388,6 +388,15 @@ def partitions():
     made.stop()
 
 
+def test_the_threads_of_all_partitions_are_counted_after_a_change_of_size(
+        partitions):
+    assert partitions.size == 4
+
+    partitions.resize({'bad': 1, 'good': 4})
+
+    assert partitions.size == 5
+
+
 def test_a_partition_whose_threads_all_hang_takes_none_from_its_neighbour(
         partitions):
     forever, began = threading.Event(), threading.Semaphore(0)

@@ -238,6 +238,8 @@ class Pools:
     def __init__(self, name: str, sizes: Mapping[str, int]):
         self._pools = {partition: Pool(size, name)
                        for partition, size in sorted(sizes.items())}
+        #: Maximum number of threads of all pools.
+        self.size = sum(sizes.values())
 
     def submit(self, priority: int, source: OfPartition) -> None:
         self._pools[source.job.topic].submit(priority, source)
@@ -253,6 +255,7 @@ class Pools:
         """Set the maximum number of threads of each pool, by partition."""
         for name, pool in self._pools.items():
             pool.resize(sizes[name])
+        self.size = sum(pool.size for pool in self._pools.values())
 
     def status(self) -> dict[str, dict[str, int]]:
         """Return the status of each pool, by partition."""

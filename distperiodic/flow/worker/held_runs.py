@@ -106,6 +106,7 @@ class HeldRuns:
         held = self._held.get(sender)
         if held is None:
             return None
+        self._ask(sender, held, now)
         others = self._for_others(sender, held, now)
         held.announced = others if held.runs else None
         return others
@@ -158,32 +159,48 @@ class HeldRuns:
             held.runs + (held.turn is not None and held.wants)
             for held in self._held.values())
 
-    def _for_others(self, sender: str, held: _OfSender,
-                    now: float) -> int | None:
-        slots, asking = self._slots(), len(self.asking())
-        if not asking and sum(
-                one.active for one in self._held.values()) <= slots:
-            if now - held.since < _SETTLE:
-                return None
-            others = sum(of_other.recently.value
-                         for other, of_other in self._held.items()
-                         if other != sender)
-            if held.runs or others < slots:
-                return others
-            if len(self._held) <= slots:
-                # Each sender has a slot of its own, so none takes turns. And
-                # without runs, it would not learn when more slots are free.
-                return None
-        if held.turn is not None:
-            return slots - 1
-        if held.runs:
-            return slots
+    def _ask(self, sender: str, held: _OfSender, now: float) -> None:
+        """Give *sender* a turn, or let it wait for one, if it needs one."""
+        if held.runs or held.turn is not None or held.asked is not None or (
+                not self._takes_turns(sender, held, now)):
+            return
+        asking = len(self.asking())
         if not (held.wants or asking):
             # It sends its next run as if it began to use the slots.
-            return None
-        if held.asked is None:
-            if self._free() > asking:
-                held.turn = now
-                return slots - 1
+            return
+        if self._free() > asking:
+            held.turn = now
+        else:
             held.asked = now
-        return slots
+
+    def _for_others(self, sender: str, held: _OfSender,
+                    now: float) -> int | None:
+        """Return the number of slots that *sender* must leave to the others.
+
+        None means that it must not learn a number.
+        """
+        slots = self._slots()
+        if self._takes_turns(sender, held, now):
+            if held.turn is not None:
+                return slots - 1
+            return slots if held.runs or held.asked is not None else None
+        if now - held.since < _SETTLE:
+            return None
+        others = self._used_by_others(sender)
+        # Without runs, it would not learn when more slots are free.
+        return others if held.runs or others < slots else None
+
+    def _takes_turns(self, sender: str, held: _OfSender, now: float) -> bool:
+        """Return False if each sender has a slot of its own, or may have."""
+        slots = self._slots()
+        if self.asking() or slots < sum(
+                one.active for one in self._held.values()):
+            return True
+        return (len(self._held) > slots and not held.runs
+                and now - held.since >= _SETTLE
+                and self._used_by_others(sender) >= slots)
+
+    def _used_by_others(self, sender: str) -> int:
+        return sum(of_other.recently.value
+                   for other, of_other in self._held.items()
+                   if other != sender)
