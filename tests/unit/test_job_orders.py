@@ -100,6 +100,15 @@ def test_a_trigger_runs_each_members_own_part_once():
     assert group.started(60) == sorted(KEYS)
 
 
+def test_a_trigger_counts_objects_that_wait_for_a_worker():
+    group = Group(['me'], worlds.job('poll', objects=True), finishes=False,
+                  workers=[worlds.worker(slots=2)])
+
+    assert group.tell(Verb.TRIGGER, job='poll') == [
+        (True, 'claimed 20 objects')]
+    assert len(group.started()) == 2
+
+
 def test_a_trigger_leaves_the_objects_that_another_member_has_gained(alone):
     alone.world.scheduler(
         worlds.job('poll', objects=True), name='new', sees=['me', 'new'],

@@ -103,6 +103,14 @@ class _ClaimRequest(NamedTuple):
         return self.tick, self.rule, self.schedule_since
 
 
+class TriggerCounts(NamedTuple):
+    """Numbers of objects that an operator has triggered."""
+
+    claimed: int
+    #: Objects that were left out, because their earlier tick has not ended.
+    busy: int
+
+
 class _Rest(NamedTuple):
     """The objects of a large tick that were not claimed yet.
 
@@ -439,27 +447,29 @@ class Claimer:
         self._claims.submit(call, claimed, failed)
 
     def trigger(self, job: Job, tick: Instant, objects: Sequence[str],
-                rule: str, then: Callable[[Claimed], None]) -> None:
+                rule: str, then: Callable[[TriggerCounts], None]) -> None:
         """Claim *objects* for a tick that an operator has requested.
 
         The claim is made even if the job is paused. Objects whose earlier tick
         has not ended are left out.
 
         :param rule: As for :meth:`start_tick`.
-        :param then: Called with each answer of the store.
+        :param then: Called for each answer of the store.
         """
         for at in range(0, len(objects), self._piece):
             self._trigger(job, tick, objects[at:at + self._piece], rule, then)
 
     def _trigger(self, job: Job, tick: Instant, objects: Sequence[str],
-                 rule: str, then: Callable[[Claimed], None]) -> None:
+                 rule: str, then: Callable[[TriggerCounts], None]) -> None:
         held = in_flight.HeldLease(self._new_lease(), self._holder())
 
         def claimed(answer: Claimed) -> None:
+            # The dispatcher changes the list of the claims.
+            then(TriggerCounts(
+                len(answer.won), len(answer.busy) + len(answer.waiting)))
             if answer.won:
                 self.counts[job.name, 'claimed'] += len(answer.won)
                 self._dispatcher.offer(job, held, answer.won, 0)
-            then(answer)
         self._claims.submit(
             lambda store: store.claim(
                 job.name, tick, objects, lease=held.id, holder=held.holder,

@@ -33,7 +33,6 @@ from typing import Any
 from distperiodic import ports
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Reading
-from distperiodic.core.claim import Claimed
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
@@ -45,6 +44,7 @@ from distperiodic.flow.scheduler import listing
 from distperiodic.flow.scheduler.authority import Authority
 from distperiodic.flow.scheduler.authority import Change
 from distperiodic.flow.scheduler.claimer import Claimer
+from distperiodic.flow.scheduler.claimer import TriggerCounts
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.part import CIRCLE
 from distperiodic.flow.scheduler.part import Part
@@ -244,15 +244,14 @@ class Ticker:
         """
         self._drained = drained
 
-    def trigger(self, job: str, key: str | None) -> tuple[int, int] | str:
+    def trigger(self, job: str, key: str | None) -> TriggerCounts | str:
         """Claim this member's objects of a job now, although no tick is due.
 
         The objects are those of the last reading of the catalogue. The store
         must answer at once, as a store in memory does.
 
         :param key: Id of the object. None means all objects.
-        :returns: Either the number of claims and the number of objects whose
-            earlier tick has not ended, or the reason why this member claims
+        :returns: The numbers of objects, or the reason why this member claims
             nothing.
         """
         part, view = self._parts[job], self._view()
@@ -266,13 +265,13 @@ class Ticker:
                 self._authority.ring(view, part.job), self._identity):
             if key in (None, one):
                 by_rule.setdefault(rule_of(part.reading, one), []).append(one)
-        answers: list[Claimed] = []
+        answers: list[TriggerCounts] = []
         now = self._clock.now()
         for rule, keys in sorted(by_rule.items()):
             self._claimer.trigger(part.job, now, keys, rule, answers.append)
         self._pump()
-        return (sum(len(one.won) for one in answers),
-                sum(len(one.busy) + len(one.waiting) for one in answers))
+        return TriggerCounts(sum(one.claimed for one in answers),
+                         sum(one.busy for one in answers))
 
     def may_list(self, job: str, key: str) -> bool:
         """Return whether the catalogue may list an object.
