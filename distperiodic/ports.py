@@ -799,9 +799,10 @@ class Carrier(Protocol):
     def problem(self) -> str | None:
         """Reason why an open carrier with an inbox cannot reach the broker.
 
-        None means that the broker answers, or that this is unknown, because
-        the process has not tried to reach it lately. A carrier without this
-        attribute counts as one that does not know. Any thread may read it.
+        None means that the broker answers, as far as is known. A carrier that
+        sends nothing should try to reach the broker every few seconds. A
+        carrier without this attribute counts as one that does not know. Any
+        thread may read it.
         """
 
     def open(self, timeout: float) -> None:

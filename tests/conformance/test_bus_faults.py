@@ -4,10 +4,12 @@
 import contextlib
 import logging
 import socket
+from urllib import parse
 
 import pytest
 
 from distperiodic import exceptions
+from distperiodic.adapters.messaging import connection
 from tests import services
 from tests.ends import LATE
 from tests.ends import Ends
@@ -60,6 +62,13 @@ def ends(mortal, caplog):
 def ends_of_leaving(leaving, caplog):
     with talking(leaving.url, caplog) as ends:
         yield ends
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Connections that notice a broker that is away ten times as fast."""
+    for name in '_UNANSWERED', '_QUIET', '_LOOK':
+        monkeypatch.setattr(connection, name, getattr(connection, name) / 10)
 
 
 def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
@@ -124,6 +133,20 @@ def test_a_broker_that_stands_still_holds_nobody_up(mortal, ends, caplog):
     assert len(lines(caplog, 'the broker cannot be reached')) <= 2
 
 
+def test_a_bus_that_sends_nothing_notices_that_its_broker_stands_still(
+        leaving, ends_of_leaving, caplog, impatient):
+    buses = ends_of_leaving.work, ends_of_leaving.back
+    leaving.freeze()
+    try:
+        wait_until(lambda: all(bus.problem for bus in buses))
+    finally:
+        leaving.thaw()
+
+    wait_until(lambda: not any(bus.problem for bus in buses))
+    for line in 'the broker cannot be reached', 'the broker answers again':
+        assert len(lines(caplog, line)) == 2
+
+
 def test_closing_while_the_broker_is_away_is_bounded(leaving):
     ends = Ends(leaving.url)
     ends.back.start(20)
@@ -158,6 +181,26 @@ def test_a_start_that_failed_can_be_tried_again(leaving):
     ends.talk(1)
     ends.work.close()
     ends.back.close()
+
+
+@pytest.mark.parametrize('mortal', [pytest.param(
+    'rabbitmq', marks=pytest.mark.xdist_group('mortal_rabbitmq'))],
+    indirect=True)
+def test_a_virtual_host_that_was_deleted_is_told_without_a_traceback(
+        mortal, caplog, impatient):
+    def create():
+        mortal.ctl('add_vhost', 'gone')
+        mortal.ctl('set_permissions', '-p', 'gone',
+                   parse.urlsplit(mortal.url).username, '.*', '.*', '.*')
+    create()
+    with talking(f'{mortal.url}gone', caplog) as ends:
+        mortal.ctl('delete_vhost', 'gone')
+        wait_until(lambda: 'not found' in (ends.work.problem or ''), 20.0)
+        wait_until(lambda: any('after inf tries' in record.getMessage()
+                               for record in caplog.records))
+        assert [one for one in caplog.records if one.exc_info] == []
+        create()
+        ends.talk('after', 20)
 
 
 @pytest.mark.parametrize('scheme', ['rabbit', 'redis'])

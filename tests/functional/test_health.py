@@ -24,6 +24,7 @@ from tests import programs
 from tests import proxy
 from tests import waiting
 from tests.functional import commands
+from tests.services.behind import Behind
 
 TASKS = '''
 import pathlib
@@ -207,11 +208,18 @@ def way(postgresql):
 
 
 @pytest.fixture
-def group(tmp_path, zookeeper, rabbitmq, postgresql, way):
+def broker(rabbitmq):
+    broker = Behind(rabbitmq)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def group(tmp_path, zookeeper, broker, postgresql, way):
     schema.sync(postgresql.url)
     url = sa.make_url(postgresql.url).set(port=way.port)
     made = Group(tmp_path, backend_url=zookeeper.url,
-                 transport_url=rabbitmq.url,
+                 transport_url=broker.url,
                  connection=url.render_as_string(hide_password=False))
     try:
         yield made
@@ -246,7 +254,8 @@ def test_little_is_read_from_a_slow_store(tmp_path, postgresql, way):
 
 
 @pytest.mark.timeout(600)
-def test_each_fault_is_found_by_name_and_forgotten_when_it_ends(group, way):
+def test_each_fault_is_found_by_name_and_forgotten_when_it_ends(
+        group, way, broker):
     schedulers = [group.start('scheduler') for _ in range(2)]
     killed, frozen, _ = (group.start('worker'), group.start('worker'),
                          group.start('worker', '--partition', 'narrow'))
@@ -289,15 +298,18 @@ def test_each_fault_is_found_by_name_and_forgotten_when_it_ends(group, way):
     group.ask('queue', 'resume', 'disks')
     group.wait_well()
 
-    # Faults of processes. A scheduler and a worker of one host and number are
-    # two members.
+    # Faults of processes and of the broker. A scheduler and a worker of one
+    # host and number are two members.
     at = {one: _member(one) for one in (*schedulers, killed, frozen)}
     [beside] = [one for one in schedulers if at[one] == at[frozen]]
     killed.kill()
     frozen.freeze()
+    broker.freeze()
     found = group.wait_ill(('member-dead', f'worker default/{at[killed]}'),
-                           ('member-dead', f'worker default/{at[frozen]}'))
+                           ('member-dead', f'worker default/{at[frozen]}'),
+                           ('broker-unavailable', 'broker'))
     assert not any(about.startswith('scheduler') for _, about in found)
+    broker.thaw()
     frozen.thaw()
     killed = group.start('worker')
     beside.freeze()

@@ -9,8 +9,10 @@ problems of oslo.messaging:
   each cast is mandatory, so the broker reports a missing queue.
 * By default, a cast blocks forever during an outage, or if the broker is out
   of memory. Here a cast fails at once during an outage. If the broker is out
-  of memory, the cast still blocks, but no other thread waits for the thread of
-  the cast (module ``outbox``).
+  of memory or frozen, the cast still blocks, but no other thread waits for the
+  thread of the cast (module ``outbox``), and a thread of the connection
+  notices it. If a process sends nothing, this thread sends a message for
+  nobody from time to time.
 
 The import of oslo.messaging fixes the backend of oslo.service for the whole
 process. So only the functions that need oslo.messaging import it.
@@ -20,6 +22,7 @@ that queue after half an hour without a consumer. A process that stops normally
 deletes its own queue.
 """
 
+import contextlib
 import functools
 import logging
 import re
@@ -43,9 +46,10 @@ from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which a failure shows that the broker is away. A process that has
-# nothing to send does not learn that the broker answers again.
-_CURRENT = 30.0
+# Seconds without an answer to a message after which the broker counts as away,
+# seconds without a message after which the broker is asked for an answer, and
+# seconds between two looks at these times.
+_UNANSWERED, _QUIET, _LOOK = 4.0, 4.0, 1.0
 # Part of RabbitMQ's error for a missing right, as opposed to a refused login.
 _NO_RIGHT = re.compile('access to (?:queue|exchange|topic)')
 # The broker's error if a queue or an exchange exists with other options.
@@ -87,22 +91,20 @@ class BrokerConnection:
         self._clients: dict[tuple[str, str], Any] = {}
         self._connecting: threading.Thread | None = None
         self._casting = threading.Lock()
-        self._casts = 0  # casts in progress
+        #: Monotonic time of the beginning of each cast in progress, and of the
+        #: end of the last cast, in seconds.
+        self._casts: dict[object, float] = {}
+        self._last_cast = 0.0
         self._releasing = False  # the last cast must close the connections
         self._opened = threading.Event()
         self._closed = threading.Event()
-        #: Reason for which the last message was not sent, and the monotonic
-        #: time of the failure in seconds.
-        self._problem: tuple[str, float] | None = None
+        self._problem: str | None = None
         self._last_error = 'it does not answer'
 
     @property
     def problem(self) -> str | None:
         """See :attr:`distperiodic.ports.Carrier.problem`."""
-        problem = self._problem
-        if problem is None or self._monotonic() - problem[1] > _CURRENT:
-            return None
-        return problem[0]
+        return self._problem
 
     def open(self, timeout: float) -> None:
         """Connect and start to listen.
@@ -119,6 +121,10 @@ class BrokerConnection:
             timeout, 'distperiodic-connect',
             lambda: self._connect(inbox, deadline))
         if failure is None and self._opened.is_set():
+            if not self._broker.is_fake:
+                threading.Thread(
+                    target=self._watch, args=(inbox,),
+                    name='distperiodic-broker-watch', daemon=True).start()
             return
         self.close(0)
         if isinstance(failure, NotImplementedError):
@@ -177,8 +183,9 @@ class BrokerConnection:
                 f'there can be no queue {topic}.{identity}: the name has '
                 f'{len(topic) + 1 + len(identity)} characters, but AMQP '
                 f'allows {NAME_LIMIT}')
+        this = object()
         with self._casting:
-            self._casts += 1
+            self._casts[this] = self._monotonic()
         try:
             self._client(topic, identity).cast({}, METHOD, message=payload)
         except oslo_messaging.MessageUndeliverable:
@@ -193,7 +200,8 @@ class BrokerConnection:
             raise BusUnavailable(error) from None
         finally:
             with self._casting:
-                self._casts -= 1
+                del self._casts[this]
+                self._last_cast = self._monotonic()
             self._release()
         self._record_answer()
 
@@ -248,11 +256,7 @@ class BrokerConnection:
             return
         while not self._closed.is_set():
             try:
-                # No queue has this name, so NoConsumer proves that the broker
-                # has answered.
-                self.cast(f'{inbox.topic}.probe', 'no-queue', {})
-            except NoConsumer:
-                return
+                self._probe(inbox)
             except BusUnavailable as exc:
                 self._last_error = str(exc)
                 if ('ACCESS_REFUSED' in self._last_error
@@ -262,6 +266,32 @@ class BrokerConnection:
                 self._closed.wait(0.2)
             else:
                 return
+
+    def _probe(self, inbox: Inbox) -> None:
+        """Return when the broker has answered.
+
+        :raises BusUnavailable: see :meth:`cast`.
+        """
+        # No queue has this name, so NoConsumer proves that the broker has
+        # answered.
+        with contextlib.suppress(NoConsumer):
+            self.cast(f'{inbox.topic}.probe', 'no-queue', {})
+
+    def _watch(self, inbox: Inbox) -> None:
+        """Notice that the broker does not answer, or answers again."""
+        while not self._closed.wait(_LOOK):
+            now = self._monotonic()
+            with self._casting:
+                oldest = min(self._casts.values(), default=None)
+                quiet = now - self._last_cast
+            if oldest is None:
+                if quiet >= _QUIET:
+                    _run_in_thread(_LOOK, 'distperiodic-broker-probe',
+                                   functools.partial(self._probe, inbox))
+            elif now - oldest >= _UNANSWERED:
+                self._record_failure(
+                    'it has not answered a message for '
+                    f'{_UNANSWERED:g} s or longer')
 
     # Receiving.
 
@@ -292,7 +322,7 @@ class BrokerConnection:
         if not self._opened.is_set():
             return
         first = self._problem is None
-        self._problem = error, self._monotonic()
+        self._problem = error
         if first:
             LOG.warning('the broker cannot be reached: url=%s reason=%r; '
                         'this process retries until it answers',

@@ -15,6 +15,9 @@ It differs from oslo.messaging's own server:
   and the broker deletes this queue after a time without a consumer.
 * oslo.messaging logs a traceback for each invalid message, and some invalid
   messages close the channel. Our server counts them and continues.
+* oslo.messaging logs a traceback if the broker refuses a login, for example
+  because its virtual host was deleted. Our server tries again, and leaves the
+  log to the driver, which has logged the reason in one line.
 * oslo.messaging decompresses every message, so a small compressed message can
   fill the receiver's memory. Our server checks length and headers first.
 """
@@ -37,6 +40,8 @@ _EXPIRES = 30 * 60 * 1000
 # Number of times that the broker is asked whether a queue has consumers, and
 # seconds between two of them.
 _CHECKS, _CHECK_PAUSE = 10, 0.02
+# Seconds between two logins after a refusal.
+_LOGIN_PAUSE = 1.0
 
 
 @functools.cache
@@ -129,12 +134,23 @@ def _listen_to_own_queue(driver: Any, target: Any,
 
     :param hears: Further routing keys to which the queue is bound.
     """
+    from oslo_messaging import exceptions
     from oslo_messaging._drivers import amqpdriver
     from oslo_messaging._drivers import base
     from oslo_messaging._drivers import common
 
+    class _Listener(amqpdriver.RpcAMQPListener):
+        """A listener whose poll() also returns after refused logins."""
+
+        def poll(self, *args, **kwargs):
+            while True:
+                try:
+                    return super().poll(*args, **kwargs)
+                except exceptions.MessageDeliveryFailure:
+                    threading.Event().wait(_LOGIN_PAUSE)
+
     connection = driver._get_connection(common.PURPOSE_LISTEN)
-    listener = amqpdriver.RpcAMQPListener(driver, connection)
+    listener = _Listener(driver, connection)
     declare = connection.connection.declare_consumer
 
     def declare_expiring(consumer: Any) -> None:
