@@ -555,13 +555,15 @@ class ClaimStore(Protocol):
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure],
              *, lease: str, into: str | None, seconds: float = 0.0,
-             times: RunTimes = NO_TIMES) -> set[str]:
+             holder: str = '', times: RunTimes = NO_TIMES) -> set[str]:
         """Record that runs in *lease* have failed.
 
         :param into: Name of the new lease, in which the claims wait for a
             retry. None makes the claims dead. Dead claims are kept for an
             operator.
         :param seconds: Seconds until the retry is due.
+        :param holder: The process that may take over the retry first. Empty
+            means any process.
         :param times: As in :meth:`finish`.
         :returns: Objects whose failure was recorded. A failure is not recorded
             if the handler has already ended the run in its own transaction.
@@ -621,13 +623,17 @@ class ClaimStore(Protocol):
 
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
-                          silence_timeout: float = 0.0) -> list[Lease]:
+                          silence_timeout: float = 0.0,
+                          retry_after: float = 0.0) -> list[Lease]:
         """Take over expired leases, and leases whose holder is gone.
 
         The leases that expired first are taken over first. Claims that ran or
         waited for a retry begin their next attempt. The lease of claims that
-        wait for a retry has no holder, and expires when the retry is due. The
-        first caller after that instant takes this lease over.
+        wait for a retry expires when the retry is due. From then on, the
+        process for which the retry is kept may take the lease over; other
+        processes may do so *retry_after* seconds later, or at once if this
+        process is gone. So the attempt usually waits in the same line as the
+        other objects of its owner.
 
         :param jobs: Jobs whose leases may be taken over.
         :param into: Prefix of the new names: ``<into>.0``, ``<into>.1``...
@@ -640,12 +646,13 @@ class ClaimStore(Protocol):
             needed because the holder may be alive, and only cut off from the
             other members. To compute the time of the last renewal, the store
             assumes that the renewal extended the lease by *seconds*.
+        :param retry_after: Seconds for which a retry that is due is left to
+            another process.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
-        """Return the holders of leases of *jobs*.
-
-        Leases of claims that wait for a retry have no holder.
+        """Return the holders of leases of *jobs*, and the processes for which
+        retries are kept.
         """
 
     def discard(self, job: str, tick: int, objects: Sequence[str], *,

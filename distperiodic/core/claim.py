@@ -14,7 +14,7 @@ new lease. So if a claim is still in the lease of a caller, the claim has not
 been granted to another holder. Checking the lease is therefore as safe as
 comparing fences::
 
-    scheduler's lease          worker's lease        lease without a holder
+    scheduler's lease          worker's lease        lease of a retry
       waiting                    running               until the retry is due
         claimed ── start ──────►   running ── retry ──►  retry
            ▲                          │ reclaim            │ take over
@@ -191,6 +191,9 @@ class Claim(NamedTuple):
     #: microseconds of the store's clock. A claim that supersedes an unstarted
     #: claim has the instant of that claim.
     waiting: int = 0
+    #: Number of the attempts whose run was lost, for example with its worker.
+    #: It continues from tick to tick as the number of the attempt does.
+    losses: int = 0
 
 
 class Claimed(NamedTuple):

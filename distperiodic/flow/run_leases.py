@@ -361,7 +361,8 @@ class RunOutcomes:
         def call(store: ports.ClaimStore) -> tuple[set[str], set[str]]:
             counted = store.fail(
                 batch.job, batch.tick, failures, lease=grant.lease,
-                into=into, seconds=pause or 0.0, times=times)
+                into=into, seconds=pause or 0.0,
+                holder=holder_of(batch.sender), times=times)
             others = [failure.object for failure in failures
                       if failure.object not in counted]
             # A handler may end its run in its own transaction, and raise an

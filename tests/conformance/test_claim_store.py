@@ -262,10 +262,10 @@ def run(store, job, tick, *objects, **options):
     return into, granted
 
 
-def fail(store, job, tick, objects, lease, into, seconds=0.0):
+def fail(store, job, tick, objects, lease, into, seconds=0.0, holder=''):
     return store.fail(job, tick, [Failure(key, 'a reason', 'a place')
                                   for key in objects],
-                      lease=lease, into=into, seconds=seconds)
+                      lease=lease, into=into, seconds=seconds, holder=holder)
 
 
 def reclaim(store, job, tick, objects, *leases, into=None, **options):
@@ -280,9 +280,10 @@ def drop(store, job, tick, objects, lease, ending):
 
 
 def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
-            into=None):
-    return store.take_over_expired([job], into=into or name(), holder=holder,
-                                   seconds=seconds, gone=gone, limit=limit)
+            into=None, **options):
+    return store.take_over_expired(
+        [job], into=into or name(), holder=holder, seconds=seconds, gone=gone,
+        limit=limit, **options)
 
 
 def bring(store, job, tick, key, state):
@@ -1037,6 +1038,59 @@ def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
     running = name()
     assert same(begin(store, job, tick, ['a'], over[0].id, running), [again])
     assert store.finish(job, tick, ['a'], lease=running) == {'a'}
+
+
+@each('gone, retry_after, due, taken', [
+    # The scheduler for which the retry is kept is present, or gone.
+    ([], LONG, True, False), ([SCHEDULER], LONG, True, True),
+    ([SCHEDULER], LONG, False, False), ([], 0.0, True, True),
+    ([], 0.0, False, False)])
+def test_a_retry_is_left_for_a_while_to_the_scheduler_it_is_kept_for(
+        store, job, tick, gone, retry_after, due, taken):
+    lease, _ = run(store, job, tick, 'a')
+    fail(store, job, tick, ['a'], lease, name(), 0.0 if due else LONG,
+         SCHEDULER)
+
+    others = overdue(store, job, OTHER, gone, retry_after=retry_after)
+    own = overdue(store, job, SCHEDULER, gone, retry_after=retry_after)
+
+    assert [objects_of(one.claims) for one in others] == [['a']] * taken
+    assert [objects_of(one.claims) for one in own] == [['a']] * (
+        due and not taken)
+    assert store.holders([job]) == {OTHER if taken else SCHEDULER}
+
+
+def test_losses_are_counted_apart_from_failures(store, job, tick):
+    """They continue with the next tick if it supersedes the lost run."""
+    lease, _ = run(store, job, tick, 'a', seconds=OVER)
+    [lost] = overdue(store, job)
+    running = name()
+    begin(store, job, tick, ['a'], lost.id, running)
+    fail(store, job, tick, ['a'], running, name())
+    [failed] = overdue(store, job)
+
+    [newer] = claim(store, job, tick + SECOND, ['a'], supersede=True).won
+
+    found = [one.claims[0] for one in (lost, failed)] + [newer]
+    assert [one.losses for one in found] == [1, 1, 1]
+    assert [one.attempt for one in found] == [2, 3, 3]
+
+
+@each('ends, losses', [('finish', 0), ('discard', 1)])
+def test_losses_are_forgotten_unless_they_used_up_all_attempts(
+        store, job, tick, ends, losses):
+    run(store, job, tick, 'a', seconds=OVER)
+    [lost] = overdue(store, job)
+    if ends == 'finish':
+        running = name()
+        begin(store, job, tick, ['a'], lost.id, running)
+        store.finish(job, tick, ['a'], lease=running)
+    else:
+        drop(store, job, tick, ['a'], lost.id, State.DEAD)
+
+    _, [newer] = take(store, job, tick + SECOND, 'a', max_attempts=2)
+
+    assert (newer.losses, newer.attempt) == (losses, 1 + losses)
 
 
 def test_attempts_are_counted(store, job, tick):

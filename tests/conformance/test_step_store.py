@@ -597,6 +597,22 @@ def test_lost_runs_are_no_failures_until_there_are_too_many(board):
     assert board.client.get(id_).status == 'succeeded'
 
 
+def test_a_step_that_is_retried_after_too_many_losses_has_none(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    for _ in range(MOST_LOSSES):
+        board.begin(lease, OVER)
+        [lease] = board.retake()
+    lost = lease.claims[0].losses
+    board.begin(lease, OVER)
+    board.retake()
+    board.client.retry(id_)
+
+    [lease] = board.take()
+
+    assert (lost, lease.claims[0].losses) == (MOST_LOSSES, 0)
+
+
 def test_a_step_that_runs_at_most_once_fails_when_it_is_lost(board):
     id_ = board.client.submit('once')
     [lease] = board.take()

@@ -196,15 +196,17 @@ def test_objects_take_turns_though_other_schedulers_see_that_they_are_late(
             *idle(cluster)] == []
 
 
-def test_objects_take_turns_though_all_runs_fail():
-    """Another scheduler does not claim an object whose run has just failed.
+@pytest.mark.parametrize('retries', [0, 2])
+def test_objects_take_turns_though_runs_fail(retries):
+    """Another scheduler does not claim an object whose run has just failed,
+    and leaves its retry to the scheduler that sent the run.
     """
     job = draws.job_of('each', schedule.Every(_PERIOD))
-    cluster = Cluster(1, jobs={'each': dataclasses.replace(job, retries=0)},
-                      tasks=False, **_OVERLOADED | dict(
-        local=False, schedulers=3, workers=2, slots=3, objects=45,
-        points=(400,)))
-    cluster.fails = 1.0
+    cluster = Cluster(1, jobs={'each': dataclasses.replace(
+        job, retries=retries)}, tasks=False, **_OVERLOADED | dict(
+            local=False, schedulers=3, workers=2, slots=3, objects=45,
+            points=(400,)))
+    cluster.fails = 0.5 if retries else 1.0
     cluster.run()
 
     assert len(cluster.runs) > 500

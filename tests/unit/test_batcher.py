@@ -326,6 +326,36 @@ def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
     assert [s.attempt for s in me.starts] == [1] * 10 + [2] * 10 + [3] * 3
 
 
+def test_a_suspect_waits_for_its_turn(world):
+    """Its runs were lost at one tick. At the next tick, its last run started
+    after that of another object.
+    """
+    me = at_work(world, ['a', 'b'], workers=[worker('w0', slots=1)])
+
+    def lose(*workers):
+        world.stand_still(1)
+        me.bus.open.clear()
+        me.dispatcher.workers_changed('default', workers)
+        me.flow.pump()
+
+    def run():
+        [batch] = me.bus.open.values()
+        me.finish(batch)
+        return batch.objects
+    lose(worker('w1', slots=1))
+    [other] = run()
+    for name in 'w2', 'w3':
+        lose(worker(name, slots=1))
+    lose()
+    world.advance(60, sweep=None)
+
+    lose(worker('w4', slots=1))
+
+    assert run() == [other]
+    assert run() == [*{'a', 'b'} - {other}]
+    assert me.starts[-1].attempt > 3
+
+
 def test_a_suspect_that_is_refused_stays_one(world):
     me = at_work(world, 10, workers=[worker('w1', slots=1000)])
     for name in 'w2', 'w3', 'w4':

@@ -233,7 +233,7 @@ class MemoryClaimStore:
                     rows.add(key, row)
                     lease_row.rows[key] = row
                     won.append(new_tuple(Claim, (
-                        key, newest, 1, tick, now - UNSTARTED_FIRST, now)))
+                        key, newest, 1, tick, now - UNSTARTED_FIRST, now, 0)))
                 else:
                     unlisted.append(key)
                 continue
@@ -249,7 +249,7 @@ class MemoryClaimStore:
             row_rule = row.rule
             if row_rule != rule and row_rule is not None:
                 continue
-            attempt = 1
+            attempt, losses = 1, 0
             waiting_since = now
             settled = row.settled
             is_behind = (
@@ -277,7 +277,7 @@ class MemoryClaimStore:
             elif row.state in ENDINGS:
                 fence = max(first, row.fence + 1)
                 if row.attempt >= max_attempts and row.state is not State.DONE:
-                    attempt = max_attempts
+                    attempt, losses = max_attempts, row.losses
             elif row.state not in _SUPERSEDED_FROM:
                 busy.append(key)
                 continue
@@ -285,7 +285,7 @@ class MemoryClaimStore:
                 superseded += 1
                 self._leave(key, row)
                 fence = max(first, row.fence + 1)
-                attempt = min(row.attempt, max_attempts)
+                attempt, losses = min(row.attempt, max_attempts), row.losses
                 waiting_since = row.waiting
             else:
                 waiting.append(key)
@@ -293,12 +293,12 @@ class MemoryClaimStore:
             started = row.started
             rows[key] = lease_row.rows[key] = ClaimRow(
                 tick, fence, lease_row, attempt, since, row_rule, row.ended,
-                waiting_since, started)
+                waiting_since, started, losses)
             # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (
                 key, fence, attempt, tick,
                 waiting_since - UNSTARTED_FIRST if started is None
-                else started, waiting_since)))
+                else started, waiting_since, losses)))
         if lease_row.rows:
             self._leases[lease] = lease_row
         if len(won) > known:
@@ -381,7 +381,7 @@ class MemoryClaimStore:
                 target.rows[key] = waiting.pop(key)
                 granted.append(new_tuple(Claim, (
                     key, row.fence, row.attempt, row.tick, row.started,
-                    row.waiting)))
+                    row.waiting, row.losses)))
         if granted:
             self._leases[into] = target
         if not waiting:
@@ -457,6 +457,7 @@ class MemoryClaimStore:
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
              lease: str, into: str | None, seconds: float = 0.0,
+             holder: str = '',
              times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         keys = [failure.object for failure in failures]
         if into is None:
@@ -465,7 +466,8 @@ class MemoryClaimStore:
         if target is not None:
             # An earlier call moved these claims, but its answer was lost.
             return {key for key in keys if key in target.rows}
-        target = LeaseRow(into, job, tick, '', self._until(seconds))
+        target = LeaseRow(into, job, tick, holder, self._until(seconds))
+        target.retry = True
         for key, row in self._standing(lease, keys, Move.RETRY):
             row.state = State.RETRY
             self._enter(target, key, row)
@@ -508,6 +510,7 @@ class MemoryClaimStore:
         if row.state is not State.CLAIMED:
             if ran:
                 row.attempt += 1
+                row.losses += row.state is State.RUNNING
                 row.waiting = self.now()
             else:
                 # The granted run was not started, and keeps its place.
@@ -546,20 +549,27 @@ class MemoryClaimStore:
 
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
-                          silence_timeout: float = 0.0) -> list[Lease]:
+                          silence_timeout: float = 0.0,
+                          retry_after: float = 0.0) -> list[Lease]:
         if not self._leases:
             return []
         now, known = self.now(), set(jobs)
         unheard = self._until(seconds - silence_timeout)
         lost = {name for name in gone if name}
+        ours = {'', holder, *lost}
+        kept = self._until(-retry_after)
+
+        def over(lease_row: LeaseRow) -> bool:
+            if lease_row.retry:
+                return lease_row.until <= (
+                    now if lease_row.holder in ours else kept)
+            return lease_row.until <= now or (
+                lease_row.holder in lost and lease_row.until <= unheard)
         due = [lease_row for lease_row in self._leases.values()
-               if lease_row.job in known and (
-                   lease_row.until <= now or (
-                       lease_row.holder in lost
-                       and lease_row.until <= unheard))]
+               if lease_row.job in known and over(lease_row)]
         # True if an earlier call created leases, and its answer was lost.
-        ours = any([name.startswith(into) for name in self._leases])
-        if not due and not ours:
+        repeated = any([name.startswith(into) for name in self._leases])
+        if not due and not repeated:
             return []
         due.sort(key=lambda lease_row: lease_row.until)
         names = names_of_leases(into, limit)
@@ -589,4 +599,4 @@ def _claim_of(key: str, row: ClaimRow) -> Claim:
     return Claim(key, row.fence, row.attempt, row.tick,
                  row.waiting - UNSTARTED_FIRST if row.started is None
                  else row.started,
-                 row.waiting)
+                 row.waiting, row.losses)

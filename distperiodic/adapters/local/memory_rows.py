@@ -28,7 +28,7 @@ TICKS = 1000
 class LeaseRow:
     """A lease, with its holder, its claims and its expiry time."""
 
-    __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
+    __slots__ = ('holder', 'id', 'job', 'retry', 'rows', 'tick', 'until')
 
     def __init__(self, lease: str, job: str, tick: int, holder: str,
                  until: int):
@@ -37,6 +37,8 @@ class LeaseRow:
         self.tick = tick
         self.holder = holder
         self.until = until
+        #: True if the claims wait for a retry.
+        self.retry = False
         self.rows: dict[str, ClaimRow] = {}
 
 
@@ -59,12 +61,13 @@ class EndedClaim(NamedTuple):
 
 
 class ClaimRow:
-    __slots__ = ('attempt', 'ended', 'fence', 'lease', 'progress', 'rule',
-                 'settled', 'since', 'started', 'state', 'tick', 'waiting')
+    __slots__ = ('attempt', 'ended', 'fence', 'lease', 'losses', 'progress',
+                 'rule', 'settled', 'since', 'started', 'state', 'tick',
+                 'waiting')
 
     def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
                  since: int | None, rule: str | None, ended: int | None,
-                 waiting: int, started: int | None,
+                 waiting: int, started: int | None, losses: int = 0,
                  state: State = State.CLAIMED):
         self.tick = self.settled = tick
         self.state = state
@@ -77,6 +80,7 @@ class ClaimRow:
         self.ended = ended
         self.waiting = waiting
         self.started = started
+        self.losses = losses
 
 
 class JobRows(dict[str, 'ClaimRow | EndedClaim']):

@@ -41,7 +41,8 @@ GRANTED = (
     sa.func.coalesce(
         _claim.c.started, _claim.c.waiting - UNSTARTED_FIRST,
         _claim.c.tick).label('place'),
-    sa.func.coalesce(_claim.c.waiting, _claim.c.tick).label('waiting'))
+    sa.func.coalesce(_claim.c.waiting, _claim.c.tick).label('waiting'),
+    sa.func.coalesce(_claim.c.losses, 0).label('losses'))
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: States from which a take-over or a reclaim increases the number of attempts.
@@ -124,6 +125,7 @@ class Statements:
 
         most = sa.bindparam('most', type_=sa.Integer)
         spent = _claim.c.attempt >= most
+        used_up = sa.and_(spent, _claim.c.state != State.DONE)
         claim_values: list[tuple[Any, Any]] = [
             # MySQL assigns from left to right: copy the old tick first.
             (_claim.c.previous, sa.case(
@@ -138,9 +140,11 @@ class Statements:
             # If an object has used up its attempts, each later tick starts at
             # the last attempt, until a run of the object succeeds. So an
             # object whose runs kill their workers costs one worker per tick,
-            # and not one per attempt.
-            (_claim.c.attempt, sa.case((sa.and_(
-                spent, _claim.c.state != State.DONE), most), else_=1)),
+            # and not one per attempt. MySQL assigns from left to right: these
+            # losses depend on the old number of the attempt.
+            (_claim.c.losses, sa.case((used_up, _claim.c.losses),
+                                      else_=sa.null())),
+            (_claim.c.attempt, sa.case((used_up, most), else_=1)),
             (_claim.c.worker, None),
             (_claim.c.progress, None),
             (_claim.c.waiting, self._now),
@@ -175,13 +179,15 @@ class Statements:
         # superseded before they end could lose any number of runs without
         # using up its attempts. Keep the time since which the object waits, as
         # well: otherwise an object could be superseded at each tick and never
-        # run, because other objects would always have waited longer.
+        # run, because other objects would always have waited longer. Keep the
+        # number of losses with the number of attempts.
         lost = sa.case((spent, most), else_=_claim.c.attempt)
+        kept = _claim.c.waiting, _claim.c.losses
         self.claim_unstarted = self._step(
             before, state, [
                 (column, lost if column is _claim.c.attempt else value)
                 for column, value in claim_values
-                if column is not _claim.c.waiting],
+                if not any(column is one for one in kept)],
             earlier, listed, follows, in_force, self._stands,
             reads_back=False)
         # Ticks before the object was listed again are not due.
@@ -213,6 +219,7 @@ class Statements:
         self.requeue = self._step(
             before, state, [
                 (_claim.c.attempt, 1),
+                (_claim.c.losses, sa.null()),
                 (_claim.c.fence, _claim.c.fence + 1),
                 (_claim.c.waiting, self._now)],
             _claim.c.tick == sa.bindparam('of_tick'))
@@ -322,6 +329,8 @@ class Statements:
             # state, so they are assigned before the new state.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
                 (tried, tries), else_=0)),
+            (_claim.c.losses, sa.func.coalesce(_claim.c.losses, 0) + sa.case(
+                (_claim.c.state == _RUNS, tries), else_=0)),
             (_claim.c.fence, _claim.c.fence + 1),
             # A granted run that no handler has started keeps its place.
             (_claim.c.started, sa.case(

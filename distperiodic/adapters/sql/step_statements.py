@@ -45,8 +45,9 @@ def claim(dialect: Dialect) -> Any:
             ('settled', new.tick), ('fence', sa.case(
                 (_claim.c.fence < new.fence, new.fence),
                 else_=_claim.c.fence + sa.literal_column('1'))),
-            ('attempt', new.attempt), ('worker', new.worker),
-            ('progress', sa.null()), ('lease', new.lease),
+            ('attempt', new.attempt), ('losses', sa.null()),
+            ('worker', new.worker), ('progress', sa.null()),
+            ('lease', new.lease),
             ('waiting', new.waiting), ('started', new.started),
             ('state', new.state)]
     return dialect.merge(

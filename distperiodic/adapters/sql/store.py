@@ -327,6 +327,7 @@ class SqlClaimStore:
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
              lease: str, into: str | None, seconds: float = 0.0,
+             holder: str = '',
              times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         by_object = {failure.object: failure for failure in failures}
         keys = _usable(list(by_object))
@@ -345,7 +346,7 @@ class SqlClaimStore:
             if waiting:
                 history.count_in(tx, number, tick, lease, times=times,
                                  retried=len(waiting))
-                tx.make(name, State.RETRY, number, tick, list(waiting), '',
+                tx.make(name, State.RETRY, number, tick, list(waiting), holder,
                         seconds)
                 tx.leave(lease, len(waiting))
             if len(waiting) < len(keys):
@@ -502,11 +503,13 @@ class SqlClaimStore:
 
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
-                          silence_timeout: float = 0.0) -> list[Lease]:
+                          silence_timeout: float = 0.0,
+                          retry_after: float = 0.0) -> list[Lease]:
         numbers = {self._number(job): job for job in dict.fromkeys(jobs)}
         if not numbers or limit < 1:
             return []
-        search = takeover.search(self._overdue, gone, seconds, silence_timeout)
+        search = takeover.search(self._overdue, holder, gone, seconds,
+                                 silence_timeout, retry_after)
         names = names_of_leases(into, limit)
         # Usually no lease can be taken over. Search in a read-only
         # transaction, which does not wait for writers.

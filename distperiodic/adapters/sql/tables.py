@@ -145,6 +145,9 @@ claim = sa.Table(
     #: a small fraction of the time between two starts; see
     #: :data:`distperiodic.core.claim.STARTED_EARLIER`.
     sa.Column('started', sa.BigInteger),
+    #: Number of the attempts whose run was lost; see
+    #: :attr:`distperiodic.core.claim.Claim.losses`. None means 0.
+    sa.Column('losses', sa.Integer),
     #: When a run of the object last succeeded, in microseconds of the store's
     #: clock. None means that no run has succeeded.
     sa.Column('served', sa.BigInteger),

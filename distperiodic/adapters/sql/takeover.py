@@ -41,19 +41,26 @@ class Statements:
     """Statements about overdue leases.
 
     A lease is overdue if it has expired, or if its holder is gone and has not
-    renewed it for *silence_timeout* seconds; see
-    :meth:`distperiodic.ports.ClaimStore.take_over_expired`.
+    renewed it for *silence_timeout* seconds. A lease with a retry that is kept
+    for another process is overdue *retry_after* seconds after it has expired.
+    See :meth:`distperiodic.ports.ClaimStore.take_over_expired`.
 
     :param gone: True if the statements take a list of holders that are gone.
     """
 
     def __init__(self, dialect: Dialect, gone: bool):
-        over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
+        retry = _lease.c.state == State.RETRY
+        over: sa.ColumnElement[bool] = (
+            _lease.c.until <= dialect.lease_now) & (
+                ~retry | _lease.c.holder.in_(
+                    sa.bindparam('ours', expanding=True))
+                | (_lease.c.until <= dialect.lease_now - sa.bindparam(
+                    'retry_after', type_=sa.BigInteger)))
         if gone:
             lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))
             silent = dialect.lease_now + sa.bindparam(
                 'unheard', type_=sa.BigInteger)
-            over = over | (lost & (_lease.c.until <= silent))
+            over = over | (~retry & lost & (_lease.c.until <= silent))
         some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
         #: Select the holders of leases of some jobs.
         self.holders = sa.select(_lease.c.holder).distinct().where(
@@ -87,14 +94,13 @@ class Search(NamedTuple):
     """A search for overdue leases."""
 
     sql: Statements
-    #: Parameters of the statements: the holders that are gone, and the
-    #: remaining time of a lease up to which its holder counts as silent, in
-    #: microseconds. Empty if no holder is gone.
-    gone: dict[str, Any]
+    #: Parameters of the statements.
+    parameters: dict[str, Any]
 
 
-def search(sql: Mapping[bool, Statements], gone: Sequence[str],
-           seconds: float, silence_timeout: float) -> Search:
+def search(sql: Mapping[bool, Statements], holder: str, gone: Sequence[str],
+           seconds: float, silence_timeout: float, retry_after: float
+           ) -> Search:
     """Return the search for overdue leases.
 
     See :meth:`distperiodic.ports.ClaimStore.take_over_expired` for the
@@ -104,9 +110,13 @@ def search(sql: Mapping[bool, Statements], gone: Sequence[str],
         holders that are gone.
     """
     lost = [name for name in gone if name]
-    return Search(sql[bool(lost)], {
-        'gone': lost, 'unheard': round((seconds - silence_timeout) * 1e6)
-    } if lost else {})
+    parameters: dict[str, Any] = {
+        'ours': ['', holder, *lost], 'retry_after': round(retry_after * 1e6)}
+    if lost:
+        # Up to this remaining time of a lease, its holder counts as silent.
+        parameters |= {'gone': lost, 'unheard': round(
+            (seconds - silence_timeout) * 1e6)}
+    return Search(sql[bool(lost)], parameters)
 
 
 def find(tx: transaction.Transaction, numbers: Sequence[int],
@@ -117,7 +127,7 @@ def find(tx: transaction.Transaction, numbers: Sequence[int],
     of their expiry. The result has at most as many leases as there are names.
     """
     return tx.connection.execute(search.sql.find, {
-        **search.gone, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
+        **search.parameters, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
         'at_most': len(names)}).all()
 
 
@@ -143,7 +153,7 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         caller must roll back.
     """
     tx.connection.execute(search.sql.take, {
-        **search.gone, 'stands_in': old.id, 'into': name, 'runner': holder,
+        **search.parameters, 'stands_in': old.id, 'into': name, 'runner': holder,
         'microseconds': round(seconds * 1e6)})
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == name))
@@ -165,10 +175,10 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     if not claims:
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []
-    if old.holder:
-        # A lease without a holder contains retries, or claims that an operator
-        # has requeued or triggered. No holder died, so these claims do not
-        # count as taken over.
+    if old.holder and old.state is not State.RETRY:
+        # A lease without a holder contains claims that an operator has
+        # requeued or triggered. No holder of these or of a retry died, so they
+        # do not count as taken over.
         history.count(tx, old.job, old.tick, holder,
                       taken_over=len(claims))
     # If the call is repeated, it returns the claims in the recorded order.

@@ -116,7 +116,7 @@ class Transaction:
         once = same.setdefault
         return {row[0]: tuple.__new__(Claim, (
             ours[row[0]], row[1], row[2], tick, once(row[4], row[4]),
-            once(row[5], row[5]))) for row in rows}
+            once(row[5], row[5]), row[6])) for row in rows}
 
     def claim_steps(self, number: int, tick: int, due: Mapping[str, int],
                     lease: str, state: State, worker: str | None, now: int

@@ -33,7 +33,7 @@ class Batcher:
 
     *Suspects* are claims whose runs were lost more than once. The run of a
     suspect may have killed its workers. Suspects are sent separately from
-    other claims. Batches of suspects are small, so that a run that kills its
+    other claims, when no other claim of the job has an earlier place. Batches of suspects are small, so that a run that kills its
     worker affects few other suspects::
 
         losses         1               2            more
@@ -82,7 +82,8 @@ class Batcher:
             return
         now = self._clock.monotonic()
         for suspects in quarantined:
-            if sure or suspects.job.scope is Scope.MEMBER:
+            if suspects.suspects_are_next and (
+                    sure or suspects.job.scope is Scope.MEMBER):
                 self._send_suspects(suspects, workers, me, now)
         free = [w for w in workers
                 if w.back_off.over(now) and not w.window.full

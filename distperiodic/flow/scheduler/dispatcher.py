@@ -192,9 +192,8 @@ class Dispatcher:
         if releases.closed:
             releases.release(job, [lease.id], len(claims))
             return
-        if any([claim.attempt > 1 for claim in claims]):
-            # Runs of some of these objects were lost or failed for an earlier
-            # tick.
+        if any([claim.losses for claim in claims]):
+            # Runs of some of these objects were lost for an earlier tick.
             claims = self._recoveries[job.name].quarantine(job, lease, claims)
         if claims:
             self._in_flight.put(job, lease, claims, superseded)

@@ -29,7 +29,7 @@ from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.ring import position_of
 
-# Maximum number of suspects in one batch if each of them has attempt 3.
+# Maximum number of suspects in one batch if each of them was lost twice.
 _SUSPECT_BATCH = 16
 
 
@@ -37,13 +37,11 @@ def suspect_batch_size(claim: Claim) -> int | None:
     """Return the maximum size of a batch that contains *claim*.
 
     None means that the claim is not a suspect, so any batch may contain it.
-    See :class:`distperiodic.flow.scheduler.batcher.Batcher`. A claim does not
-    contain the number of its losses. So the number of the attempt is used
-    instead, which is higher if runs have also failed.
+    See :class:`distperiodic.flow.scheduler.batcher.Batcher`.
     """
-    if claim.attempt <= 2:
+    if claim.losses < 2:
         return None
-    return _SUSPECT_BATCH if claim.attempt == 3 else 1
+    return _SUSPECT_BATCH if claim.losses == 2 else 1
 
 
 class BackOff:
@@ -490,6 +488,14 @@ class Queue:
         """Number of waiting claims, suspects included."""
         return self.line.size + sum(
             len(group.claims) for group in self.suspects)
+
+    @property
+    def suspects_are_next(self) -> bool:
+        """True if the first suspects precede the claims in the line."""
+        first = self.line.first
+        return bool(self.suspects) and (
+            first is None or self.suspects[0].claims[0].place
+            < first.claims[0].place + Line.STEP)
 
     def groups(self) -> Iterator[Group]:
         """Yield the groups of all waiting claims."""

@@ -54,6 +54,9 @@ _AT_A_TIME = 100
 # expire. Later, they are taken over only when they expire, because the process
 # may be alive and only cut off from the other processes.
 _GONE = 5.0
+# Number of searches for which a retry is left to the scheduler that sent the
+# failed run.
+_RETRY_SEARCHES = 2
 
 
 class _TakenClaims:
@@ -264,7 +267,8 @@ class Recovery:
             lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
                 gone=list(self._gone), limit=_AT_A_TIME,
-                silence_timeout=self._silence_timeout),
+                silence_timeout=self._silence_timeout,
+                retry_after=_RETRY_SEARCHES * self._sweep_interval),
             lambda leases: self._taken_over(leases, holder),
             self._search_failed)
 
@@ -338,12 +342,7 @@ class Recovery:
         if was is State.RUNNING:
             self._in_flight.counts[job.name, 'repeated'] += sum(
                 c.attempt > 1 for c in claims)
-        if was is not State.RETRY:
-            # Quarantine claims whose runs were lost. Retries of failed runs
-            # need no quarantine, because the failed run did not kill its
-            # worker.
-            claims = self.quarantine(job, held, claims)
-        if claims:
+        if claims := self.quarantine(job, held, claims):
             self._in_flight.put(job, held, claims)
 
     def quarantine(self, job: Job, held: in_flight.HeldLease,
