@@ -127,8 +127,8 @@ def find(tx: transaction.Transaction, numbers: Sequence[int],
     of their expiry. The result has at most as many leases as there are names.
     """
     return tx.connection.execute(search.sql.find, {
-        **search.parameters, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
-        'at_most': len(names)}).all()
+        **search.parameters, 'of_jobs': numbers,
+        'keys': tx.dialect.keys(names), 'at_most': len(names)}).all()
 
 
 def standing(tx: transaction.Transaction, old: Any) -> list[Claim]:
@@ -153,8 +153,8 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         caller must roll back.
     """
     tx.connection.execute(search.sql.take, {
-        **search.parameters, 'stands_in': old.id, 'into': name, 'runner': holder,
-        'microseconds': round(seconds * 1e6)})
+        **search.parameters, 'stands_in': old.id, 'into': name,
+        'runner': holder, 'microseconds': round(seconds * 1e6)})
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == name))
     if objects is None:

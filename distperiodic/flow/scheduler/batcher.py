@@ -33,8 +33,9 @@ class Batcher:
 
     *Suspects* are claims whose runs were lost more than once. The run of a
     suspect may have killed its workers. Suspects are sent separately from
-    other claims, when no other claim of the job has an earlier place. Batches of suspects are small, so that a run that kills its
-    worker affects few other suspects::
+    other claims, when no other claim of the job has an earlier place. Batches
+    of suspects are small, so that a run that kills its worker affects few
+    other suspects::
 
         losses         1               2            more
         batch with     other claims    16 suspects  the claim alone
