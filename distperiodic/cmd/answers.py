@@ -75,8 +75,8 @@ SENTENCES = {
     Reason.WAITS_FOR_RETRY:
         'its run for {tick} failed; attempt {following} is due at {until}',
     Reason.RUNNING:
-        'it is running for {tick} on {worker}, which holds its lease until '
-        '{until} and renews it',
+        'its run for {tick} was granted to {worker}, which holds the lease '
+        'until {until} and renews it',
     Reason.HOLDER_GONE:
         'it is claimed for {tick} by {holder}, which is gone; the next '
         'sweep takes it over, at {until} at the latest',

@@ -17,10 +17,10 @@ from distperiodic.cmd import of_members
 class Running(display.Table, lister.Lister):
     """Show the runs that are in progress, the oldest first.
 
-    The worker is the process of this role to which the run was granted. The
-    age is the time since the grant. A run whose lease has expired is shown
-    until a scheduler takes it over. Runs of jobs that run on every member come
-    from the last reports of the members.
+    The worker is the process of this role to which the run was granted, where
+    it may still wait for a thread. The age is the time since the grant. A run
+    whose lease has expired is shown until a scheduler takes it over. Runs of
+    jobs that run on every member come from the last reports of the members.
     """
 
     essential = ('Job', 'Object', 'Worker', 'Role', 'Age')

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Maximum number of characters of the parameters in the output for people.
 _SHOWN = 500
+_WAITING = {Wait.GRANTED: 'granted', Wait.RETRY: 'waits for retry'}
 _STATES = {0: 'done', 1: 'waiting', 2: 'running', 4: 'failed'}
 
 #: Templates of the sentence for each reason why a task waits.
@@ -53,6 +54,9 @@ SENTENCES = {
     Wait.CLAIMED:
         'scheduler {holder} has claimed {command}, which waits for a free '
         'slot of {runner}',
+    Wait.GRANTED:
+        '{command} was granted to {holder}, where it waits for a free slot; '
+        'to see what runs: distperiodic running',
     Wait.RETRY: '{command} failed; its next attempt is due at {until}',
     Wait.LEASE_ENDED:
         'the lease of {holder} on {command} ended at {until}: the next sweep '
@@ -125,7 +129,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         """Return the task, given the current processes.
 
         If no live process can claim or run the task now, the task waits for
-        this reason. A granted run that waits for a thread has not begun.
+        this reason. A granted run may wait for a thread of its process.
 
         :param now: Time of the store's clock, in microseconds.
         """
@@ -135,11 +139,11 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
             step = look.task.steps[position.step]
             command = step.rollback if position.back else step.normal
             assert command is not None
-            if look.queued is None or not live_processes.queued(
-                    rows, look, command.module, now):
+            if not live_processes.queued(rows, look, command.module, now):
                 return look
-            return look._replace(task=look.queued, waiting=Waiting(
-                Wait.BUSY, command.module, command.command, of_runners=True))
+            return look._replace(waiting=Waiting(
+                Wait.GRANTED, command.module, command.command,
+                holder=look.runner))
         group = None
         if settings.backend_url:
             with contextlib.suppress(exceptions.CoordinationUnavailable):
@@ -269,8 +273,7 @@ def _state(look: 'Look', at: Position, command: 'tasks.Command',
     if here and look.position.status is Status.STUCK:
         return 'stuck'
     if here and look.waiting is not None:
-        return ('waits for retry' if look.waiting.wait is Wait.RETRY
-                else 'waiting')
+        return _WAITING.get(look.waiting.wait, 'waiting')
     if command.code == 1 and (look.task.ended or look.position.back):
         return 'not run'
     return _STATES[1 if command.code is None else command.code]

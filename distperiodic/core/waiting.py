@@ -32,6 +32,9 @@ class Wait(enum.StrEnum):
     READY = 'not claimed yet'
     #: A scheduler has claimed the step, but no worker has started it.
     CLAIMED = 'waits for a worker'
+    #: The run of the step was granted to a process, and waits there for a
+    #: thread. The task has the status ``running``.
+    GRANTED = 'waits for a thread'
     #: The last run of the step failed, and the next run is due later.
     RETRY = 'waits for a retry'
     #: The lease of the run of the step has expired.

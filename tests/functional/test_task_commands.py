@@ -399,21 +399,26 @@ def test_a_task_that_waits_for_a_slot_is_told(desk_of_sqlite):
     assert 'member undrain --schedulers' in found['why']
 
 
-def test_a_granted_run_that_waits_for_a_thread_has_not_begun(desk_of_sqlite):
+def test_a_granted_run_that_waits_for_a_thread_is_told(desk_of_sqlite):
     desk = desk_of_sqlite
     task = desk.submit('single')
     desk.start(*desk.take(), holder='host-1:2~1~2')
-    assert desk.show(task)['status'] == 'running'
+    assert desk.show(task)['reason'] is None
     desk.serve('a.run', name='host-1:2', part='a', tasks=['another'], pools={
         'a': {'size': 1, 'busy': 1, 'queued': 1}})
 
     found = desk.show(task)
 
-    assert (found['status'], found['started_at'], found['reason']) == (
-        'waiting', None, 'slots busy')
+    assert found['reason'] == 'waits for a thread'
+    assert 'a.run was granted to host-1:2, where it waits' in found['why']
+    assert re.search(r'> +\| 1 of 1 +\| a\.run .*\| granted ',
+                     desk.place.ask('task', 'show', task))
+    # The other commands and the client do not know of the thread.
+    _, told = desk.place.tell('task', 'list')
+    assert {found['status'], told[0]['status'], desk.client.get(task).status
+            } == {'running'}
     command, = (step['normal'] for step in found['steps'])
-    assert (command['code'], command['attempts'], command['started_at']) == (
-        1, 0, None)
+    assert (command['code'], command['attempts']) == (2, 1)
 
 
 def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):
