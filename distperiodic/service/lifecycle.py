@@ -62,6 +62,8 @@ LOG = logging.getLogger(__name__)
 #: Seconds of graceful_shutdown_timeout that are reserved for the closing of
 #: connections.
 CLOSING = 2.0
+# Maximum number of seconds between two attempts to connect.
+_LONGEST_PAUSE = 3.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
 _NO_SCHEDULER = Outcome(False, 'it is a worker, and only schedulers carry out '
@@ -628,7 +630,7 @@ class Lifecycle(ServiceBase):
                     '%s not started: reason=%s; the next attempt is in %g s',
                     what, reason, pause)
             self._stopping.wait(pause)
-            pause = min(pause * 2, 10.0)
+            pause = min(pause * 2, _LONGEST_PAUSE)
         return False
 
     def _share(self, share: float, closed_by: float) -> float:

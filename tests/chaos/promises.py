@@ -5,7 +5,9 @@ The simulation uses the same oracle. Here a scheduler counts as unable to claim
 during each fault of ZooKeeper or PostgreSQL. A scheduler also counts as unable
 during a fault of its own host, and for :data:`START` seconds after that fault.
 If ZooKeeper fails in this time, the entry of the dead process cannot expire,
-so these seconds count again from the end of ZooKeeper's fault. If other
+so these seconds count again from the end of ZooKeeper's fault. If the broker
+fails in this time, they count again, too, if the fault has restarted the
+process: a scheduler joins its group when its broker has answered. If other
 schedulers are able to claim during this time, they must claim the ticks of the
 affected scheduler. There is no other excuse, and each skip must have a true
 reason, even during a fault.
@@ -44,6 +46,9 @@ SLACK = 2.0
 START = 6.0
 #: Names of the servers that a scheduler needs to claim a tick.
 _NEEDED = frozenset(['zookeeper', 'postgresql'])
+#: Kinds of faults that restart schedulers.
+_RESTARTS = frozenset([
+    'scheduler killed', 'killed at a step', 'restart', 'log full'])
 
 
 def judge(record, moves, hosts):
@@ -93,8 +98,11 @@ def _over(window, windows):
     if window.befell & _NEEDED:
         return window.end
     over = window.end + int(START * SECOND)
+    needed = {'zookeeper'}
+    if window.kind in _RESTARTS:
+        needed.add('broker')
     for one in sorted(windows):
-        if 'zookeeper' in one.befell and one.begin < over and (
+        if needed & one.befell and one.begin < over and (
                 window.begin < one.end):
             over = max(over, one.end + int(START * SECOND))
     return over

@@ -263,16 +263,23 @@ def test_a_tick_may_be_given_up_if_nobody_was_able_to_claim(
     assert bool(steady.judged()) is findings
 
 
-@pytest.mark.parametrize('begin, end, findings', [
-    (-20, -18, {'late'}), (-9, -2, set()), (-9, -5, {'late'})],
-    ids=['before the fault', 'until shortly before', 'until long before'])
-def test_a_dead_member_joins_again_when_zookeeper_lets_its_entry_expire(
-        steady, begin, end, findings):
-    """All schedulers die 11 s before the tick, which is claimed 4 s late."""
+@pytest.mark.parametrize('kind, server, begin, end, findings', [
+    ('scheduler killed', 'zookeeper', -20, -18, {'late'}),
+    ('scheduler killed', 'zookeeper', -9, -2, set()),
+    ('scheduler killed', 'zookeeper', -9, -5, {'late'}),
+    ('scheduler killed', 'broker', -9, -2, set()),
+    ('scheduler killed', 'broker', -9, -5, {'late'}),
+    ('scheduler frozen shortly', 'zookeeper', -9, -2, set()),
+    ('scheduler frozen shortly', 'broker', -9, -2, {'late'})])
+def test_a_member_joins_when_the_servers_that_it_needs_are_back(
+        steady, kind, server, begin, end, findings):
+    """All schedulers die or freeze 11 s before the tick, which is claimed 4 s
+    late. Meanwhile a server is away.
+    """
     _insert(steady, 4 * SECOND, State.CLAIMED, 20, steady.missed)
     for name, befell, since, until in (
-            ('dead', {'s1', 's2', 's3'}, -11, -10),
-            ('away', {'zookeeper'}, begin, end)):
+            (kind, {'s1', 's2', 's3'}, -11, -10),
+            ('away', {server}, begin, end)):
         steady.windows.append(books.Window(
             steady.missed + since * SECOND, steady.missed + until * SECOND,
             name, frozenset(befell)))

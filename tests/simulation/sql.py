@@ -66,10 +66,14 @@ class InSqlite:
         return self._store
 
     def holders(self):
-        """Return the holder of each lease that has one, by the lease."""
+        """Return the holder of each lease that has one, by the lease.
+
+        A retry is only kept for a process, which need not do anything for it.
+        """
         return dict(self._own.execute(
-            "SELECT id, holder FROM distperiodic_lease WHERE holder != ''"
-            ).fetchall())
+            'SELECT id, holder FROM distperiodic_lease '
+            "WHERE holder != '' AND state != ?",
+            (STATE_CODES[State.RETRY],)).fetchall())
 
     def heal(self):
         self._trouble.share = 0.0

@@ -83,9 +83,12 @@ class SharedStore(SharedMemoryStore):
         return super()._end(objects, lease, move)
 
     def lease_holders(self):
-        """Return the holder of each lease that has one, by the lease."""
+        """Return the holder of each lease that has one, by the lease.
+
+        A retry is only kept for a process, which need not do anything for it.
+        """
         return {lease: one.holder for lease, one in self._leases.items()
-                if one.holder}
+                if one.holder and not one.retry}
 
     def fence_of(self, job, name):
         """Return the fence under which a run of this object may begin now.

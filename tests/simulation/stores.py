@@ -29,7 +29,10 @@ class InMemory:
         return self._store
 
     def holders(self):
-        """Return the holder of each lease that has one, by the lease."""
+        """Return the holder of each lease that has one, by the lease.
+
+        Leases of retries are left out.
+        """
         return self._store.lease_holders()
 
     def heal(self):
