@@ -63,12 +63,13 @@ def call(*argv, cwd=ROOT):
             code = shell.main(argv)
         except SystemExit as exc:
             code = exc.code
-    root.handlers[:], root.level = handlers, level
-    # Another test has other modules of these names.
-    for name in set(sys.modules) - modules:
-        if str(getattr(sys.modules[name], '__file__', '')).startswith(
-                str(cwd)):
-            del sys.modules[name]
+        finally:
+            root.handlers[:], root.level = handlers, level
+            # Another test has other modules of these names.
+            for name in set(sys.modules) - modules:
+                if str(getattr(sys.modules[name], '__file__', '')).startswith(
+                        str(cwd)):
+                    del sys.modules[name]
     for file in output, errors:
         file.seek(0)
     return subprocess.CompletedProcess(argv, code, output.read(),

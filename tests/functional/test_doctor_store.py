@@ -18,27 +18,27 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.cmd import shell
 from distperiodic.cmd import store_checks
 from distperiodic.operator import store_probe
+from tests.functional import commands
 from tests.functional.places import DAY
 from tests.functional.places import SECOND
 from tests.functional.places import Place
 
 
 @pytest.fixture
-def examine(capsys):
+def examine():
     """Return a function that runs doctor and returns its rows about the store,
     by check.
     """
     def ask(place, *argv):
-        code = shell.main(['doctor', '--config-file', str(place.config),
-                           '-f', 'json', *argv])
-        told = json.loads(capsys.readouterr().out)
-        found = {row['check']: row for row in told
+        told = commands.call('doctor', '--config-file', place.config,
+                             '-f', 'json', *argv, cwd=place.config.parent)
+        found = {row['check']: row for row in json.loads(told.stdout)
                  if row['area'] in ('store', 'health')}
         worst = {row['result'] for row in found.values()}
-        assert code == (2 if 'fail' in worst else 1 if 'warn' in worst else 0)
+        assert told.returncode == (
+            2 if 'fail' in worst else 1 if 'warn' in worst else 0)
         return found
     return ask
 
@@ -334,16 +334,13 @@ def test_a_large_number_of_failures_is_found(
     assert 'dead list' in found['store_size']['remedy']
 
 
-def test_jobs_that_the_tasks_do_not_know_are_found(
-        place_of_sqlite, examine, monkeypatch):
+def test_jobs_that_the_tasks_do_not_know_are_found(place_of_sqlite, examine):
     place = place_of_sqlite
     place.write_tasks("""
         @periodic_task(spacing=60, scope='group', name='poll')
         def poll(self, context):
             pass
     """)
-    monkeypatch.chdir(place.config.parent)
-    monkeypatch.syspath_prepend(place.config.parent)
     place.run('poll', place.now, 'poll')
     tasks = ['--tasks', 'tasks:Tasks']
     assert examine(place)['store_jobs']['result'] == 'skip'
