@@ -196,13 +196,14 @@ def test_objects_take_turns_though_other_schedulers_see_that_they_are_late(
             *idle(cluster)] == []
 
 
-@pytest.mark.parametrize('retries', [0, 2])
-def test_objects_take_turns_though_runs_fail(retries):
+@pytest.mark.parametrize(('name', 'retries'), [
+    ('each', 0), ('each', 2), ('latest', 2), ('wait', 1)])
+def test_objects_take_turns_though_runs_fail(name, retries):
     """Another scheduler does not claim an object whose run has just failed,
     and leaves its retry to the scheduler that sent the run.
     """
-    job = draws.job_of('each', schedule.Every(_PERIOD))
-    cluster = Cluster(1, jobs={'each': dataclasses.replace(
+    job = draws.job_of(name, schedule.Every(_PERIOD))
+    cluster = Cluster(1, jobs={name: dataclasses.replace(
         job, retries=retries)}, tasks=False, **_OVERLOADED | dict(
             local=False, schedulers=3, workers=2, slots=3, objects=45,
             points=(400,)))

@@ -56,7 +56,8 @@ class Store:
         """Rows of objects that missed the tick before the newest one."""
         self.looked += 1
         self.read.update(objects)
-        return [Row(key, 0, tick(2), tick(9), free=key not in self.open)
+        return [Row(key, 0, tick(2), tick(9), free=key not in self.open,
+                    began=tick(2) if key in self.open else None)
                 for key in objects]
 
     def in_force(self, schedule, since):
@@ -524,11 +525,26 @@ def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
     # again.
     desk.store.rows_of = lambda job, objects: (
         desk.store.read.update(objects),
-        [Row(key, 0, tick(2), tick(9), free=False) for key in objects])[1]
+        [Row(key, 0, tick(2), tick(9), free=False, began=tick(2))
+         for key in objects])[1]
 
     for times in 1, 2:
         sweep(desk)
         assert desk.store.read == dict.fromkeys('abcde', times)
+
+
+@pytest.mark.parametrize(('misfire', 'claimed'), [
+    ('latest', True), ('skip', True), ('all', False)])
+def test_a_tick_that_came_during_a_retry_supersedes_it_once_it_waits(
+        misfire, claimed):
+    desk = Desk(overlap='wait', misfire=misfire)
+    desk.claimer.wait_for('poll', 'a')
+    desk.store.rows_of = lambda job, objects: [
+        missed(key, free=False) for key in objects]
+
+    sweep(desk)
+
+    assert bool(desk.store.claimed) is claimed
 
 
 def missed(key, **values):
@@ -609,7 +625,8 @@ def test_one_piece_of_a_long_backlog_of_own_runs_is_read_at_each_sweep():
     desk.dispatcher.in_flight = set('abdfg')
     desk.store.rows_of = lambda job, objects: (
         desk.store.read.update(objects),
-        [Row(key, 0, tick(2), tick(9), free=False) for key in objects])[1]
+        [Row(key, 0, tick(2), tick(9), free=False, began=tick(2))
+         for key in objects])[1]
 
     for own, others in ('ab', 1), ('abdf', 2), ('abdfga', 3):
         sweep(desk)

@@ -604,7 +604,10 @@ class Claimer:
                 _SWEEPS_OF_OWNER * self._sweep_interval * schedule.SECOND)
             own, others = _divide(
                 rows, lambda row: self._owns(job.name, row))
-            busy, own = _divide(own, lambda row: not row.free)
+            # A claim that waits for its start is superseded. For example, a
+            # tick came while the object waited for a retry.
+            busy, own = _divide(own, lambda row: not row.free and (
+                row.began is not None or job.misfire is Misfire.ALL))
             left, late = _divide([row for row in others if row.free],
                                  lambda row: self._is_left(
                                      job, row, until, now))
