@@ -129,7 +129,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         """Return the task, given the current processes.
 
         If no live process can claim or run the task now, the task waits for
-        this reason. A granted run may wait for a thread of its process.
+        this reason. A granted run that waits for a thread has not begun.
 
         :param now: Time of the store's clock, in microseconds.
         """
@@ -139,9 +139,10 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
             step = look.task.steps[position.step]
             command = step.rollback if position.back else step.normal
             assert command is not None
-            if not live_processes.queued(rows, look, command.module, now):
+            if look.queued is None or not live_processes.queued(
+                    rows, look, command.module, now):
                 return look
-            return look._replace(waiting=Waiting(
+            return look._replace(task=look.queued, waiting=Waiting(
                 Wait.GRANTED, command.module, command.command,
                 holder=look.runner))
         group = None

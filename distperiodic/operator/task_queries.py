@@ -45,6 +45,9 @@ class Look(NamedTuple):
     #: Empty and None mean that no run has been granted.
     runner: str = ''
     granted: int | None = None
+    #: The task as it is while the granted run waits for a thread. None means
+    #: that no run has been granted.
+    queued: Task | None = None
 
 
 class Need(NamedTuple):
@@ -130,7 +133,8 @@ class TaskQueries:
             if running is None or running.granted is None:
                 return look
             return look._replace(
-                runner=running.holder, granted=running.granted)
+                runner=running.holder, granted=running.granted,
+                queued=task_reader.task_of(found, running, queued=True))
         return self.group.read_snapshot(read)
 
     def needs(self) -> list[Need]:

@@ -196,16 +196,21 @@ def _unbegun(task: Any, namespace: str) -> sa.ColumnElement[bool]:
             _job.c.kind == tables.COMMAND))
 
 
-def task_of(found: task_rows.Task, running: Running | None) -> Task:
+def task_of(found: task_rows.Task, running: Running | None, *,
+            queued: bool = False) -> Task:
     """Return a task in the form that the public interface returns.
 
     :param found: A task of :class:`TaskReader`.
     :param running: The claim of the task's current command. None means that
         there is no claim, or that the claim is unknown.
+    :param queued: True if the current run was granted, but still waits for a
+        thread.
     """
     row, position = found.row, found.position
+    unbegun = row.unbegun or (
+        queued and position.status is Status.RUNNING and not found.records)
     live = None
-    if running is not None and running.state is State.RUNNING:
+    if running is not None and running.state is State.RUNNING and not queued:
         live = task_rows.record_key(position)
     steps = []
     for index, step in enumerate(found.definition):
@@ -229,10 +234,10 @@ def task_of(found: task_rows.Task, running: Running | None) -> Task:
     assert created is not None
     return Task(
         row.id, row.type, row.key,
-        Status.WAITING if row.unbegun else position.status,
+        Status.WAITING if unbegun else position.status,
         row.message or None, position.cursor, row.queue, row.priority,
         found.parameters, created, moment(row.due),
-        None if row.unbegun else moment(row.started), moment(row.ended),
+        None if unbegun else moment(row.started), moment(row.ended),
         tuple(steps))
 
 

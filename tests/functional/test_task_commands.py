@@ -413,12 +413,13 @@ def test_a_granted_run_that_waits_for_a_thread_is_told(desk_of_sqlite):
     assert 'a.run was granted to host-1:2, where it waits' in found['why']
     assert re.search(r'> +\| 1 of 1 +\| a\.run .*\| granted ',
                      desk.place.ask('task', 'show', task))
-    # The other commands and the client do not know of the thread.
-    _, told = desk.place.tell('task', 'list')
-    assert {found['status'], told[0]['status'], desk.client.get(task).status
-            } == {'running'}
+    assert (found['status'], found['started_at']) == ('waiting', None)
     command, = (step['normal'] for step in found['steps'])
-    assert (command['code'], command['attempts']) == (2, 1)
+    assert (command['code'], command['attempts'], command['started_at']) == (
+        1, 0, None)
+    # The list and the client do not know of the thread.
+    _, told = desk.place.tell('task', 'list')
+    assert {told[0]['status'], desk.client.get(task).status} == {'running'}
 
 
 def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):
