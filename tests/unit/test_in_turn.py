@@ -2,6 +2,7 @@
 """The order in which a scheduler serves its objects, with too few slots."""
 
 import collections
+import itertools
 import random
 
 import pytest
@@ -156,15 +157,22 @@ def test_an_object_that_is_listed_later_waits_for_its_turn():
     assert slots.spread() <= 1
 
 
-def test_the_job_that_has_waited_longest_is_served_first():
-    """The second job is due while the first one has a backlog of 12 s."""
+@pytest.mark.parametrize(('objects', 'second', 'seconds', 'order'), [
+    # The second job is due while the first one has a backlog of 12 s.
+    (60, dict(offset=4.0), 34.0, [('first', 60), ('second', 60)]),
+    (40, dict(offset=1.0, priority=1), 20.0,
+     [('first', 10), ('second', 40), ('first', 30)])],
+    ids=['longest-wait', 'priority'])
+def test_a_higher_priority_comes_first_and_then_the_longest_wait(
+        objects, second, seconds, order):
     slots = overloaded(job('first', every=600.0, objects=True),
-                       job('second', every=600.0, offset=4.0, objects=True))
+                       job('second', every=600.0, objects=True, **second),
+                       objects=objects)
 
-    slots.turn(604.0 + 30.0, step=1.0)
+    slots.turn(600.0 + seconds, step=1.0)
 
-    first = slots.order[-120:]
-    assert first == ['first'] * 60 + ['second'] * 60
+    assert [(name, len([*runs])) for name, runs in itertools.groupby(
+        slots.order[-2 * objects:])] == order
 
 
 def test_jobs_that_are_due_together_alternate():
@@ -174,16 +182,6 @@ def test_jobs_that_are_due_together_alternate():
     slots.turn(600.0 + 12.0, step=1.0)
 
     assert abs(collections.Counter(slots.order[-40:])['first'] - 20) <= 10
-
-
-def test_a_job_of_a_higher_priority_goes_before_all_that_wait():
-    slots = overloaded(job('low', every=600.0, objects=True),
-                       job('high', every=600.0, offset=1.0, objects=True,
-                           priority=1), objects=40)
-
-    slots.turn(600.0 + 20.0, step=1.0)
-
-    assert slots.order[-80:] == ['low'] * 10 + ['high'] * 40 + ['low'] * 30
 
 
 # The line itself.
