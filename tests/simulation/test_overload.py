@@ -233,6 +233,23 @@ def test_objects_take_turns_though_workers_have_few_slots(
                        _SETTLED if differ else 0)] == []
 
 
+@pytest.mark.parametrize(('seed', 'schedulers', 'workers'), [
+    (9, 3, 2), (4, 4, 3)])
+def test_objects_take_turns_though_schedulers_own_few_objects(
+        seed, schedulers, workers):
+    """All due objects of a scheduler are at workers of one slot, so none waits
+    at the scheduler.
+    """
+    cluster = Cluster(seed, jobs={'all': draws.job_of(
+        'all', schedule.Every(_PERIOD))}, tasks=False, **_OVERLOADED | dict(
+            local=False, schedulers=schedulers, workers=workers, slots=1,
+            objects=5 * workers, points=(8,), differ=True))
+    cluster.run()
+
+    assert len(cluster.runs) > 72 * workers
+    assert [*overtaken(cluster, 2 * _LONGEST, _SETTLED)] == []
+
+
 @pytest.mark.parametrize('name', _JOBS)
 def test_objects_take_turns_where_members_differ(name):
     """Schedulers start at different times and own different numbers of

@@ -122,6 +122,28 @@ def test_a_scheduler_without_more_work_does_not_pass_those_that_have_asked():
     assert slots.held.asking() == []
 
 
+def test_the_slot_waits_for_a_scheduler_that_has_used_a_turn():
+    """Otherwise its next run would wait until a run of another one ends."""
+    slots = Slots()
+    slots.send('a')
+    slots.send('b', waiting=0)
+    slots.end('a', 'b')
+    assert slots.turns() == ['a']
+    slots.send('a')
+    slots.later()
+    slots.end('a')
+    assert slots.turns() == ['b', 'a']
+
+    slots.send('b', 'a', waiting=0)
+    for sender in 'ba':
+        slots.later()
+        slots.end(sender)
+
+    assert slots.turns() == ['b']
+    slots.later(0.4)
+    assert slots.turns() == ['b', 'a']
+
+
 def test_a_scheduler_does_not_learn_of_full_slots_and_then_stay_silent():
     """Nothing would tell it later that the slots are free."""
     slots = Slots(2)

@@ -10,7 +10,8 @@ If more schedulers have work than the worker has slots, they take turns::
                              └─► sends nothing for a while: forgotten
 
 A free slot waits for the scheduler that has a turn, unless this scheduler may
-have no more work. In this case the next scheduler gets a turn, too.
+have no more work. In this case the next scheduler gets a turn, too. If a
+scheduler has used a turn, it probably has more work.
 
 Until its turn, a scheduler learns that the others use all slots. A scheduler
 asks if more of its claims waited when it sent its last batch, or if another
@@ -48,7 +49,7 @@ class _OfSender:
         self.announced: int | None = None
         #: Entry of this worker, as the sender knows it.
         self.worker = ''
-        #: True if the sender has more work.
+        #: True if the sender has more work, or probably has.
         self.wants = False
         #: Monotonic time in seconds since which the sender waits for a turn.
         #: None means that it does not wait.
@@ -87,7 +88,8 @@ class HeldRuns:
     def accept(self, batch: Batch, now: float) -> None:
         """Add the runs of *batch*."""
         held = self._held.setdefault(batch.sender, _OfSender())
-        held.worker, held.wants = batch.worker, batch.waiting > 0
+        held.worker = batch.worker
+        held.wants = batch.waiting > 0 or held.turn is not None
         held.asked = held.turn = None
         held.change(len(batch.objects), now)
 
