@@ -42,6 +42,8 @@ hypothesis.settings.load_profile('same')
 
 #: Seconds that a test may take to be among the first.
 _LONG = 600
+#: Niceness of the processes of the unit tests and of the simulation.
+_LOW = 10
 
 
 def pytest_configure(config):
@@ -90,6 +92,17 @@ def pytest_collection_modifyitems(config, items):
                 item.path.parent.name != 'simulation',
                 numbers[item.path] / sizes[item.path])
     items.sort(key=place)
+
+
+def pytest_runtest_setup(item):
+    """Give tests without time limits of their own a low priority.
+
+    Otherwise they would take the processor from the clusters of tests/chaos,
+    which run at the same time in another process.
+    """
+    if hasattr(item.config, 'workerinput') and os.nice(0) < _LOW and (
+            item.path.parent.name in ('unit', 'simulation')):
+        os.nice(_LOW)
 
 
 def pytest_collection_finish():
