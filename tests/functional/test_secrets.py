@@ -134,6 +134,7 @@ def test_no_service_and_no_command_tells_a_secret(service):
             if found(text)} == {}
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_no_demo_tells_a_secret(service):
     said = everything(service, 'db', 'sync') + everything(
