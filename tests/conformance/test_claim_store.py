@@ -1060,6 +1060,16 @@ def test_a_retry_is_left_for_a_while_to_the_scheduler_it_is_kept_for(
     assert store.holders([job]) == {OTHER if taken else SCHEDULER}
 
 
+def test_a_retry_may_be_kept_for_a_name_of_any_length(store, job, tick):
+    """A forged message may contain the name."""
+    lease, _ = run(store, job, tick, 'a')
+
+    assert fail(store, job, tick, ['a'], lease, name(), 0.0, 'x' * 512) == {
+        'a'}
+
+    assert len(overdue(store, job)) == 1
+
+
 def test_losses_are_counted_apart_from_failures(store, job, tick):
     """They continue with the next tick if it supersedes the lost run."""
     lease, _ = run(store, job, tick, 'a', seconds=OVER)

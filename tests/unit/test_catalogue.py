@@ -339,6 +339,7 @@ print(after - before)
 '''
 
 
+@pytest.mark.full
 def test_a_million_objects_are_held_in_250_megabytes(record_property):
     """The limit excludes the objects themselves, which the caller keeps."""
     taken = int(subprocess.run(

@@ -100,7 +100,8 @@ def overloaded(*jobs, objects=60, slots=10, takes=lambda: 2.0, **options):
     return Slots(world, me, slots, takes)
 
 
-@pytest.mark.parametrize('spread', [False, True])
+@pytest.mark.parametrize('spread', [
+    False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize('overlap', Overlap)
 @pytest.mark.parametrize('misfire', Misfire)
 @pytest.mark.parametrize('objects', [

@@ -867,6 +867,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
     assert ours == {*names}
 
 
+@pytest.mark.full
 def test_an_object_whose_spacing_changes_and_back_has_each_from_then_on(
         world):
     """A tick runs only if its schedule was in force when the tick came."""

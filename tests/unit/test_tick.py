@@ -33,6 +33,7 @@ def ids(number):
 
 # -- the grid
 
+@pytest.mark.full
 def test_ten_thousand_ticks_stay_on_the_grid(world):
     me = world.scheduler(job(every=0.1))
 
@@ -1366,6 +1367,7 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back(world):
 
 # -- each claim has an outcome, and memory does not grow
 
+@pytest.mark.full
 def test_a_long_life_leaves_nothing_behind(world):
     """Objects come and go. The memory that is used depends only on the current
     objects.

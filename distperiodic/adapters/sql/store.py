@@ -338,6 +338,9 @@ class SqlClaimStore:
             return self._run(lambda tx: _end(
                 tx, number, keys, lease, State.DEAD, by_object, times=times))
         name = into
+        # A forged batch may name a longer sender. Then the retry is kept for
+        # nobody.
+        holder = holder[:tables.LONGEST_HOLDER]
 
         def work(tx: Transaction) -> set[str]:
             waiting: dict[str, Claim] = {}
