@@ -264,7 +264,7 @@ def test_whatever_a_handler_raises_fails_its_own_object_only(error, text):
     assert bench.shop.busy == 0
 
 
-def test_ten_thousand_objects_that_fail_alike_are_one_warning(caplog):
+def test_many_objects_that_fail_alike_are_one_warning(caplog):
     caplog.set_level(logging.DEBUG, 'distperiodic.flow.worker.runs')
 
     def handler(context, key):
@@ -273,12 +273,12 @@ def test_ten_thousand_objects_that_fail_alike_are_one_warning(caplog):
         raise ConnectionError('the database is away')
     bench = Bench((objects_job(), handler))
 
-    for _ in range(20):
+    for _ in range(4):
         bench.accept(500)
     bench.pool.run_all()
 
     told = lines(caplog, 'run failed')
-    assert len(told) == 10_000
+    assert len(told) == 2_000
     assert [(line.level, line['error'].partition(':')[0]) for line in told
             if line.level != 'DEBUG' or 'Traceback' in line.text] == [
         ('WARNING', 'ConnectionError'), ('WARNING', 'KeyError')]
