@@ -187,7 +187,7 @@ def test_a_start_that_failed_can_be_tried_again(leaving):
 @pytest.mark.parametrize('mortal', [pytest.param(
     'rabbitmq', marks=pytest.mark.xdist_group('mortal_rabbitmq'))],
     indirect=True)
-def test_a_virtual_host_that_was_deleted_is_told_without_a_traceback(
+def test_a_deleted_virtual_host_is_logged_without_a_traceback(
         mortal, caplog, impatient):
     def create():
         mortal.ctl('add_vhost', 'gone')

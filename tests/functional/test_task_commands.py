@@ -399,7 +399,7 @@ def test_a_task_that_waits_for_a_slot_is_told(desk_of_sqlite):
     assert 'member undrain --schedulers' in found['why']
 
 
-def test_a_granted_run_that_waits_for_a_thread_is_told(desk_of_sqlite):
+def test_a_granted_run_that_waits_for_a_thread_has_a_reason(desk_of_sqlite):
     desk = desk_of_sqlite
     task = desk.submit('single')
     desk.start(*desk.take(), holder='host-1:2~1~2')

@@ -216,10 +216,13 @@ def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
 
 # -- use of memory
 
-def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
-    """Forty thousand objects come and go, and one stays."""
+@pytest.mark.parametrize('ticks', [
+    40, pytest.param(100, marks=pytest.mark.full)])
+def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(
+        owner, ticks):
+    """A thousand objects come and go at each tick, and one stays."""
     fences = {}
-    for number in range(40):
+    for number in range(ticks):
         tick = TICK + number * MINUTE
         gone = [f'{number}-{n}' for n in range(1000)]
         for one in owner.run(tick, 'stays', *gone):

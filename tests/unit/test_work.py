@@ -264,7 +264,9 @@ def test_whatever_a_handler_raises_fails_its_own_object_only(error, text):
     assert bench.shop.busy == 0
 
 
-def test_many_objects_that_fail_alike_are_one_warning(caplog):
+@pytest.mark.parametrize('batches', [
+    4, pytest.param(20, marks=pytest.mark.full)])
+def test_many_objects_that_fail_alike_are_one_warning(caplog, batches):
     caplog.set_level(logging.DEBUG, 'distperiodic.flow.worker.runs')
 
     def handler(context, key):
@@ -273,12 +275,12 @@ def test_many_objects_that_fail_alike_are_one_warning(caplog):
         raise ConnectionError('the database is away')
     bench = Bench((objects_job(), handler))
 
-    for _ in range(4):
+    for _ in range(batches):
         bench.accept(500)
     bench.pool.run_all()
 
     told = lines(caplog, 'run failed')
-    assert len(told) == 2_000
+    assert len(told) == 500 * batches
     assert [(line.level, line['error'].partition(':')[0]) for line in told
             if line.level != 'DEBUG' or 'Traceback' in line.text] == [
         ('WARNING', 'ConnectionError'), ('WARNING', 'KeyError')]

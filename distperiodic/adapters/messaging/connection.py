@@ -11,8 +11,8 @@ problems of oslo.messaging:
   of memory. Here a cast fails at once during an outage. If the broker is out
   of memory or frozen, the cast still blocks, but no other thread waits for the
   thread of the cast (module ``outbox``), and a thread of the connection
-  notices it. If a process sends nothing, this thread sends a message for
-  nobody from time to time.
+  notices it. If a process sends nothing, this thread sends a message to a
+  queue that does not exist every few seconds.
 
 The import of oslo.messaging fixes the backend of oslo.service for the whole
 process. So only the functions that need oslo.messaging import it.

@@ -338,8 +338,8 @@ class SqlClaimStore:
             return self._run(lambda tx: _end(
                 tx, number, keys, lease, State.DEAD, by_object, times=times))
         name = into
-        # A forged batch may name a longer sender. Then the retry is kept for
-        # nobody.
+        # A forged batch may name a longer sender. Then no process has this
+        # name, so any process may take the retry over after retry_after.
         holder = holder[:tables.LONGEST_HOLDER]
 
         def work(tx: Transaction) -> set[str]:

@@ -271,7 +271,7 @@ class Ticker:
             self._claimer.trigger(part.job, now, keys, rule, answers.append)
         self._pump()
         return TriggerCounts(sum(one.claimed for one in answers),
-                         sum(one.busy for one in answers))
+                             sum(one.busy for one in answers))
 
     def may_list(self, job: str, key: str) -> bool:
         """Return whether the catalogue may list an object.
