@@ -11,8 +11,6 @@ trust its view raises an error instead of returning an owner.
 A constructor never connects. An instance may be a class attribute, and may be
 created before a fork. Each process that uses the instance connects at its
 first call.
-
-The file is long because it documents two public classes in full.
 """
 
 import os

@@ -4,8 +4,6 @@
 The options are registered when one of them is first read. The values of all
 options are read into an object of the class :class:`Settings`. This module
 uses the configuration that its callers pass, never the global one.
-
-The file is long because most of it is the table of the options.
 """
 
 import copy

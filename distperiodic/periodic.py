@@ -19,8 +19,6 @@ Methods decorated by ``oslo_service.periodic_task`` are jobs, too. This module
 recognises such methods by the attributes that the decorator sets. It imports
 oslo.service only after it found such a method, because a program without
 oslo.service should not pay for the import.
-
-The file is long because it documents each argument of the decorator.
 """
 
 import contextlib

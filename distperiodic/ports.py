@@ -3,8 +3,6 @@
 
 Each port is a contract. Adapters implement a port, and the conformance suite
 of the port tests every adapter. The flow depends only on ports.
-
-The file is long so that a reader finds every contract in one place.
 """
 
 from collections.abc import Callable

@@ -15,8 +15,6 @@ A class declares commands, and a client submits tasks that run them::
 
 The commands are run by the same schedulers and workers that run the periodic
 jobs of the class.
-
-The file is long because it documents one public class in full.
 """
 
 import datetime

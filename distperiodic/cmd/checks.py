@@ -7,8 +7,6 @@ the order of this file, the cheap checks first. They change nothing, with three
 exceptions: ``state_path_writable`` may create a directory and a lock file,
 ``coordination_join`` joins a temporary group and leaves it again, and
 ``broker_rights`` creates a temporary queue and deletes it again.
-
-The file is long because the order of its functions is the order of the report.
 """
 
 import contextlib

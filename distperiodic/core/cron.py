@@ -20,8 +20,6 @@ star, such as ``30 */2 * * *``, has no run in place of a skipped time: the line
 runs again soon, whereas a line with 02:30 alone would lose the day.
 
 Limit: a cron line has no field for seconds.
-
-The file is long because all methods belong to one algorithm.
 """
 
 import bisect

@@ -19,9 +19,6 @@ All objects that follow the schedule of their job have the same ticks. A job
 with ``spread`` also gives each of these objects a phase, which depends on the
 position of the object on the ring. The object is then due at the tick plus its
 phase. An object with its own schedule has no phase.
-
-The file is long because it contains all rules of a verdict, and applies them
-to many rows at once.
 """
 
 import dataclasses

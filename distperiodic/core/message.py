@@ -33,9 +33,6 @@ reports that are addressed to another process, such as its predecessor of the
 same name. A worker also drops a batch whose id it remembers. With a shared
 store, no replayed batch starts a run, because its claims were already granted.
 A replayed notice only makes schedulers check its tasks again.
-
-The file is long because it contains both the writer and the reader of each
-format.
 """
 
 import dataclasses

@@ -8,9 +8,6 @@ One loop runs ten times a second. It makes the next change when the change is
 due, reads the records of the handlers, handles changes of the group, and
 updates the display. The scene observes the group from outside, as
 ``distperiodic status`` does, and sends no request to a member.
-
-The file is long because it contains the whole plan: the changes, and the
-effects that the demo expects of them.
 """
 
 import contextlib

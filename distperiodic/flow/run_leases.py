@@ -13,8 +13,6 @@ component runs in the worker, and passes granted batches to the executor.
 Otherwise it runs in the scheduler, and passes granted batches to the bus.
 Granted runs are in a lease, which is renewed while the worker sends
 heartbeats. If the lease is lost, the results of its runs are rejected.
-
-The file is long because it contains the whole life of a granted run.
 """
 
 import dataclasses

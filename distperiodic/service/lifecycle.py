@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start and stop of a service, common to schedulers and workers.
-
-The file is long because schedulers and workers share every step of their life
-cycle: options, start, connection, signals, health and stop.
-"""
+"""Start and stop of a service, common to schedulers and workers."""
 
 import abc
 import collections

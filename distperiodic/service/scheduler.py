@@ -4,9 +4,6 @@
 One thread runs :mod:`distperiodic.flow`. All input from other threads (views,
 reports, catalogues) reaches this thread through one queue. Only the reports of
 this process's own pool have a queue of their own.
-
-The file is long because it builds a scheduler from all of its components and
-runs their only thread.
 """
 
 import collections

@@ -20,8 +20,7 @@ With ``file://``, the entries of dead processes stay on the disk. The driver
 ignores entries that are too old. Each entry is one small file, so the files
 need little space.
 
-The file is long because one thread owns all of the state: the terms, the
-groups and their views.
+One thread owns all of the state: the terms, the groups and their views.
 """
 
 import dataclasses

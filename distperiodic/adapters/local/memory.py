@@ -6,8 +6,6 @@ starting a tick twice, and from starting a run of an object while another run
 of the object is in progress. The store knows nothing about other members, so
 only the ring decides which member runs an object. The contents are lost when
 the process ends.
-
-The file is long because it has one method for each operation of the port.
 """
 
 import itertools

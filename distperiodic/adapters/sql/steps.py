@@ -9,9 +9,8 @@ The claim of a step is a normal claim, whose object is the task and whose job
 is the command. One transaction records the end of a run and advances the task.
 The same transaction may claim the steps that the worker runs next.
 
-The file is long because it has all transitions of a step: each transition must
-leave the rows in a state from which another transition can continue after a
-crash.
+Each transition leaves the rows in a state from which another transition can
+continue after a crash.
 """
 
 import collections

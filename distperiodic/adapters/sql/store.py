@@ -19,8 +19,6 @@ lease could be taken over although its holder renews it at the same moment. All
 other transitions change the claims first. If the different orders cause a
 deadlock, the database aborts one of the transactions, and the store repeats
 this transaction.
-
-The file is long because it has one method for each operation of the port.
 """
 
 import collections

@@ -5,8 +5,6 @@ Each claim is one row that is changed in place. In the table of claims, only
 columns that never change are indexed, so a change of a claim updates no index.
 On PostgreSQL such a change is a HOT update, which costs half as much as a
 normal update.
-
-The file is long because it has all tables, with the meaning of each column.
 """
 
 from typing import Any

@@ -20,8 +20,6 @@ again later.
 An object of another owner waits for a claim from the end of its run on, even
 if its tick is older. Otherwise several members would claim the missed ticks of
 the objects of one owner, and the owner could not serve its objects in turn.
-
-The file is long because it makes every decision about a claim.
 """
 
 import collections

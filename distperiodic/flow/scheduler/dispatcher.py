@@ -18,8 +18,6 @@ Retries also reach a scheduler in this way.
 The dispatcher counts each claim that this scheduler has acquired: first as
 waiting or outstanding, and then as done, dead, retried, superseded or left to
 others.
-
-The file is long because it contains the whole life of a batch.
 """
 
 import enum

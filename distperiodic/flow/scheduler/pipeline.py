@@ -15,8 +15,6 @@ authority over its claims.
 Usually the worker requests the grant of a run from the store. The scheduler
 itself grants the run if the worker is the scheduler's own pool, or if there is
 no shared store.
-
-The file is long because it connects all components of a scheduler.
 """
 
 import random

@@ -20,8 +20,6 @@ it needs no information from the previous owner of the arcs.
 
 All methods run in the thread of the flow. That thread never sleeps and never
 blocks: :meth:`Ticker.run_due` returns the seconds until its next call.
-
-The file is long because it contains the whole life of a tick.
 """
 
 import logging

@@ -24,8 +24,6 @@ The outcome of each run is added to the BatchRun at once. So if a thread never
 returns, the outcomes of its earlier runs are not lost. This module starts no
 threads. A lock protects groups of operations on shared data. Threads append to
 lists and take indexes from them without a lock.
-
-The file is long because it contains the whole life of a run at a worker.
 """
 
 import collections
