@@ -5,7 +5,9 @@ unavailable.
 
 import contextlib
 import multiprocessing
+import pathlib
 import re
+import shutil
 import socket
 import sqlite3
 import stat
@@ -19,12 +21,12 @@ import uuid
 import pytest
 import sqlalchemy as sa
 from alembic import autogenerate
-from alembic import command
 from alembic import migration
 from alembic import script
 from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
+from distperiodic import migrations
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import database
@@ -83,6 +85,45 @@ def _drop_tables(url):
         connection.execute(sa.text(
             f'DROP TABLE IF EXISTS {schema.VERSION_TABLE}'))
     engine.dispose()
+
+
+LATER = f'{int(schema.VERSION) + 1:04}'
+MIGRATION = f"""\
+import sqlalchemy as sa
+from alembic import op
+
+revision = '{LATER}'
+down_revision = '{schema.VERSION}'
+
+
+def upgrade():
+    found = sa.inspect(op.get_bind()).get_columns('distperiodic_claim')
+    if 'later' not in [one['name'] for one in found]:
+        op.add_column('distperiodic_claim', sa.Column(
+            'later', sa.Integer, server_default='7'))
+"""
+
+
+@pytest.fixture
+def upgraded(empty, tmp_path, monkeypatch):
+    """Create the tables of this release. Return a function that replaces this
+    release by a later one, which has one more migration.
+    """
+    schema.sync(empty)
+    configuration = schema.configuration
+    folder = tmp_path / 'migrations'
+    shutil.copytree(pathlib.Path(migrations.__file__).parent, folder)
+    (folder / 'versions' / 'later.py').write_text(MIGRATION)
+
+    def of_later(connection):
+        found = configuration(connection)
+        found.set_main_option('script_location', str(folder))
+        return found
+
+    def upgrade():
+        monkeypatch.setattr(schema, 'configuration', of_later)
+        monkeypatch.setattr(schema, 'VERSION', LATER)
+    return upgrade
 
 
 def claim(store, *objects, job='poll', tick=1):
@@ -166,36 +207,36 @@ def test_two_syncs_at_once_do_not_disturb_each_other(empty):
 
 
 @pytest.mark.parametrize('empty', ['mariadb'], indirect=True)
-def test_a_sync_goes_on_where_another_node_has_advanced(empty):
+def test_a_sync_goes_on_where_another_node_has_advanced(
+        empty, upgraded):
     """A lock of one node of a cluster has no effect on another node, so the
     version may change between two statements of a sync.
     """
-    *_, before, newest = sorted(
-        one.revision for one in _revisions(empty).walk_revisions())
-    _at_version(empty, before)
+    upgraded()
     advanced = []
 
     def advance(connection, cursor, statement, *_):
         if statement.startswith(
                 f'UPDATE {schema.VERSION_TABLE}') and not advanced:
-            advanced.append(newest)
-            set_version(empty, newest)
+            advanced.append(statement)
+            set_version(empty, LATER)
     sa.event.listen(sa.Engine, 'before_cursor_execute', advance)
     try:
-        assert schema.sync(empty) == (newest, newest)
+        assert schema.sync(empty) == (LATER, LATER)
     finally:
         sa.event.remove(sa.Engine, 'before_cursor_execute', advance)
 
-    assert advanced == [newest]
+    assert advanced
     schema.check(empty)
 
 
 @pytest.mark.parametrize('empty', ['mariadb'], indirect=True)
-def test_a_sync_that_another_node_aborts_is_repeated(empty):
+def test_a_sync_that_another_node_aborts_is_repeated(empty, upgraded):
     """A node of Galera aborts statements that read a table while another node
     alters it.
     """
-    _at_version(empty, '0009')
+    before = schema.VERSION
+    upgraded()
     aborted = []
 
     def abort(connection, cursor, statement, *_):
@@ -206,7 +247,7 @@ def test_a_sync_that_another_node_aborts_is_repeated(empty):
                 'restarting transaction')
     sa.event.listen(sa.Engine, 'before_cursor_execute', abort)
     try:
-        assert schema.sync(empty) == ('0009', schema.VERSION)
+        assert schema.sync(empty) == (before, LATER)
     finally:
         sa.event.remove(sa.Engine, 'before_cursor_execute', abort)
 
@@ -256,111 +297,40 @@ def test_a_sync_does_not_wait_for_that_of_another_database(
 
 
 def test_the_version_is_that_of_the_last_migration(sqlite_url):
-    found = _revisions(sqlite_url)
+    engine = database.make_engine(sqlite_url)
+    with engine.connect() as connection:
+        found = script.ScriptDirectory.from_config(
+            schema.configuration(connection))
+    engine.dispose()
 
     assert found.get_heads() == [schema.VERSION]
     revisions = [one.revision for one in found.walk_revisions()]
     assert revisions == sorted(revisions, reverse=True)
 
 
-def _revisions(url):
-    """Return the directory of all migrations."""
-    engine = database.make_engine(url)
+def test_rows_of_the_release_before_go_on(empty, upgraded):
+    store = SqlClaimStore(empty, namespace='tests')
+    claim(store, 'a', 'b')
+    store.close()
+    engine = database.make_engine(empty)
+    rows = sa.select(tables.claim).order_by(tables.claim.c.object)
     with engine.connect() as connection:
-        found = script.ScriptDirectory.from_config(
-            schema.configuration(connection))
-    engine.dispose()
-    return found
+        kept = connection.execute(rows).all()
+    before = schema.VERSION
+    upgraded()
 
+    with pytest.raises(exceptions.SchemaError, match=(
+            rf'\b{before}\b.*\b{LATER}\b.*: distperiodic db sync$')):
+        schema.check(empty)
+    assert schema.sync(empty) == (before, LATER)
 
-def _at_version(url, version):
-    """Create the tables of *version*."""
-    engine = database.make_engine(url)
-    with engine.begin() as connection:
-        command.upgrade(schema.configuration(connection), version)
-    engine.dispose()
-
-
-def test_rows_of_the_release_before_go_on(empty):
-    _at_version(empty, '0001')
-    engine = database.make_engine(empty)
-    row = {'object': 'a', 'job': 7, 'position': 1, 'tick': 50, 'settled': 60,
-           'state': State.DONE, 'fence': 5, 'attempt': 1, 'lease': 'l'}
-    counted = {'job': 7, 'tick': 50, 'member': 'm', **{
-        column.name: 1 for column in tables.history.c
-        if isinstance(column.type, sa.BigInteger)
-        and column.name not in ('tick', 'by_lost')}}
-    # The release before had two columns that are gone.
-    counted |= {'lateness': 1, 'latest': 1}
-    history = sa.table(tables.history.name, *map(sa.column, counted))
-    with engine.begin() as connection:
-        connection.execute(sa.insert(tables.job).values(
-            id=7, space='tests', kind=tables.KIND, name='old'))
-        connection.execute(sa.insert(tables.claim).values(row))
-        connection.execute(sa.insert(history).values(counted))
-
-    assert schema.sync(empty) == ('0001', schema.VERSION)
-
-    with engine.begin() as connection:
+    schema.check(empty)
+    with engine.connect() as connection:
         assert schema.missing(connection) == []
-        found = connection.execute(sa.select(tables.claim)).one()._mapping
-        assert {**found, **row} == found
-        assert (found['since'], found['rule']) == (60, None)
-        assert connection.scalar(sa.select(tables.history.c.by_lost)) == 0
+        assert connection.execute(rows).all() == kept
+        assert connection.scalars(sa.select(sa.column('later')).select_from(
+            tables.claim)).all() == [7, 7]
     engine.dispose()
-    store = SqlClaimStore(empty, namespace='tests')
-    [listed] = store.rows_of('old', ['a'])
-    assert (listed.settled, listed.since, listed.free) == (60, 60, True)
-    store.close()
-
-
-def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
-    """The earlier release marked a committed end by a suffix of the lease's
-    name.
-    """
-    _at_version(empty, '0003')
-    engine = database.make_engine(empty)
-    rows = [{'object': key, 'job': 7, 'position': 1, 'tick': 50,
-             'settled': 50, 'state': State.DONE, 'fence': 5, 'attempt': 1,
-             'lease': lease, 'worker': 'worker-1', 'since': 10, 'rule': ''}
-            for key, lease in (('a', 'l+'), ('b', 'l'))]
-    with engine.begin() as connection:
-        connection.execute(sa.insert(tables.job).values(
-            id=7, space='tests', kind=tables.KIND, name='old'))
-        connection.execute(sa.insert(tables.claim), rows)
-        connection.execute(sa.insert(tables.lease).values(
-            id='l', job=7, tick=50, state=State.RUNNING, holder='worker-1',
-            until=0, remaining=1, superseded=0, objects='["a", "b"]'))
-
-    assert schema.sync(empty) == ('0003', schema.VERSION)
-
-    found = sa.select(tables.claim.c.object, tables.claim.c.state,
-                      tables.claim.c.lease).order_by(tables.claim.c.object)
-    with engine.begin() as connection:
-        assert [tuple(row) for row in connection.execute(found)] == [
-            ('a', State.COMMITTED, 'l'), ('b', State.DONE, 'l')]
-    store = SqlClaimStore(empty, namespace='tests')
-    assert store.take_over_expired(['old'], into='mine', holder='api-1',
-                                   seconds=60.0, gone=[], limit=9) == []
-    with engine.begin() as connection:
-        assert [tuple(row) for row in connection.execute(sa.select(
-            tables.history.c.member, tables.history.c.done))] == [
-                ('worker-1', 1)]
-        assert connection.scalar(sa.select(tables.lease.c.id)) is None
-    store.close()
-    engine.dispose()
-
-
-def test_a_migration_that_was_cut_short_is_made_again(empty):
-    """MySQL commits each statement of a migration separately."""
-    _at_version(empty, '0001')
-    engine = database.make_engine(empty)
-    with engine.begin() as connection:
-        connection.execute(sa.text(
-            'ALTER TABLE distperiodic_claim ADD COLUMN since BIGINT'))
-    engine.dispose()
-
-    assert schema.sync(empty) == ('0001', schema.VERSION)
 
 
 def test_each_state_has_a_number():

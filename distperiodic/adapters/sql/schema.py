@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Version of the tables that this release needs: the version of the newest
 #: migration.
-VERSION = '0017'
+VERSION = '0001'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
