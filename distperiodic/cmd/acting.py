@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixin for commands that change something, and record these changes.
+"""Base class of commands that change something, and record these changes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def actor(why: str = '') -> 'Actor':
 
 
 class Acting(configured.Configured):
-    """Mixin for cliff commands that change something."""
+    """Base class of commands that change something."""
 
     #: True if the user must give a reason.
     reason_required = False
@@ -59,12 +59,12 @@ class Acting(configured.Configured):
         :raises ConfigError: there is no store.
         """
         from distperiodic.operator.auditing import Trail
-        command: Any = self
         settings = self.database(parsed)
+        assert self.cmd_name is not None
         with contextlib.closing(Trail(
                 settings.connection, namespace=settings.group)) as trail:
             with trail.recorded(
-                    self.actor(parsed), command.cmd_name, target,
+                    self.actor(parsed), self.cmd_name, target,
                     **{name: value for name, value in arguments.items()
                        if value is not None}) as record:
                 yield record
@@ -96,5 +96,4 @@ class Acting(configured.Configured):
         return hint
 
     def print(self, text: str) -> None:
-        app: Any = self.app  # type: ignore[attr-defined]
-        print(text, file=app.stdout)
+        print(text, file=self.app.stdout)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixin for commands that members answer: print the answers, and the reasons
-for missing answers.
+"""Base class of commands that members answer: print the answers, and the
+reasons for missing answers.
 """
 
 import argparse
@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 from typing import NamedTuple
 
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import of_members
 
@@ -34,17 +34,15 @@ class Sent(NamedTuple):
     outcome: str = ''
 
 
-class Awaiting:
-    """Mixin for commands that wait for the answers of members."""
+class Awaiting(acting.Acting):
+    """Base class of commands that wait for the answers of members."""
 
     #: Effect of the command on a member that does not answer; "{}" stands for
     #: the time.
     effect = 'the command takes effect {}'
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        # The method belongs to the cliff command that uses this mixin.
-        parser: argparse.ArgumentParser = super().get_parser(  # type: ignore[misc]
-            prog_name)
+        parser = super().get_parser(prog_name)
         parser.add_argument(
             '--wait', type=configured.seconds, default=10.0,
             metavar='SECONDS',
@@ -54,7 +52,7 @@ class Awaiting:
     def print_problems(self, admin: 'MemberAdmin | RingMembers') -> None:
         """Print the reasons why members may be missing."""
         for problem in admin.problems():
-            self._print(f'warning: {problem}')
+            self.print(f'warning: {problem}')
 
     def wait(self, admin: 'MemberAdmin | RingMembers',
              actions: Mapping[str, Sent], parsed: argparse.Namespace,
@@ -108,7 +106,7 @@ class Awaiting:
                 [one for one in some if one.at is not None], actions)
             missing = [one for one in some if one.at is None]
             first = missing[0]
-            self._print(
+            self.print(
                 f'{first.name} ({of_members.role(first)}): no answer'
                 f'{_jobs(missing, actions)}; ' + (
                     _excuse(states.get((first.part, first.name)), self.effect,
@@ -124,14 +122,10 @@ class Awaiting:
         for one in answers:
             by_outcome.setdefault(one.outcome, []).append(one)
         for outcome, some in by_outcome.items():
-            self._print(
+            self.print(
                 f'{some[0].name} ({of_members.role(some[0])}): {outcome}'
                 f'{_jobs(some, actions)}, at '
                 f'{configured.second(max(one.at or 0 for one in some))}')
-
-    def _print(self, text: str) -> None:
-        command: Any = self
-        command.print(text)
 
 
 def _jobs(answers: 'Sequence[Answer]', actions: Mapping[str, Sent]) -> str:

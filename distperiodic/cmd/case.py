@@ -13,12 +13,13 @@ import functools
 import os
 import secrets
 from typing import TYPE_CHECKING
-from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.cmd import findings
 
 if TYPE_CHECKING:
+    from oslo_config import cfg
+
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.core.live import Live
@@ -44,7 +45,7 @@ class Joined:
 class Case:
     """The facts that the checks need, each read on first use."""
 
-    def __init__(self, conf: Any, offline: bool,
+    def __init__(self, conf: 'cfg.ConfigOpts', offline: bool,
                  tasks: 'periodic.PeriodicTasks | None' = None):
         self.conf = conf
         #: The jobs of the service. None means that --tasks was not given.

@@ -4,7 +4,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -13,12 +13,15 @@ from distperiodic.cmd.case import Case
 from distperiodic.cmd.findings import Finding
 
 
+_Function: TypeAlias = Callable[[Case], Finding]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
     name: str
     area: str
     offline: bool
-    function: Callable[[Case], Finding]
+    function: _Function
 
     @property
     def text(self) -> str:
@@ -41,8 +44,8 @@ CHECKS: list[Check] = []
 
 
 def check(area: str, offline: bool = False
-          ) -> Callable[[Callable[[Case], Finding]], Any]:
-    def add(function: Callable[[Case], Finding]) -> Any:
+          ) -> Callable[[_Function], _Function]:
+    def add(function: _Function) -> _Function:
         CHECKS.append(Check(function.__name__, area, offline, function))
         return function
     return add

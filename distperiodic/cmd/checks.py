@@ -16,7 +16,6 @@ import os
 import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -33,6 +32,8 @@ from distperiodic.cmd.findings import warn
 
 if TYPE_CHECKING:
     from distperiodic.opts import Settings
+    from distperiodic.ports import BrokerProbe
+    from distperiodic.ports import QueueState
 
 #: Difference between two clocks, in seconds, that causes a warning. Ticks that
 #: follow the clock of a host are early or late by this difference.
@@ -99,7 +100,7 @@ def secrets_private(case: Case) -> Finding:
     from distperiodic import opts
     open_ = []
     for path in opts.files(case.conf):
-        sections: dict[str, dict[str, Any]] = {}
+        sections: dict[str, dict[str, list[str]]] = {}
         with contextlib.suppress(cfg.Error, OSError):
             cfg.ConfigParser(path, sections).parse()
             holds = any(
@@ -401,13 +402,13 @@ def broker_queues(case: Case) -> Finding:
     topic = queue_names.reports_topic(name)
     reports = {f'{topic}.{queue_names.queue_of(m.process)}'
                for m in group.members if m.points}
-    queues: dict[Any, set[str]] = {
+    queues: dict[BrokerProbe, set[str]] = {
         probe: set(reports) for probe in case.brokers.values()}
     for partition, workers in group.workers.items():
         queues[case.brokers.get(partition, main)] |= {
             f'{queue_names.work_topic(name, partition)}.'
             f'{queue_names.queue_of(worker.process)}' for worker in workers}
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, QueueState | None]] = []
     for probe, names in queues.items():
         try:
             found += probe.queues(probe.find(), sorted(names)).items()

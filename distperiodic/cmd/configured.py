@@ -11,11 +11,12 @@ import contextlib
 import datetime
 import os
 from typing import TYPE_CHECKING
-from typing import Any
 from typing import NamedTuple
 from typing import NoReturn
 from typing import Protocol
 from typing import TypeVar
+
+from cliff import command
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
@@ -162,18 +163,27 @@ def add_job(parser: argparse.ArgumentParser,
         '--job', dest='named_job', metavar='JOB', help=argparse.SUPPRESS)
 
 
-def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
+def job_of(parsed: argparse.Namespace) -> str | None:
     """Return the name of the job that the command line names, or None.
 
-    :raises ConfigError: the job was named twice, or it is required and was not
-        named.
+    :raises ConfigError: the job was named twice.
     """
     if None not in (parsed.job, parsed.named_job):
         raise exceptions.ConfigError(
             f'--job {parsed.named_job!r} and JOB {parsed.job!r} are both '
             'given; omit --job')
-    found = parsed.job if parsed.named_job is None else parsed.named_job
-    if found is None and required:
+    found: str | None = (
+        parsed.job if parsed.named_job is None else parsed.named_job)
+    return found
+
+
+def required_job(parsed: argparse.Namespace) -> str:
+    """Return the name of the job that the command line names.
+
+    :raises ConfigError: the job was named twice or not at all.
+    """
+    found = job_of(parsed)
+    if found is None:
         raise exceptions.ConfigError(
             'no job is named; name one of: distperiodic job list')
     return found
@@ -195,12 +205,11 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
-class Configured:
-    """Mixin for cliff commands: the options that name configuration files."""
+class Configured(command.Command):
+    """Base class of commands: the options that name configuration files."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        # The method belongs to the cliff command that uses this mixin.
-        parser = super().get_parser(prog_name)  # type: ignore[misc]
+        parser = super().get_parser(prog_name)
         refuse_in_one_line(parser, prog_name)
         group = parser.add_argument_group('configuration')
         group.add_argument(
@@ -216,9 +225,8 @@ class Configured:
     def get_epilog(self) -> str:
         # cliff's own epilog names the package of the command. To find this
         # name, cliff reads the metadata of all installed packages, which is
-        # slow. The attribute belongs to the cliff command that uses this
-        # mixin.
-        return self._epilog or ''  # type: ignore[attr-defined]
+        # slow.
+        return self._epilog or ''
 
     def configuration(self, parsed: argparse.Namespace,
                       logs: bool = False) -> 'cfg.ConfigOpts':

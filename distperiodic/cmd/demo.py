@@ -3,7 +3,6 @@
 
 import argparse
 import sys
-from typing import Any
 
 from cliff import command
 
@@ -68,7 +67,7 @@ class Demo(configured.Configured, command.Command):
         from distperiodic.demo.scene import Scene
         plan = Plan(parsed.seconds, parsed.members, parsed.objects,
                     *self._servers(parsed))
-        show: Any = report.Lines(self.app.stdout)
+        show: report.Lines | picture.Picture = report.Lines(self.app.stdout)
         if sys.stdout.isatty() and not parsed.plain:
             from distperiodic.demo import picture
             show = picture.Picture()

@@ -7,9 +7,11 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+from cliff import display
 from cliff import lister
 
 from distperiodic import exceptions
@@ -41,8 +43,8 @@ def key(title: str) -> str:
     return re.sub('[^a-z0-9]+', '_', title.lower()).strip('_')
 
 
-class Display(configured.Configured):
-    """Mixin for cliff commands that show a list or a record.
+class Display(configured.Configured, display.DisplayCommandBase[Any]):
+    """Base class of commands that show a list or a record.
 
     Output for people has titles, and lines that fit the terminal. Output for
     programs has keys in snake_case, in which the unit of a number comes last,
@@ -53,7 +55,9 @@ class Display(configured.Configured):
     #: either, or if there are none, each row becomes a block of lines.
     essential: Sequence[str] = ()
 
-    _normalize_column_name = staticmethod(key)
+    @staticmethod
+    def _normalize_column_name(column_name: str) -> str:
+        return key(column_name)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -70,14 +74,13 @@ class Display(configured.Configured):
 
     def _generate_columns_and_selector(
             self, parsed: argparse.Namespace,
-            columns: Sequence[str]) -> Any:
+            columns: Sequence[str]) -> tuple[list[str], list[bool] | None]:
         """Select the columns that -c names.
 
         :raises ConfigError: no column that -c names exists.
         """
-        command: Any = super()
         try:
-            return command._generate_columns_and_selector(parsed, columns)
+            return super()._generate_columns_and_selector(parsed, columns)
         except ValueError:
             raise exceptions.ConfigError(
                 f'there is no column {configured.listed(parsed.columns)}; '
@@ -85,54 +88,55 @@ class Display(configured.Configured):
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
+        # In the base class this method is abstract. Lister or ShowOne follows.
         command: Any = super()
-        # The attribute belongs to the cliff command that uses this mixin.
-        app: Any = self.app  # type: ignore[attr-defined]
+        produce: Callable[[argparse.Namespace, Sequence[str], Any], int] = (
+            command.produce_output)
+        app: Any = self.app
         if parsed.formatter in FOR_PROGRAMS:
             out = app.stdout
             if not out.isatty():
                 # A program compares ids, so csv needs them as they are.
                 app.stdout = out.stream
             try:
-                return command.produce_output(
+                return produce(
                     parsed, list(map(key, columns)), _known(data))
             finally:
                 app.stdout = out
         data = _printable(data)
         line = _line(parsed)
         if line is None:
-            return command.produce_output(parsed, columns, data)
+            return produce(parsed, columns, data)
         if not isinstance(self, lister.Lister):
             parsed.max_width = line
             try:
-                return command.produce_output(parsed, columns, data)
+                return produce(parsed, columns, data)
             finally:
                 parsed.max_width = 0
         rows = [list(row) for row in data]
         shown = rows_that_fit(
             columns, rows, () if parsed.columns else self.essential, line)
         if shown is not None:
-            return command.produce_output(parsed, *shown)
+            return produce(parsed, *shown)
         print(_blocks(columns, rows, line), file=app.stdout)
         return 0
 
     def print_rows(self, parsed: argparse.Namespace, columns: Sequence[str],
                    rows: Sequence[Sequence[Any]]) -> None:
         """Print a second table for people, below the main output."""
-        command: Any = self
         rows = _printable(rows)
         line = _line(parsed)
         shown = (columns, rows) if line is None else rows_that_fit(
             columns, rows, self.essential, line)
         if shown is None:
             assert line is not None
-            print(_blocks(columns, rows, line), file=command.app.stdout)
+            print(_blocks(columns, rows, line), file=self.app.stdout)
         else:
-            command.formatter.emit_list(*shown, command.app.stdout, parsed)
+            self.formatter.emit_list(*shown, self.app.stdout, parsed)
 
 
 class Table(Display):
-    """Mixin for cliff commands that show a sentence above their table."""
+    """Base class of commands that show a sentence above their table."""
 
     #: The sentence above the table. For programs it is printed on stderr.
     sentence = ''
@@ -142,14 +146,12 @@ class Table(Display):
         # Reject unknown columns before anything is printed.
         self._generate_columns_and_selector(parsed, columns)
         if self.sentence:
-            # The attribute belongs to the cliff command that uses this mixin.
-            app: Any = self.app  # type: ignore[attr-defined]
             line = _line(parsed)
             print(self.sentence if line is None else '\n'.join(
                 textwrap.fill(part, line)
                 for part in self.sentence.splitlines()),
-                  file=app.stdout if parsed.formatter == 'table'
-                  else app.stderr)
+                  file=self.app.stdout if parsed.formatter == 'table'
+                  else self.app.stderr)
         return super().produce_output(parsed, columns, data)
 
 

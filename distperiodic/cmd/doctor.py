@@ -10,6 +10,7 @@ commands.
 import argparse
 import os
 import textwrap
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +84,8 @@ class Doctor(display.Display, lister.Lister):
              finding.text, finding.remedy)
             for check, finding in self._findings(parsed)]
 
-    def _findings(self, parsed: argparse.Namespace) -> Any:
+    def _findings(self, parsed: argparse.Namespace
+                  ) -> Iterator[tuple[Check, findings.Finding]]:
         case = Case(self.configuration(parsed), parsed.offline,
                     listed.load(self, parsed))
         try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Explained(display.Display, show.ShowOne):
-    """Mixin for commands about one object of a job."""
+    """Base class of commands about one object of a job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

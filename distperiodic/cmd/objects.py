@@ -35,7 +35,7 @@ class Objects(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.activity import Activity
-        job = configured.job_of(parsed, required=True)
+        job = configured.required_job(parsed)
         with self.store(parsed, Activity) as activity:
             found = activity.unserved(
                 job, parsed.older_than, parsed.limit)

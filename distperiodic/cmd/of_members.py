@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixins for commands about members: the selection of members on the command
-line, and the connection through which the commands reach them.
+"""Base classes of commands about members: the selection of members on the
+command line, and the connection through which the commands reach them.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def role_of(holder: str, processes: 'Mapping[str, MemberRow]') -> str:
 
 
 class OfMembers(configured.Configured):
-    """Mixin for commands about members, with or without a store."""
+    """Base class of commands about members, with or without a store."""
 
     def members_of(self, parsed: argparse.Namespace, why: str = ''
                    ) -> 'contextlib.closing[MemberAdmin | RingMembers]':
@@ -78,7 +78,7 @@ class OfMembers(configured.Configured):
 
 
 class OfMember(OfMembers):
-    """Mixin for commands about one or several members."""
+    """Base class of commands about one or several members."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

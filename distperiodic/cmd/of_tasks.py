@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixin for commands about tasks."""
+"""Base class of commands about tasks."""
 
 import argparse
 import contextlib
 import datetime
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from typing import Any
 
 from distperiodic.cmd import configured
 from distperiodic.core import schedule
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OfTasks(configured.Configured):
-    """Mixin for cliff commands about tasks."""
+    """Base class of commands about tasks."""
 
     @contextlib.contextmanager
     def client(self, parsed: argparse.Namespace,
@@ -39,9 +38,7 @@ class OfTasks(configured.Configured):
             client.close()
 
     def print(self, text: str) -> None:
-        # The attribute belongs to the cliff command that uses this mixin.
-        app: Any = self.app  # type: ignore[attr-defined]
-        print(text, file=app.stdout, flush=True)
+        print(text, file=self.app.stdout, flush=True)
 
 
 def instant(at: datetime.datetime | None, for_people: bool) -> str:

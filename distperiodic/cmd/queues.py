@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _OfMembers(of_tasks.OfTasks):
-    """Mixin for commands that show the members that serve queues."""
+    """Base class of commands that show the members that serve queues."""
 
     def servers(self, parsed: argparse.Namespace) -> '_Servers':
         """Return the members that serve queues now.
@@ -108,7 +108,7 @@ def _fields(queue: 'tasks.Queue', servers: _Servers,
 
 
 class _OfQueue(of_tasks.OfTasks):
-    """Mixin for commands about one queue."""
+    """Base class of commands about one queue."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -39,7 +39,7 @@ _POINTS_TO_SPEND = 40_000
 
 
 class OfMembers(configured.Configured):
-    """Mixin for commands about the ring of current or named members."""
+    """Base class of commands about the ring of current or named members."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import logging
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import command
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from distperiodic import opts
     from distperiodic import periodic
+    from distperiodic.service.lifecycle import Lifecycle
 
 LOG = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class _Serve(configured.Configured, command.Command):
     @abc.abstractmethod
     def _service(self, conf: 'cfg.ConfigOpts',
                  tasks: 'periodic.PeriodicTasks',
-                 parsed: argparse.Namespace) -> Any:
+                 parsed: argparse.Namespace) -> 'Lifecycle':
         """Return the service that each forked process runs."""
 
 
@@ -187,7 +187,7 @@ class Scheduler(_Serve):
 
     def _service(self, conf: 'cfg.ConfigOpts',
                  tasks: 'periodic.PeriodicTasks',
-                 parsed: argparse.Namespace) -> Any:
+                 parsed: argparse.Namespace) -> 'Lifecycle':
         from distperiodic import service
         for job in tasks.jobs.values():
             LOG.info(
@@ -248,6 +248,6 @@ class Worker(_Serve):
 
     def _service(self, conf: 'cfg.ConfigOpts',
                  tasks: 'periodic.PeriodicTasks',
-                 parsed: argparse.Namespace) -> Any:
+                 parsed: argparse.Namespace) -> 'Lifecycle':
         from distperiodic import service
         return service.WorkerService(conf, tasks, parsed.partition)

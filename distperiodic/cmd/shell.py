@@ -106,17 +106,16 @@ class Help(command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> int:
-        shell: Any = self.app
-        return int(shell.help(parsed.command))
+        assert isinstance(self.app, Shell)
+        return self.app.help(parsed.command)
 
 
 class Complete(command.Command):
     """Print the completion of commands and options for bash."""
 
-    def take_action(self, parsed: argparse.Namespace) -> Any:
+    def take_action(self, parsed: argparse.Namespace) -> int:
         from cliff import complete
-        found: Any = complete.CompleteCommand(
-            self.app, argparse.Namespace())
+        found = complete.CompleteCommand(self.app, argparse.Namespace())
         parser = found.get_parser(self.cmd_name or 'complete')
         return found.take_action(parser.parse_args([]))
 

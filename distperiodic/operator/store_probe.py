@@ -87,6 +87,7 @@ class StoreProbe:
 
     def journal(self) -> str:
         """Return SQLite's journal mode; it should be 'wal'."""
+        mode: str
         [[mode]] = self.group.rows(sa.text('PRAGMA journal_mode'))
         return mode
 
@@ -105,6 +106,7 @@ class StoreProbe:
 
         None means that the history is empty.
         """
+        tick: int | None
         [[tick]] = self.group.rows(
             sa.select(sa.func.min(tables.history.c.tick)).where(
                 tables.history.c.job.in_(sa.select(tables.job.c.id).where(

@@ -103,8 +103,10 @@ class Bus(Protocol):
     def reply(self, reply: ControlReply, word: str) -> None: ...
 
 
-class Lifecycle(ServiceBase):
-    """Base class of the scheduler and the worker.
+# A class derived from one without types would have any attribute.
+@ServiceBase.register
+class Lifecycle(abc.ABC):
+    """Base class of the scheduler and the worker: a service of oslo.service.
 
     A service has one main thread, and its stop takes a limited time.
     """
@@ -436,6 +438,10 @@ class Lifecycle(ServiceBase):
     def _report_end(self, arrived: 'queue.SimpleQueue[int | None]') -> None:
         self._ended.wait()
         arrived.put(None)
+
+    @abc.abstractmethod
+    def stop(self, graceful: bool = True) -> None:
+        """Finish the work in progress, and stop the service."""
 
     def wait(self) -> None:
         """Wait until the service has stopped.

@@ -173,26 +173,28 @@ _DECODER = json.JSONDecoder(parse_int=_integer)
 
 # -- YAML
 
-class _Loader(yaml.SafeLoader):
-    """Loader that locates the values that Python cannot represent.
-
-    It also limits the depth of the values.
+def _loader(text: str) -> Any:
+    """Return a YAML loader that locates the values that Python cannot
+    represent. It also limits the depth of the values.
     """
+    loader = yaml.SafeLoader(text)
+    compose, construct = loader.compose_node, loader.construct_object
+    depth = 0
 
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self._depth > _DEEPEST:
-            raise _Unreadable(_TOO_DEEP, _mark(self.peek_event().start_mark))
-        self._depth += 1
+    def compose_node(parent: Any, index: Any) -> Any:
+        nonlocal depth
+        if depth > _DEEPEST:
+            raise _Unreadable(
+                _TOO_DEEP, _mark(loader.peek_event().start_mark))
+        depth += 1
         try:
-            return super().compose_node(parent, index)
+            return compose(parent, index)
         finally:
-            self._depth -= 1
+            depth -= 1
 
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
+    def construct_object(node: Any, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            return construct(node, deep)
         except (ArithmeticError, AttributeError, LookupError,
                 ValueError):
             kind = node.tag.rpartition(':')[2]
@@ -200,6 +202,10 @@ class _Loader(yaml.SafeLoader):
                 f'{shown(node.value)} is not a valid {kind}; correct the '
                 'value, or put it in quotes without a tag',
                 _mark(node.start_mark)) from None
+
+    loader.compose_node = compose_node
+    loader.construct_object = construct_object
+    return loader
 
 
 def _read_yaml(text: str) -> tuple[Any, definitions.Locate]:
@@ -209,7 +215,7 @@ def _read_yaml(text: str) -> tuple[Any, definitions.Locate]:
         value that is not allowed, or is nested too deeply.
     """
     try:
-        loader = _Loader(text)
+        loader = _loader(text)
         root = loader.get_single_node()
         source = None
         if root is not None:

@@ -87,7 +87,7 @@ class BrokerConnection:
         self._broker = BrokerTransport(conf, url, quorum)
         self._monotonic = monotonic
         self._transport: Any = None
-        self._server: Any = None
+        self._server: consumer.Server | None = None
         self._clients: dict[tuple[str, str], Any] = {}
         self._connecting: threading.Thread | None = None
         self._casting = threading.Lock()
@@ -230,18 +230,12 @@ class BrokerConnection:
         self._reach(inbox, deadline)
         if self._closed.is_set():
             return
-        server = oslo_messaging.get_rpc_server(
+        self._server = consumer.Server(
             self._transport,
             oslo_messaging.Target(exchange=EXCHANGE, topic=inbox.topic,
                                   server=inbox.identity),
-            [], server_cls=consumer.server_class())
-        server.on_message = functools.partial(self._receive, inbox)
-        server.on_garbage = inbox.on_garbage
-        server.hears = inbox.hears
-        # The server never starts a thread of its pool, so the size has no
-        # effect.
-        server.start(override_pool_size=1)
-        self._server = server
+            on_message=functools.partial(self._receive, inbox),
+            on_garbage=inbox.on_garbage, hears=inbox.hears)
         self._opened.set()
         if self._closed.is_set():
             self._stop_listening()
@@ -351,7 +345,7 @@ class BrokerConnection:
         if server is not None and self._inbox is not None:
             server.stop()
             server.forget_queue(self._inbox.queue)
-            server.wait()
+            server.close()
         with self._casting:
             # All buses of this process share the queues of the fake driver, so
             # keep these queues.

@@ -23,7 +23,6 @@ It differs from oslo.messaging's own server:
 """
 
 import collections
-import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -44,70 +43,73 @@ _CHECKS, _CHECK_PAUSE = 10, 0.02
 _LOGIN_PAUSE = 1.0
 
 
-@functools.cache
-def server_class() -> type:
-    """Return the class of the server.
+class Server:
+    """A server that passes messages to *on_message* in its own thread.
 
-    Only this call imports the base class.
+    It has no thread pool, because the callback only puts a message into a
+    queue, and the messages must keep their order. It never replies: if the
+    reply queue of a forged call did not exist, oslo.messaging would retry for
+    a minute.
+
+    :param transport: Transport of oslo.messaging.
+    :param target: Its target: the queue that this server reads.
+    :param on_garbage: Called with the origin of an invalid message and the
+        reason to drop the message.
+    :param hears: Further routing keys to which the queue is bound.
     """
-    from oslo_messaging.rpc import server
 
-    class _Server(server.RPCServer):
-        """A server that passes messages to ``on_message`` in its own thread.
+    def __init__(self, transport: Any, target: Any, *,
+                 on_message: Callable[[Any], None],
+                 on_garbage: Callable[[str, str], None],
+                 hears: Sequence[str]):
+        self._on_message = on_message
+        self._listener = _listener_of(transport, target, on_garbage, hears)
+        self._listener.start(self._pass_on)
 
-        It does not use the thread pool, because the callback only puts a
-        message into a queue, and the messages must keep their order. It never
-        replies: if the reply queue of a forged call did not exist,
-        oslo.messaging would retry for a minute.
+    def stop(self) -> None:
+        """Receive no more messages; return when the thread has ended."""
+        self._listener.stop()
+
+    def close(self) -> None:
+        """Close the connection. Call stop() first."""
+        self._listener.cleanup()
+
+    def forget_queue(self, name: str) -> None:
+        """Delete the queue of this server, if no other process uses it.
+
+        Call it between stop() and close(), while the connection is idle.
         """
+        try:
+            connection = _connection_of(self._listener)
+            for consumer, tag in connection._consumers.items():
+                consumer.cancel(tag)
+            for consumer in connection._consumers:
+                if (consumer.queue_name == name
+                        and _is_unused(consumer.queue)):
+                    consumer.queue.delete()
+        except Exception as exc:
+            # The broker is unreachable, or another driver is in use. The queue
+            # remains until it expires, if the driver has set an expiry.
+            LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
-        on_message: Callable[[Any], None]
-        on_garbage: Callable[[str, str], None]
-        hears: Sequence[str] = ()
+    def _pass_on(self, incoming: Sequence[Any]) -> None:
+        for received in incoming:
+            self._on_message(received.message)
 
-        def _create_listener(self):
-            try:
-                return _listen_to_own_queue(
-                    self.transport._driver, self._target, self.on_garbage,
-                    self.hears)
-            except (AttributeError, TypeError):
-                # This is another driver, or the driver of another release of
-                # oslo.messaging. Let oslo.messaging declare its three queues
-                # and log a traceback for each invalid message. The server
-                # works in this way, too.
-                LOG.debug('the queues are left to oslo.messaging',
-                          exc_info=True)
-                return super()._create_listener()
 
-        def _on_incoming(self, incoming):
-            for received in incoming:
-                self.on_message(received.message)
-
-        def _process_incoming(self, incoming):
-            # The base class requires this method, and calls it in its thread
-            # pool. Our messages never reach that pool.
-            raise NotImplementedError('nothing is handed to the pool')
-
-        def forget_queue(self, name):
-            """Delete the queue of this server, if no other process uses it.
-
-            Call it between stop() and wait(), while the connection is idle.
-            """
-            try:
-                connection = _connection_of(self.listener)
-                for consumer, tag in connection._consumers.items():
-                    consumer.cancel(tag)
-                for consumer in connection._consumers:
-                    if (consumer.queue_name == name
-                            and _is_unused(consumer.queue)):
-                        consumer.queue.delete()
-            except Exception as exc:
-                # The broker is unreachable, or another driver is in use. The
-                # queue remains until it expires, if the driver has set an
-                # expiry.
-                LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
-
-    return _Server
+def _listener_of(transport: Any, target: Any,
+                 on_garbage: Callable[[str, str], None],
+                 hears: Sequence[str]) -> Any:
+    try:
+        return _listen_to_own_queue(
+            transport._driver, target, on_garbage, hears)
+    except (AttributeError, TypeError):
+        # This is another driver, or the driver of another release of
+        # oslo.messaging. Let oslo.messaging declare its three queues and log a
+        # traceback for each invalid message. The server works in this way,
+        # too.
+        LOG.debug('the queues are left to oslo.messaging', exc_info=True)
+        return transport._listen(target, 1, None)
 
 
 def _is_unused(queue: Any) -> bool:
@@ -139,18 +141,19 @@ def _listen_to_own_queue(driver: Any, target: Any,
     from oslo_messaging._drivers import base
     from oslo_messaging._drivers import common
 
-    class _Listener(amqpdriver.RpcAMQPListener):
-        """A listener whose poll() also returns after refused logins."""
-
-        def poll(self, *args, **kwargs):
-            while True:
-                try:
-                    return super().poll(*args, **kwargs)
-                except exceptions.MessageDeliveryFailure:
-                    threading.Event().wait(_LOGIN_PAUSE)
-
     connection = driver._get_connection(common.PURPOSE_LISTEN)
-    listener = _Listener(driver, connection)
+    listener = amqpdriver.RpcAMQPListener(driver, connection)
+    poll = listener.poll
+
+    def poll_again(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return poll(*args, **kwargs)
+            except exceptions.MessageDeliveryFailure:
+                # The broker has refused a login.
+                threading.Event().wait(_LOGIN_PAUSE)
+
+    listener.poll = poll_again
     declare = connection.connection.declare_consumer
 
     def declare_expiring(consumer: Any) -> None:

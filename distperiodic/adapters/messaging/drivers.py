@@ -38,13 +38,14 @@ def url_of(conf: Any) -> str:
     # Creating a TransportURL registers the option.
     oslo_messaging.TransportURL(conf)
     try:
-        return conf.transport_url
+        url: str = conf.transport_url
     except cfg.NoSuchOptError:
         # The text of the error may be a part of a password.
         raise ConfigError(
             '[DEFAULT] transport_url: a "$" in the value begins the name of '
             'an option that does not exist; write "$$" for each "$"'
         ) from None
+    return url
 
 
 def driver_of(url: str) -> ports.BusDriver:
@@ -77,7 +78,8 @@ def driver_of(url: str) -> ports.BusDriver:
             f'transport_url {masked(url)} names {name!r}, but no bus of that '
             f'name is installed; the installed ones are {", ".join(names())}; '
             'correct transport_url, or install the package of the plug-in')
-    return found.extensions[0].obj
+    driver: ports.BusDriver = found.extensions[0].obj
+    return driver
 
 
 def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.types import TypeEngine
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
@@ -126,7 +127,7 @@ class Dialect:
             connection.execute(sa.text(
                 'SET TRANSACTION ISOLATION LEVEL REPEATABLE READ'))
 
-    def among(self, column: Any) -> sa.ColumnElement[bool]:
+    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Return the condition that *column* is one of the bound *keys*."""
         if self.name == 'postgresql':
             return column == sa.any_(sa.cast(
@@ -333,9 +334,10 @@ def _array(values: Sequence[str | int | float | None]) -> str:
         for value in values]) + '}'
 
 
-def _python_type(column: Any) -> type:
+def _python_type(column: sa.Column[Any]) -> type:
     """Return the Python type of the values that *column* stores."""
-    return getattr(column.type, 'impl', column.type).python_type
+    stored: TypeEngine[Any] = getattr(column.type, 'impl', column.type)
+    return stored.python_type
 
 
 @functools.cache

@@ -145,7 +145,7 @@ def make_engine(connection_url: str, bounded: bool = True,
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL is invalid.
     """
-    engine = engines.create_engine(
+    engine: sa.Engine = engines.create_engine(
         check(connection_url, bounded), **{
             'max_retries': 0,
             # Reject values that do not fit, instead of truncating them.
@@ -163,7 +163,8 @@ def make_engine(connection_url: str, bounded: bool = True,
         # A new connection needs several queries before its first use. Save the
         # round trips of transactions around them, and those of the query for
         # the type hstore.
-        engine.dialect.use_native_hstore = False
+        dialect: Any = engine.dialect
+        dialect.use_native_hstore = False
         sa.event.listen(engine, 'connect', _commit_each, insert=True)
 
     def opened(connection: Any, record: Any) -> None:

@@ -13,9 +13,11 @@ import os
 import pathlib
 import sqlite3
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import TypeVar
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
@@ -29,6 +31,8 @@ from distperiodic.core import redaction
 
 if TYPE_CHECKING:
     from alembic import config as alembic_config
+
+_Result = TypeVar('_Result')
 
 #: Version of the tables that this release needs: the version of the newest
 #: migration.
@@ -353,8 +357,10 @@ def _version_of(connection: sa.Connection) -> str | None:
         _version.c.version_num)).scalar_one_or_none()
 
 
-def _transaction(connection_url: str, work: Any,
-                 check_schema: Any = lambda connection, shown: None) -> Any:
+def _transaction(
+        connection_url: str, work: Callable[[sa.Connection], _Result],
+        check_schema: Callable[[sa.Connection, str], None] =
+        lambda connection, shown: None) -> _Result:
     # Set no time limits on statements: a migration may take a long time.
     target = Database(connection_url, check_schema, bounded=False)
     try:

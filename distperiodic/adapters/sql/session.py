@@ -83,8 +83,9 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
             'of the database in [distperiodic] connection, or set connection '
             'to the database of the session and run: distperiodic db sync'
         ) from exc
-    return session.scalar(sa.select(sa.func.count()).where(
-        *stands, _claim.c.state.in_([after, State.DONE]))) == 1
+    ended: int = session.scalar(sa.select(sa.func.count()).where(
+        *stands, _claim.c.state.in_([after, State.DONE])))
+    return ended == 1
 
 
 def shown(bind: Any) -> str:
