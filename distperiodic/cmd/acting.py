@@ -5,7 +5,6 @@
 import argparse
 import contextlib
 from typing import TYPE_CHECKING
-from typing import Any
 from typing import Protocol
 
 from distperiodic.cmd import configured
@@ -51,7 +50,7 @@ class Acting(configured.Configured):
 
     @contextlib.contextmanager
     def audited(self, parsed: argparse.Namespace, target: str,
-                **arguments: Any) -> 'Iterator[Record]':
+                **arguments: object) -> 'Iterator[Record]':
         """Record the action that the body of the context carries out.
 
         :param arguments: Details of the action for the record. Values of None

@@ -4,7 +4,6 @@
 
 import dataclasses
 from typing import TYPE_CHECKING
-from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -155,7 +154,7 @@ class Case:
     slots: 'Slots | None' = None
 
 
-def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
+def rows(case: Case) -> tuple[Reason, list[tuple[str, object]]]:
     """Return the reason for the last outcome, and the known facts by name."""
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
@@ -167,7 +166,7 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
         following = _recorded_next(case)
     sentence = SENTENCES[reason].format(**_words(case, facts, following))
     found, claim = case.found, case.found.claim
-    evidence: list[tuple[str, Any]] = [
+    evidence: list[tuple[str, object]] = [
         ('answer', sentence + (f' ({remark})' if remark else '')),
         ('reason', reason.value)]
     if claim is None:
@@ -296,7 +295,7 @@ def _facts(case: Case, job: 'Job | None',
 
 
 def _words(case: Case, facts: Facts,
-           following: int | None) -> dict[str, Any]:
+           following: int | None) -> dict[str, object]:
     """Return the values that the templates of the answers need."""
     found, claim, job = case.found, case.found.claim, case.found.job
     due = facts.due
@@ -336,7 +335,7 @@ def _words(case: Case, facts: Facts,
 
 
 def past_rows(job: str, found: 'Object', tick: int,
-              kept: 'Tick') -> tuple[Reason, list[tuple[str, Any]]]:
+              kept: 'Tick') -> tuple[Reason, list[tuple[str, object]]]:
     """Return the reason for the outcome of an earlier tick, and the evidence.
 
     :param kept: The store's data on that tick.

@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 from typing import NamedTuple
 
 from cliff import lister
@@ -93,7 +92,7 @@ class Audit(display.Table, lister.Lister):
         return super().run(parsed) or int(self.wrong)
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.queries import StoreQueries
         from distperiodic.operator.task_audit import tasks_alike
         from distperiodic.operator.waiting import WaitingQueries
@@ -146,7 +145,7 @@ _COLUMNS = ('Due', *(fate.value.capitalize() for fate in Fate))
 
 
 def _cells(audited: _Audited, fates: collections.Counter[Fate],
-           parsed: argparse.Namespace) -> Sequence[Any]:
+           parsed: argparse.Namespace) -> Sequence[object]:
     """Return the numbers in a row of the table.
 
     An unknown number is a dash for people and None for programs.

@@ -12,7 +12,6 @@ from distperiodic.cmd import findings
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.findings import Finding
 
-
 _Function: TypeAlias = Callable[[Case], Finding]
 
 

@@ -7,7 +7,6 @@ the privilege to alter tables.
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from cliff import command
 from cliff import show
@@ -67,7 +66,7 @@ class DbVersion(display.Display, show.ShowOne):
     """
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         from distperiodic.adapters.sql import schema
         url = self.database(parsed).connection
         found = schema.version(url)

@@ -3,7 +3,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from cliff import command
 from cliff import lister
@@ -36,7 +35,7 @@ class DeadList(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         from distperiodic.operator.member_rows import by_process
         from distperiodic.operator.members import MemberQueries

@@ -67,10 +67,11 @@ class Demo(configured.Configured, command.Command):
         from distperiodic.demo.scene import Scene
         plan = Plan(parsed.seconds, parsed.members, parsed.objects,
                     *self._servers(parsed))
-        show: report.Lines | picture.Picture = report.Lines(self.app.stdout)
         if sys.stdout.isatty() and not parsed.plain:
             from distperiodic.demo import picture
-            show = picture.Picture()
+            show: report.Lines | picture.Picture = picture.Picture()
+        else:
+            show = report.Lines(self.app.stdout)
         scene = Scene(plan, show)
         try:
             with show:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,7 +123,7 @@ class Display(configured.Configured, display.DisplayCommandBase[Any]):
         return 0
 
     def print_rows(self, parsed: argparse.Namespace, columns: Sequence[str],
-                   rows: Sequence[Sequence[Any]]) -> None:
+                   rows: Sequence[Sequence[object]]) -> None:
         """Print a second table for people, below the main output."""
         rows = _printable(rows)
         line = _line(parsed)
@@ -155,7 +156,7 @@ class Table(Display):
         return super().produce_output(parsed, columns, data)
 
 
-def _known(data: Any) -> Any:
+def _known(data: Iterable[object]) -> list[Any]:
     """Return *data* with None in place of empty and unknown values."""
     return [
         _known(one) if isinstance(one, (list, tuple)) else
@@ -163,7 +164,7 @@ def _known(data: Any) -> Any:
         for one in data]
 
 
-def _printable(data: Any) -> Any:
+def _printable(data: Iterable[object]) -> list[Any]:
     """Return *data* with escapes where an id could forge a line."""
     return [
         _printable(one) if isinstance(one, (list, tuple)) else
@@ -184,7 +185,7 @@ def _line(parsed: argparse.Namespace) -> int | None:
     return None
 
 
-def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
+def _fits(columns: Sequence[str], rows: Sequence[Sequence[object]],
           line: int) -> bool:
     """Return True if the table is at most *line* characters wide."""
     widest = [max(len(part) for cell in cells
@@ -194,9 +195,9 @@ def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
 
 
 def rows_that_fit(
-        columns: Sequence[str], rows: Sequence[Sequence[Any]],
+        columns: Sequence[str], rows: Sequence[Sequence[object]],
         essential: Sequence[str], line: int
-        ) -> tuple[Sequence[str], Sequence[Sequence[Any]]] | None:
+        ) -> tuple[Sequence[str], Sequence[Sequence[object]]] | None:
     """Return the table, or only its essential columns, if they fit in a line.
 
     :param essential: Names of columns. Empty means all columns.
@@ -209,9 +210,9 @@ def rows_that_fit(
     return None
 
 
-def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
+def _shortened(columns: Sequence[str], rows: Sequence[Sequence[object]],
                essential: Sequence[str]
-               ) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+               ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
     """Return only the essential columns.
 
     If an essential column is missing in this table, return all columns.
@@ -223,7 +224,7 @@ def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
             [[row[at] for at in kept] for row in rows])
 
 
-def _blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]],
+def _blocks(columns: Sequence[str], rows: Sequence[Sequence[object]],
             line: int) -> str:
     """Return a block of lines for each row, without empty values."""
     indent = max(map(len, columns)) + 2

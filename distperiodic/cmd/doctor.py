@@ -12,7 +12,6 @@ import os
 import textwrap
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import Any
 
 from cliff import lister
 
@@ -78,7 +77,7 @@ class Doctor(display.Display, lister.Lister):
         return self.code
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         return ('Area', 'Check', 'Result', 'Promise', 'Finding', 'Remedy'), [
             (check.area, check.name, str(finding.result), check.text,
              finding.text, finding.remedy)

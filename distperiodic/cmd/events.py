@@ -3,7 +3,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from cliff import lister
 
@@ -31,7 +30,7 @@ class Events(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic import opts
         from distperiodic.operator import auditing
         if not opts.settings(self.configuration(parsed)).connection:
@@ -60,6 +59,7 @@ class Events(display.Table, lister.Lister):
              event.why, event.outcome or '', event.id) for event in found])
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: object) -> object:
     """Return an argument as text for people."""
-    return configured.moment(value) if name == 'tick' else value
+    return configured.moment(value) if (
+        name == 'tick' and isinstance(value, int)) else value

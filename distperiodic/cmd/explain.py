@@ -11,7 +11,6 @@ import argparse
 import collections
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import show
 
@@ -63,12 +62,12 @@ class Explained(display.Display, show.ShowOne):
         return catalogue.id_of(
             parsed.job if parsed.object is None else parsed.object), tasks
 
-    def answer(self, case: answers.Case) -> list[tuple[str, Any]]:
+    def answer(self, case: answers.Case) -> list[tuple[str, object]]:
         """Return rows that show whether the object ran for its last tick."""
         return self.judged(*answers.rows(case))
 
     def judged(self, reason: Reason,
-               rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+               rows: list[tuple[str, object]]) -> list[tuple[str, object]]:
         """Set the exit code for *reason*, and return *rows*."""
         if reason is Reason.JOB_UNKNOWN:
             self.code = configured.UNUSABLE
@@ -87,14 +86,15 @@ class RingExplain(ring_cmd.OfMembers, Explained):
     """
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         from distperiodic import opts
         settings = opts.settings(self.configuration(parsed))
         key, tasks = self.begin(parsed)
         group: Group | None = None
-        rows: list[tuple[str, Any]] = [
+        rows: list[tuple[str, object]] = [
             ('job', parsed.job), ('object', parsed.object or
                                   '(the job itself)')]
+        ring: list[tuple[str, object]]
         if _is_of_members(tasks, parsed.job):
             ring = [('owner', 'every member: each runs the job for itself')]
         elif parsed.members is not None:
@@ -115,7 +115,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
     def _placed(self, parsed: argparse.Namespace, key: str,
                 settings: 'opts.Settings') -> tuple[
-                    'Group | None', list[tuple[str, Any]]]:
+                    'Group | None', list[tuple[str, object]]]:
         """Return the group, and the rows about the ring.
 
         With a store, an empty or unknown group is not an error, because the
@@ -178,7 +178,7 @@ def _check_object(job: 'Job', key: str | None) -> None:
 
 
 def placed(key: str, members: 'tuple[Member, ...]'
-           ) -> list[tuple[str, Any]]:
+           ) -> list[tuple[str, object]]:
     """Return rows with the owner of *key* among *members*, and the reason."""
     from distperiodic.core.member import ring_members
     from distperiodic.core.ring import Ring

@@ -55,7 +55,7 @@ class History(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         from distperiodic.operator.members import MemberQueries
         job = configured.job_of(parsed)
@@ -81,7 +81,7 @@ class History(display.Table, lister.Lister):
                     loads, members, settings.session_timeout)]))
         none = None if parsed.formatter in display.FOR_PROGRAMS else ''
 
-        def times(*histograms: 'Histogram') -> list[Any]:
+        def times(*histograms: 'Histogram') -> list[object]:
             return [none if value is None else round(value / 1000)
                     for one in histograms for value in (
                         one.mean, one.quantile(0.95),

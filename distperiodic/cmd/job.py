@@ -9,7 +9,6 @@ import argparse
 import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import lister
 
@@ -48,7 +47,7 @@ class JobList(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import health
         from distperiodic.operator import health_facts
@@ -63,7 +62,7 @@ class JobList(display.Table, lister.Lister):
         found = health.findings(health_facts.read(
             self.database(parsed), SystemClock())) if jobs else []
         defined = {} if tasks is None else tasks.jobs
-        rows: list[Sequence[Any]] = []
+        rows: list[Sequence[object]] = []
         for name in sorted({*jobs, *defined}):
             job = jobs.get(name) or Job(
                 name, None, None, '', '', due.ALWAYS, '')
@@ -174,7 +173,7 @@ class JobTrigger(job_order.JobOrder):
         return parser
 
     def arguments(self, parsed: argparse.Namespace,
-                  settings: 'opts.Settings') -> dict[str, Any]:
+                  settings: 'opts.Settings') -> dict[str, object]:
         if parsed.tasks is not None:
             raise exceptions.ConfigError(
                 'without a store, schedulers run the objects that they have '

@@ -9,7 +9,6 @@ import abc
 import argparse
 import contextlib
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import command
 
@@ -60,7 +59,7 @@ class JobOrder(of_members.OfMembers, awaiting.Awaiting, acting.Acting,
 
     @abc.abstractmethod
     def arguments(self, parsed: argparse.Namespace,
-                  settings: 'opts.Settings') -> dict[str, Any]:
+                  settings: 'opts.Settings') -> dict[str, object]:
         """Return the arguments of the command, for a group without a store.
 
         :raises ConfigError: The command needs a store.
@@ -134,7 +133,7 @@ class JobsOrder(JobOrder):
         return parser
 
     def arguments(self, parsed: argparse.Namespace,
-                  settings: 'opts.Settings') -> dict[str, Any]:
+                  settings: 'opts.Settings') -> dict[str, object]:
         return {'job': parsed.job, 'topic': None
                 if parsed.partition is None
                 else settings.topic_of(parsed.partition)}

@@ -6,7 +6,6 @@ a group.
 import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import lister
 from cliff import show
@@ -38,7 +37,7 @@ class MemberList(of_members.OfMembers, display.Table, lister.Lister):
     essential = ('Member', 'Role', 'Partition role', 'State', 'Seen')
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         people = parsed.formatter not in display.FOR_PROGRAMS
         _, settings = self.configured(parsed)
         with self.members_of(parsed) as queries:
@@ -48,7 +47,7 @@ class MemberList(of_members.OfMembers, display.Table, lister.Lister):
             problems.append('no member of this group has reported yet')
         self.sentence = ''.join(f'{one[:1].upper()}{one[1:]}.'
                                 for one in problems)
-        rows: list[Sequence[Any]] = []
+        rows: list[Sequence[object]] = []
         for member in found:
             pools = member.state.get('pools') or {}
             rows.append((
@@ -77,7 +76,7 @@ def _state(member: 'MemberRow', session_timeout: float) -> str:
     return 'running' if member.state.get('healthy') else 'not healthy'
 
 
-def _age(micros: int | None, people: bool) -> Any:
+def _age(micros: int | None, people: bool) -> object:
     if micros is None:
         return '' if people else None
     seconds = micros / 1e6
@@ -88,13 +87,13 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
     """Show the current state of a member: its runs, pools and queues."""
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         from distperiodic.operator.activity import Activity
         people = parsed.formatter == 'table'
         _, settings = self.configured(parsed)
         with self.members_of(parsed) as queries:
             member = self.select_one(queries.members(), parsed)
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             'member': member.name, 'role': of_members.role(member),
             'state': _state(member, settings.session_timeout),
             'process': member.process,
@@ -131,7 +130,7 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
         return tuple(fields), tuple(fields.values())
 
 
-def _readable(value: Any, within: bool = False) -> str:
+def _readable(value: object, within: bool = False) -> str:
     """Return a value of a report as text for people.
 
     :param within: True if the value is part of another value. Its text is then
@@ -143,7 +142,7 @@ def _readable(value: Any, within: bool = False) -> str:
         parts = [f'{name}{":" * isinstance(part, (dict, list))} '
                  f'{_readable(part, True)}'
                  for name, part in value.items() if part not in (None, '')]
-        values: Any = value.values()
+        values = list(value.values())
     elif isinstance(value, list):
         parts = [_readable(part, True) for part in value]
         values = value
@@ -218,7 +217,7 @@ class MemberSet(_OfOption):
             'value', metavar='VALUE', type=_pool_size,
             help=f'a whole number from 1 to {MAX_POOL_SIZE}')
 
-    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, object]:
         return {parsed.option: parsed.value}
 
 
@@ -231,7 +230,7 @@ class MemberUnset(_OfOption):
     def concerns(self, member: 'MemberRow') -> bool:
         return member.pool_size is not None or super().concerns(member)
 
-    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, object]:
         return {}
 
 

@@ -3,7 +3,6 @@
 
 import argparse
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import command
 
@@ -75,7 +74,7 @@ class Order(of_members.OfMember, awaiting.Awaiting, acting.Acting,
                 self.print(_NOTE)
             return code
 
-    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, object]:
         """Return the arguments of the command."""
         return {}
 

@@ -5,7 +5,6 @@ import argparse
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import lister
 
@@ -13,6 +12,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
 if TYPE_CHECKING:
+    from distperiodic.core.schedule import Schedule
     from distperiodic.operator.activity import Listing
 
 # Maximum number of ticks of one schedule to list. The sentence above the table
@@ -39,7 +39,7 @@ class Next(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         people = parsed.formatter not in display.FOR_PROGRAMS
         job = configured.job_of(parsed)
@@ -120,7 +120,7 @@ def _ticks_of(listing: 'Listing', now: int,
         yield _Tick(at, listing, listing.objects, rule.describe(), False)
 
 
-def _of_spread(listing: 'Listing', rule: Any, at: int, now: int,
+def _of_spread(listing: 'Listing', rule: 'Schedule', at: int, now: int,
                end: int | None) -> Iterator[_Tick]:
     """Yield the future ticks of a job whose objects have phases.
 
@@ -142,7 +142,7 @@ def _of_spread(listing: 'Listing', rule: Any, at: int, now: int,
         at = rule.after(at)
 
 
-def _wait(micros: int, for_people: bool) -> Any:
+def _wait(micros: int, for_people: bool) -> object:
     seconds = micros / 1e6
     if not for_people:
         return round(seconds, 3)

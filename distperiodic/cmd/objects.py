@@ -3,7 +3,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from cliff import lister
 
@@ -33,7 +32,7 @@ class Objects(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         job = configured.required_job(parsed)
         with self.store(parsed, Activity) as activity:

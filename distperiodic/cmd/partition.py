@@ -5,7 +5,6 @@
 import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import command
 from cliff import lister
@@ -28,7 +27,7 @@ class PartitionList(display.Table, lister.Lister):
     """
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic import opts
         people = parsed.formatter not in display.FOR_PROGRAMS
         settings = opts.settings(self.configuration(parsed))
@@ -51,7 +50,7 @@ class PartitionList(display.Table, lister.Lister):
 
 
 def _row(topic: str, settings: 'opts.Settings', found: 'Partition | None',
-         people: bool) -> Sequence[Any]:
+         people: bool) -> Sequence[object]:
     configured_ = settings.partitions.get(topic)
     standby = configured_ is not None and configured_.standby
     if found is None:
@@ -66,7 +65,7 @@ def _row(topic: str, settings: 'opts.Settings', found: 'Partition | None',
             found.fence)
 
 
-def _age(seconds: float, people: bool) -> Any:
+def _age(seconds: float, people: bool) -> object:
     return configured.age(seconds) if people else round(seconds, 3)
 
 
@@ -88,7 +87,7 @@ class PartitionShow(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.partitions import PartitionQueries
         people = parsed.formatter not in display.FOR_PROGRAMS
         settings = self.database(parsed)

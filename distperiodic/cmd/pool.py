@@ -3,7 +3,7 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cliff import command
 from cliff import lister
@@ -12,6 +12,9 @@ from distperiodic import exceptions
 from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+
+if TYPE_CHECKING:
+    from distperiodic.operator.task_pools import Held
 
 
 class PoolList(display.Table, lister.Lister):
@@ -23,7 +26,7 @@ class PoolList(display.Table, lister.Lister):
     """
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.task_pools import PoolQueries
         with self.store(parsed, PoolQueries) as queries:
             pools = queries.pools()
@@ -61,7 +64,7 @@ class PoolShow(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.task_pools import PoolQueries
         with self.store(parsed, PoolQueries) as queries:
             if parsed.tasks or parsed.worker is not None:
@@ -75,8 +78,8 @@ class PoolShow(display.Table, lister.Lister):
             (bucket.worker, bucket.tasks, configured.moment(bucket.until))
             for bucket in buckets]
 
-    def _tasks(self, found: Sequence[Any], parsed: argparse.Namespace
-               ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def _tasks(self, found: 'Sequence[Held]', parsed: argparse.Namespace
+               ) -> tuple[Sequence[str], list[Sequence[object]]]:
         if not found:
             self.sentence = (
                 'The pool has no task.' if parsed.worker is None else

@@ -70,7 +70,7 @@ class QueueList(_OfMembers, display.Table, lister.Lister):
     essential = ('Queue', 'State', 'Member', 'Waiting', 'Head status', 'Why')
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         people = parsed.formatter == 'table'
         with self.client(parsed) as client:
             found = client.queues()
@@ -94,7 +94,7 @@ _TITLES = ('Queue', 'State', 'Member', 'Waiting', 'Head', 'Head status',
 
 
 def _fields(queue: 'tasks.Queue', servers: _Servers,
-            people: bool) -> Sequence[Any]:
+            people: bool) -> Sequence[object]:
     """Return the facts about a queue, in the order of the titles."""
     return (
         queue.name, 'open' if queue.halted_at is None else 'halted',
@@ -129,7 +129,7 @@ class QueueShow(_OfMembers, _OfQueue, display.Display, show.ShowOne):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         people = parsed.formatter == 'table'
         with self.client(parsed) as client:
             [queue] = client.queues(parsed.queue)
@@ -145,7 +145,7 @@ class QueueShow(_OfMembers, _OfQueue, display.Display, show.ShowOne):
         fields = dict(zip(map(str.lower, _TITLES),
                           _fields(queue, servers, people), strict=True))
         if servers.why:
-            fields['member'] += f': {servers.why}'
+            fields['member'] = f'{fields["member"]}: {servers.why}'
         if people:
             fields = {name: value for name, value in fields.items()
                       if value != ''}

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import lister
 from cliff import show
@@ -134,7 +133,7 @@ class RingShow(OfMembers, display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.core.member import ring_members
         from distperiodic.core.ring import Ring
         members = self.members(parsed)
@@ -145,7 +144,7 @@ class RingShow(OfMembers, display.Table, lister.Lister):
                 for low, high, name in sorted(
                     (arc.low, arc.high, name) for name in ring.members
                     for arc in ring.arcs(name))]
-        rows: list[Sequence[Any]] = []
+        rows: list[Sequence[object]] = []
         for member in members:
             share = ring.share(member.identity)
             fair = member.points / len(ring)
@@ -163,7 +162,7 @@ class RingShow(OfMembers, display.Table, lister.Lister):
                  'Ring format'), rows)
 
 
-def _share(share: float, parsed: argparse.Namespace) -> Any:
+def _share(share: float, parsed: argparse.Namespace) -> object:
     return configured.percent(share) if parsed.formatter == 'table' else (
         round(share, 9))
 
@@ -191,7 +190,7 @@ class RingSimulate(display.Display, show.ShowOne):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         from distperiodic import opts
         from distperiodic.core.member import MAX_POINTS
         settings = opts.settings(self.configuration(parsed))
@@ -278,7 +277,7 @@ class Simulation:
                 'objects once, so change it one member at a time (SIGHUP '
                 'applies it), while the load is low')
 
-    def words(self) -> tuple[Sequence[str], Sequence[Any]]:
+    def words(self) -> tuple[Sequence[str], Sequence[object]]:
         n, total = configured.plural, self.objects
         low, usual, high = self.spread
 
@@ -309,10 +308,10 @@ class Simulation:
                 if self.leave else ''),
              self.advice()))
 
-    def figures(self) -> tuple[Sequence[str], Sequence[Any]]:
+    def figures(self) -> tuple[Sequence[str], Sequence[object]]:
         """Return the figures for programs."""
         leave = self.leave or (None, None, None)
-        found: Mapping[str, Any] = {
+        found: Mapping[str, object] = {
             'members': self.members, 'replicas': self.replicas,
             'objects': self.objects, 'mean': self.mean, 'max': self.most,
             'max_to_mean': round(self.most / self.mean, 4),

@@ -4,7 +4,6 @@
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from cliff import lister
 
@@ -37,7 +36,7 @@ class Running(display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         from distperiodic.operator.member_rows import by_process
         from distperiodic.operator.members import MemberQueries
@@ -74,14 +73,14 @@ class Running(display.Table, lister.Lister):
                   _progress(run.progress, people)) for run in runs])
 
 
-def _age(micros: int | None, for_people: bool) -> Any:
+def _age(micros: int | None, for_people: bool) -> object:
     if micros is None:
         return ''
     seconds = max(0, micros) / 1e6
     return configured.age(seconds) if for_people else round(seconds, 3)
 
 
-def _progress(text: str | None, for_people: bool) -> Any:
+def _progress(text: str | None, for_people: bool) -> object:
     """Return the progress that a run reported.
 
     The result for people is the JSON text, and for programs the JSON value.

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import lister
 
@@ -68,7 +67,7 @@ class Status(display.Table, lister.Lister):
             pause.wait(parsed.watch)
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic import opts
         from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import health
@@ -113,7 +112,7 @@ class Status(display.Table, lister.Lister):
             **dict.fromkeys(health.entered(facts) or (), now)}
 
 
-def _row(role: str, member: str | None, **more: Any) -> Sequence[Any]:
+def _row(role: str, member: str | None, **more: object) -> Sequence[object]:
     return (role, member, *(None,) * (len(_COLUMNS) - 2),
             *(more.get(display.key(name)) for name in _MORE))
 
@@ -142,8 +141,8 @@ def _headline(facts: 'Facts', found: 'Sequence[Finding]',
     return '; '.join([text, *notes])
 
 
-def _rows(facts: 'Facts', for_people: bool) -> list[Sequence[Any]]:
-    rows: list[Sequence[Any]] = []
+def _rows(facts: 'Facts', for_people: bool) -> list[Sequence[object]]:
+    rows: list[Sequence[object]] = []
     none = '' if for_people else None
     group = facts.live
     known = {(row.part, row.name): row for row in facts.members}
@@ -158,7 +157,7 @@ def _rows(facts: 'Facts', for_people: bool) -> list[Sequence[Any]]:
                 for row in facts.members
                 if not (row.stopped or row.silent(facts.session_timeout))]
 
-    def who(role: str, one: 'Member') -> Sequence[Any]:
+    def who(role: str, one: 'Member') -> Sequence[object]:
         joined = group.joined.get(one.entry)
         return (role, one.identity, _host(one.identity, none),
                 none if joined is None else configured.second(joined),
@@ -190,6 +189,6 @@ def _host(identity: str, none: str | None) -> str | None:
     return identity.partition(':')[0] if ':' in identity else none
 
 
-def _up(micros: int, for_people: bool) -> Any:
+def _up(micros: int, for_people: bool) -> object:
     seconds = max(0, micros // 1000000)
     return configured.age(seconds) if for_people else seconds

@@ -5,7 +5,6 @@ import argparse
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from cliff import command
 from cliff import lister
@@ -56,7 +55,7 @@ class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
         people = parsed.formatter == 'table'
         with self.client(parsed) as client:
             found = client.list(
@@ -86,7 +85,7 @@ def _nothing(parsed: argparse.Namespace) -> str:
             if value is not None)]) + '.'
 
 
-def _row(task: 'tasks.Task', people: bool) -> Sequence[Any]:
+def _row(task: 'tasks.Task', people: bool) -> Sequence[object]:
     total = len(task.steps)
     place = ((f'{task.cursor + 1} of {total}',) if people
              else (task.code, task.cursor, total))

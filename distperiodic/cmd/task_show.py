@@ -97,7 +97,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         from distperiodic.operator.task_queries import TaskQueries
         people = parsed.formatter == 'table'
         settings = self.database(parsed)
@@ -162,7 +162,7 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
         return code
 
 
-def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, Any]]':
+def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, object]]':
     """Yield the facts about a task, except its steps, by name."""
     task, position = look.task, look.position
     total = len(task.steps)
@@ -206,7 +206,7 @@ def _position(look: 'Look') -> str:
     return f'forward at step {position.step + 1} of {total}'
 
 
-def _data(command: 'tasks.Command') -> dict[str, Any]:
+def _data(command: 'tasks.Command') -> dict[str, object]:
     """Return a command of a step, for programs."""
     return {
         'module': command.module, 'command': command.command,
@@ -218,7 +218,7 @@ def _data(command: 'tasks.Command') -> dict[str, Any]:
         'worker': command.worker}
 
 
-def drawn(look: 'Look') -> 'Iterator[Sequence[Any]]':
+def drawn(look: 'Look') -> 'Iterator[Sequence[object]]':
     """Yield a row for each command, in the order in which they run.
 
     The commands of the steps come first. The rollback commands that have run
@@ -239,7 +239,7 @@ def drawn(look: 'Look') -> 'Iterator[Sequence[Any]]':
 
 
 def _row(look: 'Look', at: Position,
-         command: 'tasks.Command') -> Sequence[Any]:
+         command: 'tasks.Command') -> Sequence[object]:
     """Return the row of *command*, which is at position *at* of its task."""
     task, position = look.task, look.position
     here = (at.step, at.back) == (position.step, position.back) and (

@@ -126,7 +126,7 @@ def _check_success(task: 'tasks.Task', seconds: float) -> None:
         f'task {task.id} {state}{why}; see: {show}')
 
 
-def parameter(text: str) -> tuple[str, Any]:
+def parameter(text: str) -> tuple[str, object]:
     """Parse an option that is a parameter, KEY=VALUE."""
     name, found, value = text.partition('=')
     if not found or not name:
@@ -137,7 +137,7 @@ def parameter(text: str) -> tuple[str, Any]:
     return name, value
 
 
-def read_json(path: str) -> dict[str, Any]:
+def read_json(path: str) -> dict[str, object]:
     """Return the dictionary in a file, or in standard input for ``-``.
 
     :raises ConfigError: The file cannot be read, or is not a dictionary.
@@ -191,7 +191,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f'{name} is not JSON')
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -4,7 +4,6 @@
 import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.cmd import answers
@@ -38,11 +37,11 @@ class Why(explain.Explained):
         return parser
 
     def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
+                    ) -> tuple[Sequence[str], Sequence[object]]:
         from distperiodic.operator.queries import StoreQueries
         settings = self.database(parsed)
         key, tasks = self.begin(parsed)
-        rows: list[tuple[str, Any]] = [
+        rows: list[tuple[str, object]] = [
             ('job', parsed.job),
             ('object', parsed.object or '(the job itself)')]
         with self.store(parsed, StoreQueries) as queries:
@@ -62,7 +61,7 @@ class Why(explain.Explained):
     def _answer(self, parsed: argparse.Namespace, settings: 'opts.Settings',
                 key: str, found: 'Object',
                 tasks: 'periodic.PeriodicTasks | None'
-                ) -> list[tuple[str, Any]]:
+                ) -> list[tuple[str, object]]:
         """Return the rows about the last tick, and what is wrong."""
         from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import health
@@ -81,9 +80,9 @@ class Why(explain.Explained):
         ran = dict(rows)['reason'] == Reason.RAN.value
         self.code = max(self.code, any(
             not ran or one.code not in health.OF_ALL for one in wrong))
-        shown: Any = [one.shown for one in wrong]
-        if parsed.formatter == 'table':
-            shown = '\n'.join(one.line for one in wrong)
+        shown: object = (
+            '\n'.join(one.line for one in wrong)
+            if parsed.formatter == 'table' else [one.shown for one in wrong])
         return [*rows[:2], ('findings', shown), *rows[2:]]
 
 
