@@ -22,6 +22,7 @@ oslo.service should not pay for the import.
 """
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -37,7 +38,11 @@ from concurrent import futures
 from typing import Any
 from typing import NamedTuple
 from typing import TypeAlias
+from typing import TypedDict
 from typing import TypeVar
+from typing import Unpack
+from typing import get_args
+from typing import get_origin
 from typing import overload
 
 from distperiodic.adapters.local import forks
@@ -81,15 +86,59 @@ _READ = str, bytes, list, tuple, dict, set, frozenset
 
 _MARK = '_distperiodic_job'
 _DOORS = ('jobs', 'commands', 'handler', 'catalogue')
-#: Arguments of the decorator that may be functions of the configuration.
-_SETTINGS = frozenset((
-    'spacing', 'cron', 'timezone', 'enabled', 'retries', 'retry_backoff',
-    'timeout', 'priority', 'max_in_flight', 'grace'))
 
 _Number = TypeVar('_Number', bound=float | str | None)
 #: An argument of the decorator: the value itself, or a function that returns
 #: the value for the configuration of the service.
 Setting: TypeAlias = _Number | Callable[[Any], _Number]
+
+
+class JobOptions(TypedDict, total=False):
+    """Types of the options of :func:`periodic_task`, which describes them.
+
+    :class:`~distperiodic.core.job.Job` has their defaults and checks them.
+    """
+
+    spacing: Setting[float | None]
+    cron: Setting[str | None]
+    timezone: Setting[str | None]
+    objects: str | None
+    scope: Scope | str | None
+    misfire: Misfire | str
+    overlap: Overlap | str
+    spread: bool
+    retries: Setting[int]
+    retry_backoff: Setting[float]
+    timeout: Setting[float | None]
+    priority: Setting[int]
+    topic: str
+    max_in_flight: Setting[int | None]
+    delivery: Delivery | str
+    name: str | None
+    enabled: Setting[bool]
+    run_immediately: bool
+    grace: Setting[float | None]
+
+
+#: Options that may be functions of the configuration.
+_SETTINGS = frozenset(
+    option for option, kind in JobOptions.__annotations__.items()
+    if any(get_origin(one) is Callable for one in get_args(kind)))
+
+
+def _show_options(function: Any) -> Any:
+    """Show the options in the signature of *function*, for ``help()``."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Job)
+                if field.name != 'scope'}
+    function.__signature__ = inspect.Signature([
+        inspect.Parameter(
+            'method', inspect.Parameter.POSITIONAL_ONLY, default=None),
+        *(inspect.Parameter(
+            option, inspect.Parameter.KEYWORD_ONLY, annotation=kind,
+            default=None if defaults.get(option) is dataclasses.MISSING
+            else defaults.get(option))
+          for option, kind in JobOptions.__annotations__.items())])
+    return function
 
 
 @overload
@@ -98,54 +147,11 @@ def periodic_task(method: Method, /) -> Method: ...
 
 @overload
 def periodic_task(
-    *,
-    spacing: Setting[float | None] = None,
-    cron: Setting[str | None] = None,
-    timezone: Setting[str | None] = None,
-    objects: str | None = None,
-    scope: Scope | str | None = None,
-    misfire: Misfire | str = Misfire.LATEST,
-    overlap: Overlap | str = Overlap.SKIP,
-    spread: bool = False,
-    retries: Setting[int] = 0,
-    retry_backoff: Setting[float] = 1.0,
-    timeout: Setting[float | None] = None,
-    priority: Setting[int] = 0,
-    topic: str = 'default',
-    max_in_flight: Setting[int | None] = None,
-    delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
-    name: str | None = None,
-    enabled: Setting[bool] = True,
-    run_immediately: bool = False,
-    grace: Setting[float | None] = None,
-) -> Callable[[Method], Method]: ...
+    **options: Unpack[JobOptions]) -> Callable[[Method], Method]: ...
 
 
-def periodic_task(
-    method: Any = None,
-    /,
-    *,
-    spacing: Setting[float | None] = None,
-    cron: Setting[str | None] = None,
-    timezone: Setting[str | None] = None,
-    objects: str | None = None,
-    scope: Scope | str | None = None,
-    misfire: Misfire | str = Misfire.LATEST,
-    overlap: Overlap | str = Overlap.SKIP,
-    spread: bool = False,
-    retries: Setting[int] = 0,
-    retry_backoff: Setting[float] = 1.0,
-    timeout: Setting[float | None] = None,
-    priority: Setting[int] = 0,
-    topic: str = 'default',
-    max_in_flight: Setting[int | None] = None,
-    delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
-    name: str | None = None,
-    enabled: Setting[bool] = True,
-    run_immediately: bool = False,
-    grace: Setting[float | None] = None,
-    **unknown: Any,
-) -> Any:
+@_show_options
+def periodic_task(method: Any = None, /, **options: Any) -> Any:
     """Make a method a periodic job.
 
     The decorator may be used with or without parentheses. All arguments are
@@ -212,30 +218,21 @@ def periodic_task(
         parentheses; otherwise a decorator that returns the method unchanged.
     :rtype: Callable
     """
-
-    if unknown:
+    if unknown := options.keys() - JobOptions.__annotations__:
         raise InvalidJob(f'{_caller()}: {_no_such_argument(min(unknown))}')
     if method is not None and not _is_method(method):
         raise InvalidJob(
             f'{_caller()}: periodic_task({method!r}) is not a method; pass '
             'options by name, e.g. periodic_task(spacing=60)'
         )
-
-    arguments = {
-        'spacing': spacing, 'cron': cron, 'timezone': timezone,
-        'objects': objects, 'scope': scope, 'misfire': misfire,
-        'overlap': overlap, 'spread': spread, 'retries': retries,
-        'retry_backoff': retry_backoff, 'timeout': timeout,
-        'priority': priority, 'topic': topic, 'max_in_flight': max_in_flight,
-        'delivery': delivery, 'enabled': enabled,
-        'run_immediately': run_immediately, 'grace': grace}
+    name = options.pop('name', None)
 
     def decorate(function: Any) -> Any:
         where = _defined_at(function)
         _check_runs_at_once(function, where)
         _mark(function, _Declared.of(
             _plain(function).__name__ if name is None else name, where,
-            arguments))
+            options))
         return function
 
     return decorate if method is None else decorate(method)
@@ -330,8 +327,8 @@ def _job_from(name: str, where: str, arguments: Mapping[str, Any]) -> Job:
     :raises InvalidJob: Another argument is invalid.
     """
     others = dict(arguments)
-    spacing, cron = others.pop('spacing'), others.pop('cron')
-    timezone = others.pop('timezone')
+    spacing, cron, timezone = (
+        others.pop(option, None) for option in ('spacing', 'cron', 'timezone'))
     # The value True equals 1, not -1.
     if spacing == _OFF and cron is None:
         others['enabled'], spacing = False, None
@@ -341,9 +338,9 @@ def _job_from(name: str, where: str, arguments: Mapping[str, Any]) -> Job:
         schedule = schedule_of(spacing, cron, timezone)
     except InvalidSchedule as error:
         raise InvalidSchedule(f'{where}: job {name!r}: {error}') from None
-    if others['scope'] is None:
+    if others.get('scope') is None:
         others['scope'] = (
-            Scope.MEMBER if others['objects'] is None else Scope.OBJECTS)
+            Scope.MEMBER if others.get('objects') is None else Scope.OBJECTS)
     return Job(name=name, schedule=schedule, defined_at=where, **others)
 
 
@@ -799,11 +796,7 @@ def _takes(function: Any, number: int, follow_wrapped: bool = False) -> bool:
 
 
 def _no_such_argument(name: str) -> str:
-    known = [
-        parameter.name
-        for parameter in inspect.signature(periodic_task).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+    known = list(JobOptions.__annotations__)
     near = difflib.get_close_matches(name, known, 1)
     hint = (f'did you mean {near[0]!r}?' if near
             else f'its arguments are {", ".join(known)}')

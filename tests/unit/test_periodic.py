@@ -25,6 +25,7 @@ from distperiodic.core.schedule import Overlap
 from distperiodic.exceptions import InvalidJob
 from distperiodic.exceptions import InvalidSchedule
 from distperiodic.exceptions import JobNameTaken
+from distperiodic.periodic import JobOptions
 from distperiodic.periodic import PeriodicTasks
 from distperiodic.periodic import command
 from distperiodic.periodic import periodic_task
@@ -253,6 +254,18 @@ class TestTheDecorator:
         assert str(refused.value).startswith(place)
         with pytest.raises(InvalidJob, match='its arguments are spacing, '):
             periodic_task(xyzzy=60)
+
+    def test_each_option_is_described_and_shown_with_its_default(self):
+        described = re.findall(
+            r'^ *:param (\w+):', periodic_task.__doc__, re.MULTILINE)
+        shown = inspect.signature(periodic_task).parameters
+
+        assert described == list(shown) == [
+            'method', *JobOptions.__annotations__]
+        assert {name: shown[name].default for name in (
+            'spacing', 'scope', 'overlap', 'retries', 'topic', 'enabled')} == {
+                'spacing': None, 'scope': None, 'overlap': Overlap.SKIP,
+                'retries': 0, 'topic': 'default', 'enabled': True}
 
     @pytest.mark.parametrize(
         ('options', 'method', 'told'),
