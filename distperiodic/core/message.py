@@ -50,7 +50,6 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.control_message import ControlReply
 from distperiodic.core.control_message import ControlRequest
 from distperiodic.core.refusal import Refusal
-from distperiodic.core.refusal import parse_refusal
 from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import Instant
 from distperiodic.core.wire import FIRST_INSTANT
@@ -86,13 +85,14 @@ _TOKEN = re.compile(rf'[A-Za-z0-9.-]{{1,{_TOKEN_LENGTH}}}')
 
 _BATCH_FIELDS = frozenset((
     'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
-    'attempts', 'sender', 'worker', 'partition', 'priority', 'expires',
-    'waiting'))
+    'attempts', 'sender', 'worker', 'priority', 'waiting'))
 _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
 _NOTICE_FIELDS = frozenset(('v', 'kind', 'tasks'))
 _REPORT_FIELDS = frozenset((
     'batch', 'worker', 'done', 'failed', 'retried', 'refused', 'lost',
     'seconds', 'others'))
+
+_REFUSALS = frozenset(Refusal)
 
 _Invalid = exceptions.InvalidMessage
 
@@ -110,9 +110,10 @@ class Batch:
     sender: str  # the scheduler's membership entry
     worker: str  # the worker's membership entry
     lease: str  # the lease in which the claims wait
-    partition: str = 'default'  # the partition of the worker
+    #: The partition of the worker. It is not part of the message: the queue of
+    #: a worker belongs to one partition.
+    partition: str = 'default'
     priority: int = 0  # higher first
-    expires: Instant | None = None  # None means never too late
     #: Number of claims that wait at the sender for a worker of the partition.
     waiting: int = 0
     #: Progress of earlier attempts, as JSON by object. None means no progress.
@@ -237,9 +238,7 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
         'attempts': batch.attempts,
         'sender': batch.sender,
         'worker': batch.worker,
-        'partition': batch.partition,
         'priority': batch.priority,
-        'expires': batch.expires,
         'waiting': batch.waiting,
     }
     _check_batch(message)
@@ -339,21 +338,19 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
             message['id'], message['job'], message['tick'],
             message['objects'], message['fences'], message['attempts'],
             message['sender'], message['worker'], message['lease'],
-            message['partition'],
-            message['priority'], message['expires'], message['waiting'])
+            priority=message['priority'], waiting=message['waiting'])
     return Reports(message['to'], [
         Report(r['batch'], r['worker'], r['done'],
                [(i, why) for i, why in r['failed']],
                [(i, why) for i, why in r['retried']],
-               [(i, code) for i, text in r['refused']
-                if (code := parse_refusal(text)) is not None], r['lost'],
+               [(i, Refusal(code)) for i, code in r['refused']], r['lost'],
                float(r['seconds']), others=r['others'])
         for r in message['reports']])
 
 
 def _check_batch(message: Mapping[str, Any]) -> None:
     check_fields(message, _BATCH_FIELDS)
-    for field in ('job', 'sender', 'worker', 'partition'):
+    for field in ('job', 'sender', 'worker'):
         check_name(field, message[field])
     for field in ('id', 'lease'):
         # The id and the lease become part of the name of a lease in the store.
@@ -364,9 +361,6 @@ def _check_batch(message: Mapping[str, Any]) -> None:
     check_int('tick', message['tick'], FIRST_INSTANT, LAST_INSTANT)
     check_int('priority', message['priority'], -MAX_INT, MAX_INT)
     check_int('waiting', message['waiting'], 0, MAX_INT)
-    if message['expires'] is not None:
-        check_int('expires', message['expires'],
-                   FIRST_INSTANT, LAST_INSTANT)
     objects = message['objects']
     check_list('objects', objects, str)
     if not 0 < len(objects) <= MAX_OBJECTS:
@@ -439,8 +433,7 @@ def _check_reports(message: Mapping[str, Any]) -> None:
                         f'a reason of {len(pair[1])} characters; the limit '
                         f'is {MAX_REASON}')
                 check_text(field, pair[1])
-                if (field == 'refused'
-                    and parse_refusal(pair[1]) is None):
+                if field == 'refused' and pair[1] not in _REFUSALS:
                     raise _Invalid(f'unknown refusal {shown(pair[1])}')
                 seen.append(pair[0])
         if seen:

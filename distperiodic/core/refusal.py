@@ -43,23 +43,3 @@ _SENTENCES = {
     Refusal.PARTITION_LIMIT: 'max_in_flight of the partition is reached',
     Refusal.NOT_ACTIVE: 'the worker is not active in its partition',
 }
-
-# Texts that workers of the previous release send instead of codes.
-_BEFORE = {
-    'unknown job': Refusal.UNKNOWN_JOB,
-    'not sure of its membership': Refusal.NOT_A_MEMBER,
-    'its lease has ended': Refusal.LEASE_ENDED,
-    'max_in_flight': Refusal.JOB_LIMIT,
-    'max_in_flight of its partition': Refusal.PARTITION_LIMIT,
-}
-
-_BY_TEXT = _BEFORE | {code.value: code for code in Refusal}
-
-
-def parse_refusal(text: str) -> Refusal | None:
-    """Return the code for *text* in a message.
-
-    The function also accepts the texts that the previous release sends. None
-    means that *text* is unknown.
-    """
-    return _BY_TEXT.get(text)

@@ -85,8 +85,7 @@ def way(request):
 def a_batch(way, number=1, **changes):
     return dataclasses.replace(message.Batch(
         str(number), 'poll', TICK, ['a', 'b'], [7, 8], [1, 2],
-        way.scheduler, way.worker, 'lease-1', 'default', 3,
-        TICK + 60_000_000), **changes)
+        way.scheduler, way.worker, 'lease-1', priority=3), **changes)
 
 
 ODD = ["'; --", 'ü\n', '\U0001f600', ' ', 'x' * 255, '%s{}\\']
@@ -96,8 +95,8 @@ ODD = ["'; --", 'ü\n', '\U0001f600', ' ', 'x' * 255, '%s{}\\']
     {},
     {'objects': ODD, 'fences': list(range(6)), 'attempts': [1] * 6},
     {'fences': [0, 2 ** 63 - 1]},
-    {'expires': None, 'priority': -5, 'job': 'ü', 'lease': 'a-Z.1'},
-], ids=['usual', 'odd ids', 'large fences', 'never expires'])
+    {'priority': -5, 'job': 'ü', 'lease': 'a-Z.1'},
+], ids=['usual', 'odd ids', 'large fences', 'odd names'])
 def test_a_batch_arrives_as_it_was_sent(way, changes):
     batch = a_batch(way, **changes)
     sent = dataclasses.replace(batch)

@@ -25,6 +25,8 @@ from distperiodic.adapters.coordination import driver as redis_groups
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.redis import client as redis_bus
 from distperiodic.core import audit
+from distperiodic.core import control_message
+from distperiodic.core import message
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
 from distperiodic.operator import health
@@ -60,6 +62,27 @@ def documented_log_lines():
                        LOG_LINES, re.MULTILINE)
     assert found
     return dict(found)
+
+
+def test_the_fields_of_each_message_are_documented():
+    """A receiver drops a message that has other fields."""
+    request = control_message.ControlRequest(
+        '0' * 32, 'g', 'job pause', {}, [], 'me@host', '', 0)
+    reply = control_message.ControlReply('0' * 32, '', 'm', 'p', True, '')
+    reports = message.encode_reports([message.Report('1', 'w')], to='s')
+    encoded = [
+        message.encode_batch(message.Batch(
+            '1', 'poll', 0, ['a'], [1], [1], 's', 'w', 'lease')),
+        reports, *reports['reports'],
+        message.encode_notice(message.Notice(['t'])),
+        control_message.encode_request(request),
+        control_message.encode_reply(reply)]
+    documented = re.findall(
+        r'^field +type +meaning\n=[= ]+\n((?:.+\n)+?)=[= ]+\n',
+        (SOURCE / 'reference' / 'messages.rst').read_text(), re.MULTILINE)
+
+    assert [re.findall(r'^``(\w+)``', rows, re.MULTILINE)
+            for rows in documented] == [list(one) for one in encoded]
 
 
 def test_each_log_line_is_listed_with_its_keys_and_no_other():

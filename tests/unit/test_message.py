@@ -65,8 +65,7 @@ def batches(draw):
         id=draw(tokens), job=draw(names), tick=draw(instants),
         objects=objects, fences=draw(counts), attempts=draw(counts),
         sender=draw(names), worker=draw(names), lease=draw(tokens),
-        partition=draw(names), priority=draw(st.integers(-100, 100)),
-        expires=draw(st.none() | instants),
+        priority=draw(st.integers(-100, 100)),
         waiting=draw(st.integers(0, 2 ** 63 - 1)))
 
 
@@ -220,7 +219,6 @@ def test_an_unknown_kind_is_named():
     ({'fences': [1, 2, 2 ** 63]}, 'fences is outside'),
     ({'tick': float('nan')}, 'tick is nan'),
     ({'tick': 10 ** 18}, 'tick is outside'),
-    ({'expires': 'soon'}, 'expires is text'),
     ({'priority': None}, 'priority is nothing'),
     ({'waiting': -1}, 'waiting is outside'),
     ({'id': ''}, 'id has 0 characters'),
@@ -333,20 +331,6 @@ def test_an_error_is_cut_and_made_valid_rather_than_the_report_lost(field):
     assert len(reason) == message.MAX_REASON
 
 
-@pytest.mark.parametrize(('said', 'code'), [
-    ('unknown job', Refusal.UNKNOWN_JOB),
-    ('draining', Refusal.DRAINING),
-    ('not sure of its membership', Refusal.NOT_A_MEMBER),
-    ('its lease has ended', Refusal.LEASE_ENDED),
-    ('max_in_flight', Refusal.JOB_LIMIT),
-    ('max_in_flight of its partition', Refusal.PARTITION_LIMIT),
-])
-def test_a_worker_of_the_release_before_is_understood(said, code):
-    encoded = an_encoded('report')
-    encoded['reports'][0]['refused'] = [[3, said]]
-    assert message.decode(encoded).reports[0].refused == [(3, code)]
-
-
 def test_a_refusal_is_sent_as_its_code_which_never_changes():
     report = a_report(done=[], failed=[], retried=[], lost=[],
                       refused=[*enumerate(Refusal)])
@@ -395,7 +379,7 @@ def test_what_is_not_a_signature_is_refused(kind, mac):
 def test_a_signature_covers_every_field(kind):
     good = an_encoded(kind, ['key'])
     others = {'objects': ['a', 'b', 'c'], 'fences': [7, 8, 9],
-              'attempts': [9, 9, 9], 'expires': 5, 'kind': None, 'v': None,
+              'attempts': [9, 9, 9], 'kind': None, 'v': None,
               'reports': [], 'tick': 1, 'priority': 1}
     for field in good.keys() - {'mac'}:
         forged = copy.deepcopy(good)
