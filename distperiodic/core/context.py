@@ -3,7 +3,6 @@
 
 import datetime
 import json
-import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -156,16 +155,6 @@ class Context:
         the lease expired while the process was suspended, the result is false.
         """
         return not self.cancelled and self._held()
-
-    def still_mine(self) -> bool:
-        """Return the result of :meth:`is_current`.
-
-        This name is deprecated.
-        """
-        warnings.warn(
-            'context.still_mine() is deprecated; use context.is_current()',
-            DeprecationWarning, stacklevel=2)
-        return self.is_current()
 
     def finish(self, session: Any,
                result: Mapping[str, Any] | None = None) -> None:

@@ -34,7 +34,7 @@ class Process:
     #: True if the process acquires no new work.
     drained: bool = False
     #: Commands that the process defines. None means unknown: its report is
-    #: missing, has only a part of them, or comes from an earlier release.
+    #: missing, or has only a part of them.
     commands: frozenset[str] | None = None
     #: For each topic, true if the process can start no run of its jobs now:
     #: all threads for the topic are busy, or the process is a standby worker.
