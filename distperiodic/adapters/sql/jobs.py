@@ -217,9 +217,7 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
             continue
         since, found = due.ALWAYS, [mark_of(text)]
         if row.schedule is not None:
-            # An earlier release has recorded no definitions.
-            known = ([int(mark, 16) for mark in row.definitions.split()]
-                     if row.definitions else [mark_of(row.schedule)])
+            known = [int(mark, 16) for mark in row.definitions.split()]
             changed = adopted(known, found[0], others.get(name, ()))
             if changed is None:
                 continue

@@ -80,8 +80,8 @@ job = sa.Table(
     #: schedule of a job, this is core.due.ALWAYS.
     sa.Column('schedule_since', sa.BigInteger),
     #: Hexadecimal hashes of the schedules that have been in force, the newest
-    #: definition first; see core.job_set.adopted(). None means that only the
-    #: schedule in force is known.
+    #: definition first; see core.job_set.adopted(). None means that no
+    #: schedule is recorded yet.
     sa.Column('definitions', sa.String(200)),
     #: Interval in which schedulers have attended the job, in microseconds of
     #: the store's clock. Schedulers attend a job as long as it is not paused
