@@ -89,6 +89,10 @@ def sizes(cluster, engine):
 def _look(cluster, engine, queues):
     found = {}
     for host in cluster.hosts.values():
+        for server in SERVERS:
+            name = f'connections of a {host.kind} to {server}'
+            found[name] = max(found.get(name, 0),
+                              host.ways[server].connections)
         for process in host.program.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 found[f'threads of a {host.kind}'] = max(
@@ -121,8 +125,8 @@ def _look(cluster, engine, queues):
 #: not listed must not grow. oslo.messaging keeps up to two idle connections in
 #: each of the nine processes, and a process needs the second one only if two
 #: threads send at the same time.
-ROOM = {'threads': 4, 'descriptors': 8, 'connections': 9, 'rows of lease': 15,
-        'messages': 20, 'znode': 2}
+ROOM = {'threads': 4, 'descriptors': 8, 'connections of': 2,
+        'connections to': 9, 'rows of lease': 15, 'messages': 20, 'znode': 2}
 
 
 def leaks(before, after):

@@ -228,9 +228,14 @@ def test_a_member_reports_its_queue_and_runs_that_the_store_does_not_know(
     assert found['scheduler']['partition_role'] is None
     if service.sends:
         assert found[runs_disks]['partition_role'] == 'shared'
-    shown = service.rows(
-        'member', 'show', found['scheduler']['member'], '--schedulers')
-    [run] = [one for one in shown['runs'] if one['job'] == 'beat']
+
+    def beat():
+        shown = service.rows(
+            'member', 'show', found['scheduler']['member'], '--schedulers')
+        [run] = [one for one in shown['runs'] if one['job'] == 'beat']
+        # A report that was made as the run began has no progress.
+        return run['progress'] and (shown, run)
+    shown, run = waiting.wait_until(beat, 30)
     assert (run['object'], run['progress']) == (
         found['scheduler']['member'], '{"page": 7}')
     assert run['age_s'] > 0
