@@ -42,8 +42,9 @@ hypothesis.settings.load_profile('same')
 
 #: Seconds that a test may take to be among the first.
 _LONG = 600
-#: Niceness of the processes of the unit tests and of the simulation.
-_LOW = 10
+#: Niceness of the processes whose tests have no short time limits, and the
+#: directories of these tests.
+_LOW, _PATIENT = 10, ('unit', 'simulation', 'conformance')
 
 
 def pytest_configure(config):
@@ -95,13 +96,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
-    """Give tests without time limits of their own a low priority.
+    """Give tests without short time limits a low priority.
 
     Otherwise they would take the processor from the clusters of tests/chaos,
     which run at the same time in another process.
     """
     if hasattr(item.config, 'workerinput') and os.nice(0) < _LOW and (
-            item.path.parent.name in ('unit', 'simulation')):
+            item.path.parent.name in _PATIENT):
         os.nice(_LOW)
 
 
