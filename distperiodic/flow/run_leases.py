@@ -37,8 +37,6 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import holder_of
 from distperiodic.core.member import process_of
-from distperiodic.core.partition import NONE
-from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
@@ -47,6 +45,7 @@ from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
 from distperiodic.flow import run_times
 from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.wiring import Wiring
 from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
@@ -418,52 +417,34 @@ def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
 class RunLeases:
     """Granted batches and their leases.
 
+    :param book: The jobs, and the store of their claims. If all schedulers
+        share this store and the worker refuses granted runs, this component
+        returns them to the store, so that any scheduler can take them over.
     :param run: Called with each granted batch, which contains only the granted
         runs.
     :param report: Called with each report, and with the membership entry of
         the scheduler that receives the report.
-    :param lease: Seconds until a lease expires.
-    :param sure: Returns whether this process is certainly still a member under
-        the given entry.
-    :param shared: True if all schedulers share this store. If the worker
-        refuses granted runs, this component then returns them to the store,
-        so that any scheduler can take them over.
-    :param silence_timeout: If a process has left its group, its leases are
-        taken over this many seconds after their last renewal. The default is
-        *lease*.
-    :param partitions: Configuration of the partitions, by topic.
     :param proceeds: True if this process itself runs the next steps of tasks
-        at once, provided that their commands are among *jobs*. If False, a
+        at once, provided that their commands are in *book*. If False, a
         scheduler sends the next steps.
-    :param time: Returns the time by the clock of the ticks, for the history.
-        The default is *clock*.
-    :param late_after: Seconds after the instant at which an object is due
-        until the start of its first run counts as late.
     :param notify: Called with tasks that have a ready step which this process
         does not run. No scheduler learns of these steps from a report.
     :param elected: Election of the active worker of the partition. None means
         that all workers of the partition may start runs.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], *,
-                 store: ports.StoreQueue, clock: ports.Clock, lease: float,
+    def __init__(self, book: leases.Book, wiring: Wiring, *,
                  run: Callable[[message.Batch], None],
                  report: Callable[[message.Report, str], None],
-                 new_lease: Callable[[], str],
-                 sure: Callable[[str], bool] = lambda entry: True,
-                 shared: bool = False,
-                 silence_timeout: float | None = None,
-                 random_: random.Random | None = None,
-                 partitions: Partitions = NONE, proceeds: bool = False,
-                 time: Callable[[], Instant] | None = None,
-                 late_after: float = 5.0,
+                 proceeds: bool = False,
                  notify: Callable[[Sequence[str]], None] = lambda tasks: None,
                  elected: Elected | None = None):
-        self._jobs = jobs
+        store, clock, lease = book.store, wiring.clock, wiring.lease
+        self._jobs = jobs = book.jobs
         self._elected = elected
         #: True if this process runs the next steps of tasks at once.
         self.proceeds = proceeds
-        self._limits = limits_of(jobs, partitions)
+        self._limits = limits_of(jobs, wiring.partitions)
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
         self._counting = self._closed = False
@@ -483,20 +464,19 @@ class RunLeases:
         self._report = report if not proceeds else (
             lambda report_, to_entry: None if to_entry == report_.worker
             else report(report_, to_entry))
-        self._new_lease = new_lease
-        self._sure = sure
-        self._shared = shared
-        self._silence_timeout = lease if silence_timeout is None else min(
-            lease, silence_timeout)
-        self._random = random_ or random.Random()
+        self._new_lease = wiring.new_lease
+        self._sure = wiring.sure
+        self._shared = book.shared
+        self._silence_timeout = min(lease, book.silence_timeout or lease)
+        self._random = wiring.random
         self._grants: dict[tuple[str, str], Grant] = {}
         self._renewed = clock.monotonic()
         self._keeper = leases.LeaseKeeper(store, lease)
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
         self._times = run_times.RunTimeBook(
-            time or clock.now, clock.monotonic, late_after)
+            clock.now, clock.monotonic, wiring.late_after)
         self._outcomes = RunOutcomes(
-            jobs, new_lease=new_lease, random_=self._random,
+            jobs, new_lease=wiring.new_lease, random_=wiring.random,
             throttle=self._throttle)
 
     @property

@@ -49,6 +49,7 @@ from distperiodic.core.task import ring_key
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
+from distperiodic.flow.wiring import SchedulerWiring
 from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
@@ -169,15 +170,16 @@ class SchedulerService(lifecycle.Lifecycle):
         self._reader = ThreadReader(
             self._tasks.catalogue, self._put_reading)
         self._flow = pipeline.Pipeline(
-            self._books(shared, sends), clock=self._clock,
-            membership=membership, group=settings.group,
-            identity=self._member_id, me=self._entry,
-            bus=LocalBus(self._executor.accept, local, self._bus),
-            reader=self._reader, put=self._inbox.put,
-            new_lease=lease_names.new_lease,
-            batch_size=settings.dispatch_batch_size, lease=settings.lease,
-            late_after=settings.late_claim_after, sure=self._sure,
-            partitions=settings.partitions)
+            self._books(shared, sends), SchedulerWiring(
+                clock=self._clock,
+                membership=membership, group=settings.group,
+                identity=self._member_id, me=self._entry,
+                bus=LocalBus(self._executor.accept, local, self._bus),
+                reader=self._reader, put=self._inbox.put,
+                new_lease=lease_names.new_lease,
+                batch_size=settings.dispatch_batch_size, lease=settings.lease,
+                late_after=settings.late_claim_after, sure=self._sure,
+                partitions=settings.partitions))
         self._cancellations = None if self._store is None else Cancellations(
             self._executor, self._store, self._clock)
         self._pruner = None if self._store is None else ServicePruner(

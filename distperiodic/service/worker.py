@@ -24,6 +24,7 @@ from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.core import message
 from distperiodic.core import redaction
+from distperiodic.core.claim import Authority
 from distperiodic.core.control import Outcome
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
@@ -31,8 +32,10 @@ from distperiodic.core.member import parse_entry
 from distperiodic.core.member import worker_group
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
+from distperiodic.flow.leases import Book
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.store_clock import StoreClock
+from distperiodic.flow.wiring import Wiring
 from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
@@ -108,17 +111,20 @@ class WorkerService(lifecycle.Lifecycle):
         #: Estimate of the store's clock. None means that there is no store.
         self._store_clock: StoreClock | None = None
         if self._store is not None:
-            time = self._store_clock = StoreClock(
+            self._store_clock = StoreClock(
                 self._clock, self._store, lambda: None)
             self._run_leases = RunLeases(
-                {n: j for n, (j, _) in jobs.items()}, store=self._store,
-                clock=self._clock, lease=settings.lease,
+                Book(Authority.STORE, {n: j for n, (j, _) in jobs.items()},
+                     self._store, grants_here=True,
+                     silence_timeout=settings.session_timeout),
+                Wiring(
+                    clock=self._store_clock, new_lease=lease_names.new_lease,
+                    lease=settings.lease,
+                    late_after=settings.late_claim_after,
+                    sure=lambda entry: self._trusted(entry) is None,
+                    partitions=settings.partitions),
                 run=lambda batch: self._executor.accept(batch),
-                report=self._send_report, new_lease=lease_names.new_lease,
-                sure=lambda entry: self._trusted(entry) is None,
-                shared=True, silence_timeout=settings.session_timeout,
-                time=time.now, late_after=settings.late_claim_after,
-                partitions=settings.partitions, proceeds=True,
+                report=self._send_report, proceeds=True,
                 notify=self._notices.notify,
                 elected=self._role.standby)
             report, may_start = self._put_report, self._may_start_granted

@@ -31,6 +31,7 @@ from distperiodic.core.ring import Arc
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.pipeline import Pipeline
+from distperiodic.flow.wiring import SchedulerWiring
 from distperiodic.flow.worker.runs import Executor
 from distperiodic.flow.worker.runs import JobQueue
 from distperiodic.testing.clock import FrozenClock
@@ -177,14 +178,15 @@ class Member:
                 Book(Authority.RING, members,
                      InlineStoreQueue(MemoryClaimStore(clock)),
                      grants_here=True)) if book.jobs],
-            clock=clock, membership=self, group='cluster', identity=name,
-            me=lambda: self.entry.entry,
-            bus=LocalBus(self._executor.accept, self._jobs),
-            reader=_Reader(tasks, self._inbox.append),
-            put=self._inbox.append,
-            new_lease=lambda: f'{name}-{nonce}-{next(leases)}',
-            lease=settings.lease, late_after=settings.late_claim_after,
-            sure=self._sure, random_=random.Random(nonce))
+            SchedulerWiring(
+                clock=clock, membership=self, group='cluster', identity=name,
+                me=lambda: self.entry.entry,
+                bus=LocalBus(self._executor.accept, self._jobs),
+                reader=_Reader(tasks, self._inbox.append),
+                put=self._inbox.append,
+                new_lease=lambda: f'{name}-{nonce}-{next(leases)}',
+                lease=settings.lease, late_after=settings.late_claim_after,
+                sure=self._sure, random=random.Random(nonce)))
         self._work_here()
         now = clock.monotonic()
         self._next_sweep = self._next_signs = now

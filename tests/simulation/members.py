@@ -17,6 +17,8 @@ from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.scheduler import pipeline
+from distperiodic.flow.wiring import SchedulerWiring
+from distperiodic.flow.wiring import Wiring
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Scheduler as SchedulerFacts
 from tests.oracle.facts import Span
@@ -65,13 +67,13 @@ class Worker(_Member):
         self.jobs = cluster.jobs_of(identity)
         jobs = cluster.with_commands(self.jobs)
         self.grants = RunLeases(
-            jobs, store=self.store, clock=self.clock,
-            lease=cluster.setup.lease, run=self._run,
-            report=self._report, new_lease=self.world.name,
-            random_=self.world.random, sure=self._sure,
-            shared=True, silence_timeout=cluster.setup.session,
-            partitions=cluster.partitions, proceeds=bool(cluster.commands),
-            elected=elected)
+            leases.Book(Authority.STORE, jobs, self.store, grants_here=True,
+                        silence_timeout=cluster.setup.session),
+            Wiring(clock=self.clock, new_lease=self.world.name,
+                   lease=cluster.setup.lease, sure=self._sure,
+                   random=self.world.random, partitions=cluster.partitions),
+            run=self._run, report=self._report,
+            proceeds=bool(cluster.commands), elected=elected)
         self.pool = Pool(
             self, cluster, jobs, slots,
             may_start=self.grants.may_start, report=self._tell,
@@ -154,15 +156,15 @@ class Scheduler(_Member):
             Authority.STORE, jobs, self.store, grants_here=local,
             silence_timeout=setup.session, sweep_interval=setup.sweep)
         self.flow = pipeline.Pipeline(
-            [book], clock=self.clock,
-            membership=self.views, group=self.group,
-            identity=identity, me=lambda: self.member.entry,
-            bus=self, reader=self.reader,
-            put=self._events.append, new_lease=self.world.name,
-            batch_size=setup.batch_size,
-            lease=setup.lease, late_after=setup.late_after,
-            sure=self._sure, random_=self.world.random,
-            partitions=cluster.partitions)
+            [book], SchedulerWiring(
+                clock=self.clock, membership=self.views, group=self.group,
+                identity=identity, me=lambda: self.member.entry,
+                bus=self, reader=self.reader,
+                put=self._events.append, new_lease=self.world.name,
+                batch_size=setup.batch_size,
+                lease=setup.lease, late_after=setup.late_after,
+                sure=self._sure, random=self.world.random,
+                partitions=cluster.partitions))
         self.pool = None
         self._wakes = float('inf')
         self._sweeps = self.clock.monotonic()

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.catalogue import Reading
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.job import text_of
 from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
+from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.listing import SharedListing
@@ -27,6 +29,7 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 from distperiodic.testing import FrozenClock
 from distperiodic.testing.store import SharedMemoryStore
 from tests.unit.world import StoreQueue
+from tests.unit.world import scheduler_wiring
 
 #: Seconds. No test lasts as long as this.
 _LONG = 1e9
@@ -132,10 +135,11 @@ class Process:
         attendance = Attendance(clock, queue, jobs, 1.0)
         attendance.refresh()
         self.claimer = Claimer(
-            jobs, clock=clock, store=queue, put=lambda event: None,
-            holder=lambda: 'me', owns=lambda job, row: True,
-            new_lease=bench.name, lease=_LONG, piece=100, promise=_LONG,
-            sweep=1.0, attendance=attendance, dispatcher=self)
+            Book(Authority.STORE, jobs, queue, grants_here=False,
+                 sweep_interval=1.0),
+            scheduler_wiring(clock, new_lease=bench.name, lease=_LONG),
+            owns=lambda job, row: True, piece=100, promise=_LONG,
+            attendance=attendance, dispatcher=self)
         self.part = Part(job, clock.now(), without_catalogue(job, 'me'))
         self._listing = SharedListing(
             {job.name: self.part}, clock=clock, identity='me', store=queue,
@@ -149,6 +153,9 @@ class Process:
 
     def objects(self, job):
         return set()
+
+    def holder(self):
+        return 'me'
 
     # -- methods that a test calls
 

@@ -2,7 +2,6 @@
 """Decisions about due objects: claims, skips, and the reasons of skips."""
 
 import collections
-import itertools
 
 import pytest
 
@@ -10,6 +9,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
@@ -17,6 +17,7 @@ from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.flow import events
+from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.claimer import Claimer
 from tests.logged import lines
@@ -94,6 +95,9 @@ class Dispatcher:
     def objects(self, job):
         return self.in_flight
 
+    def holder(self):
+        return 'me'
+
 
 class Desk:
     """A claimer of one job, with a store that has reported the job's status.
@@ -107,7 +111,7 @@ class Desk:
         self.store.status = self.store.status._replace(**status or {})
         clock.advance(5)
         assert clock.now() == NOW
-        jobs, numbers = {'poll': self.job}, itertools.count()
+        jobs = {'poll': self.job}
         self.queue = worlds.StoreQueue(self.store)
         attendance = Attendance(clock, self.queue, jobs, 1.0)
         attendance.refresh()
@@ -115,11 +119,11 @@ class Desk:
         #: Objects that other members own.
         self.others = set()
         self.claimer = Claimer(
-            jobs, clock=clock, store=self.queue, put=self.events.append,
-            holder=lambda: 'me',
+            Book(Authority.STORE, jobs, self.queue, grants_here=False,
+                 sweep_interval=1.0),
+            worlds.scheduler_wiring(clock, put=self.events.append),
             owns=lambda job, row: row.object not in self.others,
-            new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
-            piece=piece, promise=PROMISE, sweep=1.0, attendance=attendance,
+            piece=piece, promise=PROMISE, attendance=attendance,
             dispatcher=self.dispatcher)
 
     def judge(self, missed):

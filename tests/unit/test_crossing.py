@@ -15,7 +15,6 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.member import parse_entry
 from distperiodic.flow import events
-from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
 from tests.threadless_pool import ThreadlessPool
 from tests.unit import world as worlds
@@ -40,7 +39,7 @@ class Member:
             catalogues={'poll': ['a']}, workers=[worlds.worker()],
             finishes=False, grants_here=False)
         self.flow = self._scheduler.flow
-        self._grants = RunLeases(
+        self._grants = worlds.run_leases(
             {'poll': job}, store=self._scheduler.queue, clock=world.clock,
             lease=60.0, run=lambda batch: self._shop.accept(batch),
             report=self._report, new_lease=lambda: f'run-{next(numbers)}',

@@ -10,7 +10,6 @@ import pytest
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import State
-from distperiodic.flow.run_leases import RunLeases
 from tests.logged import events
 from tests.unit import world as worlds
 
@@ -46,7 +45,7 @@ class Desk:
         self.store, self.reports, runs = Store(clock), [], []
         names = itertools.count()
         job = worlds.job('poll', objects=True, retries=retries)
-        self.grants = RunLeases(
+        self.grants = worlds.run_leases(
             {job.name: job}, store=worlds.StoreQueue(self.store), clock=clock,
             lease=60.0, run=runs.append, shared=True,
             report=lambda report, to: self.reports.append(report),

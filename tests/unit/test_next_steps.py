@@ -14,7 +14,6 @@ from distperiodic.core.claim import State
 from distperiodic.core.job import command_job
 from distperiodic.core.member import holder_of
 from distperiodic.core.workflow import StepInput
-from distperiodic.flow.run_leases import RunLeases
 from tests.unit import world as worlds
 
 SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
@@ -79,7 +78,7 @@ class Desk:
         self.runs, self.reports, self.numbers = [], [], 0
         self.notified = []
         self.line = worlds.StoreQueue(self.store)
-        self.grants = RunLeases(
+        self.grants = worlds.run_leases(
             {job.name: job for job in (A, B)}, store=self.line,
             clock=self.clock, lease=LEASE, run=self.runs.append,
             report=lambda report, to: self.reports.append((report, to)),

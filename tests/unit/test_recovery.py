@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which expired leases a scheduler takes over, and from which holders."""
 
-import itertools
 
 import pytest
 
@@ -66,10 +65,8 @@ def hand(book):
 
 @pytest.fixture
 def again(book, clock, hand):
-    numbers = itertools.count()
     return recovery.Recovery(
-        hand, book, clock, put=[].append, holder=lambda: 'me',
-        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
+        hand, book, worlds.scheduler_wiring(clock), holder=lambda: 'me')
 
 
 def leases(number):
@@ -184,11 +181,11 @@ def test_who_waits_for_an_object_is_told_that_it_is_given_up(
     """A claim that is lost too often ends. The scheduler then handles a
     Released event.
     """
-    numbers, events = itertools.count(), []
+    events = []
     store.discard = lambda job, tick, keys, **options: len(keys)
     again = recovery.Recovery(
-        hand, book, clock, put=events.append, holder=lambda: 'me',
-        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
+        hand, book, worlds.scheduler_wiring(clock, put=events.append),
+        holder=lambda: 'me')
     store.ended = [Lease(
         'l', 'poll', 1, [Claim('a', 1, UNBOUNDED, 1)],
         State.RUNNING)]

@@ -15,7 +15,6 @@ from distperiodic.core.job import Delivery
 from distperiodic.core.member import holder_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.run_leases import RETRY_CAP
-from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.run_leases import RunOutcomes
 from distperiodic.flow.worker import admission
 from tests.logged import lines
@@ -51,12 +50,12 @@ class Desk:
         self.numbers = 0
         self.jobs = Jobs(
             (job.name, job) for job in jobs or [worlds.job('poll')])
-        self.grants = RunLeases(
+        self.grants = worlds.run_leases(
             self.jobs, store=self.line, clock=self.clock, lease=LEASE,
             run=self.runs.append,
             report=lambda report, to: self.reports.append((report, to)),
             new_lease=lambda: f'retry-{self.number()}',
-            random_=random.Random(1), **options)
+            random=random.Random(1), **options)
 
     def number(self):
         self.numbers += 1

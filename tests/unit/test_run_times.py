@@ -14,7 +14,6 @@ from distperiodic.core.message import Report
 from distperiodic.core.message import Timing
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import phase_us
-from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.run_times import RunTimeBook
 from distperiodic.ports import NO_TIMES
 from tests.unit import world as worlds
@@ -206,12 +205,12 @@ class Store(MemoryClaimStore):
 def test_the_store_gets_the_times_with_the_results_and_late_starts_once():
     clock = worlds.Clock()
     store, reports, runs = Store(clock), [], []
-    grants = RunLeases(
+    grants = worlds.run_leases(
         {'poll': worlds.job('poll', objects=True, retries=1)},
         store=worlds.StoreQueue(store), clock=clock, lease=60.0,
         run=runs.append, report=lambda report, to: reports.append(report),
         new_lease=iter(map(str, range(99))).__next__,
-        random_=random.Random(1), late_after=5.0)
+        random=random.Random(1), late_after=5.0)
     tick = clock.now() - 10 * SECOND
     keys = list('abcd')
     won = store.claim('poll', tick, keys, lease='l', holder='api-1',

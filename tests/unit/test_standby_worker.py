@@ -18,7 +18,6 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
-from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker.standby import Standby
 from distperiodic.service.partition_role import PartitionRole
 from tests.logged import events
@@ -98,11 +97,11 @@ class Desk:
             members=lambda: self.members,
             busy=lambda: self.busy or self.grants.busy,
             changed=self.roles.append, lost=self.lose, lease=LEASE)
-        self.grants = RunLeases(
+        self.grants = worlds.run_leases(
             {'poll': worlds.job('poll')}, store=self.line, clock=self.clock,
             lease=60.0, run=self.runs.append,
             report=lambda report, to: self.reports.append(report),
-            new_lease=lambda: 'new', random_=random.Random(1), shared=True,
+            new_lease=lambda: 'new', random=random.Random(1), shared=True,
             elected=self.standby)
         self.sent = 0
 

@@ -6,11 +6,13 @@ import collections
 import pytest
 
 from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
 from distperiodic.core.job import command_job
 from distperiodic.flow import events
+from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.step_source import StepSource
 from distperiodic.testing import FrozenClock
 from tests.unit import world as worlds
@@ -81,6 +83,9 @@ class Dispatcher:
     def room_for(self, job):
         return self.room[job.name]
 
+    def holder(self):
+        return 'me'
+
     def offer(self, job, lease, claims):
         self.offered += [(job.name, claim.object) for claim in claims]
         self.room[job.name] -= len(claims)
@@ -94,10 +99,10 @@ class Scheduler:
         self.dispatcher = Dispatcher()
         self.pumped = 0
         self.source = StepSource(
-            {job.name: job for job in jobs}, clock=self.clock,
-            store=self.store, holder=lambda: 'me', new_lease=lambda: 'lease',
-            lease=60.0, sweep=SWEEP, dispatcher=self.dispatcher,
-            pump=self.pump)
+            Book(Authority.STORE, {job.name: job for job in jobs}, self.store,
+                 grants_here=False, sweep_interval=SWEEP),
+            worlds.scheduler_wiring(self.clock, new_lease=lambda: 'lease'),
+            self.dispatcher, self.pump)
 
     def pump(self):
         self.pumped += 1

@@ -33,7 +33,10 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
+from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.scheduler import pipeline
+from distperiodic.flow.wiring import SchedulerWiring
+from distperiodic.flow.wiring import Wiring
 from distperiodic.testing import FrozenClock
 from distperiodic.testing.store import SharedMemoryStore
 from tests.views import Views
@@ -48,6 +51,27 @@ _LEAST = 1 / schedule.SECOND
 #: One start of one object, as its worker received it.
 Start = collections.namedtuple(
     'Start', 'at job object tick fence attempt worker member')
+
+
+def scheduler_wiring(clock, **values):
+    """Return the wiring of a scheduler, in which *values* are given."""
+    numbers = itertools.count()
+    return SchedulerWiring(clock=clock, **{
+        'membership': None, 'group': 'group', 'identity': 'me',
+        'me': lambda: 'me', 'bus': None, 'reader': None, 'put': [].append,
+        'new_lease': lambda: f'lease-{next(numbers)}',
+        'sure': lambda entry: True, **values})
+
+
+def run_leases(jobs, *, store, clock, new_lease, run, report, shared=False,
+               silence_timeout=0.0, sure=lambda entry: True, proceeds=False,
+               elected=None, notify=lambda tasks: None, **values):
+    """Return the grants of a process with *values* in its wiring."""
+    return RunLeases(
+        Book(Authority.STORE if shared else Authority.RING, jobs, store,
+             grants_here=True, silence_timeout=silence_timeout),
+        Wiring(clock=clock, new_lease=new_lease, sure=sure, **values), run=run,
+        report=report, proceeds=proceeds, elected=elected, notify=notify)
 
 
 class Clock(FrozenClock):
@@ -221,12 +245,12 @@ class Scheduler:
         self.reader.given.update(catalogues or {})
         self.reader.partial.update(partial)
         self.flow = pipeline.Pipeline(
-            books, clock=world.clock, membership=self.views,
-            group='group', identity=name,
-            me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,
-            reader=self.reader, put=self._put,
-            new_lease=lambda: f'{name}-{next(leases)}',
-            batch_size=batch_size, lease=lease, partitions=partitions)
+            books, scheduler_wiring(
+                world.clock, membership=self.views, identity=name,
+                me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,
+                reader=self.reader, put=self._put,
+                new_lease=lambda: f'{name}-{next(leases)}',
+                batch_size=batch_size, lease=lease, partitions=partitions))
         self.dispatcher = self.flow.dispatcher
         self.ticker = self.flow.tickers[0]
         for topic in {j.topic for j in (*jobs, *own)}:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from typing import Protocol
 
 from distperiodic import exceptions
-from distperiodic import ports
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.job import Job
 from distperiodic.core.job_set import JobRings
@@ -27,6 +26,7 @@ from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.listing import Listing
 from distperiodic.flow.scheduler.listing import SharedListing
+from distperiodic.flow.wiring import SchedulerWiring
 
 
 class Change(NamedTuple):
@@ -50,6 +50,8 @@ class Authority(Protocol):
 
     #: Class that updates the listing of the store.
     listing: type[Listing]
+    #: Maximum number of rows in one read of the store.
+    page: int
 
     def view(self) -> View | None:
         """Return the view if the member may act on the view.
@@ -76,12 +78,11 @@ class _Authority:
     :param attendance: Knows the schedules that the store has put in force.
     """
 
-    def __init__(self, clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str, attendance: Attendance):
-        self._clock = clock
-        self._membership = membership
-        self._group = group
-        self._identity = identity
+    def __init__(self, wiring: SchedulerWiring, attendance: Attendance):
+        self._clock = wiring.clock
+        self._membership = wiring.membership
+        self._group = wiring.group
+        self._identity = wiring.identity
         self._attendance = attendance
         self._ring: Ring | None = None
         self._rings: JobRings | None = None
@@ -115,6 +116,7 @@ class StoreAuthority(_Authority):
     """
 
     listing: type[Listing] = SharedListing
+    page = 2000
 
     def view(self) -> View | None:
         return self._known()
@@ -149,11 +151,12 @@ class RingAuthority(_Authority):
     """Rules without a shared store: the ring decides."""
 
     listing: type[Listing] = Listing
+    # A store in memory is read at once.
+    page = 1 << 62
 
-    def __init__(self, clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str, attendance: Attendance):
-        super().__init__(clock, membership, group, identity, attendance)
-        self._began = clock.now()
+    def __init__(self, wiring: SchedulerWiring, attendance: Attendance):
+        super().__init__(wiring, attendance)
+        self._began = self._clock.now()
 
     def view(self) -> View | None:
         view = self._known()

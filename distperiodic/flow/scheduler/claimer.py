@@ -49,6 +49,7 @@ from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow import events
+from distperiodic.flow.leases import Book
 from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
@@ -58,6 +59,7 @@ from distperiodic.flow.scheduler.dropped import DroppedTicks
 from distperiodic.flow.scheduler.open_requests import DueTick
 from distperiodic.flow.scheduler.open_requests import OpenRequests
 from distperiodic.flow.scheduler.waiting_objects import WaitingObjects
+from distperiodic.flow.wiring import SchedulerWiring
 
 LOG = logging.getLogger(__name__)
 
@@ -122,46 +124,40 @@ class _Rest(NamedTuple):
 class Claimer:
     """Component that claims objects for one member.
 
-    :param put: Puts events into the inbox.
-    :param holder: Returns the name under which leases are held; called for
-        each claim.
+    :param book: The jobs that are claimed here, and the store of their claims.
     :param owns: Returns whether this member owns the object of a row. The
         arguments are the name of the job and the row.
-    :param lease: Seconds until a lease expires.
     :param piece: Maximum number of objects in one request to claim, and so in
         one lease. The objects of a large tick are claimed in several pieces.
         Objects of other jobs can be claimed between two pieces.
     :param promise: Seconds within which schedulers that serve a job claim each
         tick, even if one of them dies.
-    :param sweep: Seconds between two checks of the objects that wait for runs
-        of other schedulers.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], *,
-                 clock: ports.Clock, store: ports.StoreQueue, put: events.Put,
-                 holder: Callable[[], str],
+    def __init__(self, book: Book, wiring: SchedulerWiring, *,
                  owns: Callable[[str, Row], bool],
-                 new_lease: Callable[[], str],
-                 lease: float, piece: int, promise: float,
-                 sweep: float, attendance: Attendance,
+                 piece: int, promise: float, attendance: Attendance,
                  dispatcher: Dispatcher):
-        self._jobs = jobs
+        clock, store = wiring.clock, book.store
+        self._jobs = jobs = book.jobs
         self._clock = clock
         self._store = store
-        self._put = put
-        self._holder = holder
+        self._put = wiring.put
+        self._holder = dispatcher.holder
         self._owns = owns
-        self._new_lease = new_lease
-        self._lease = lease
+        self._new_lease = wiring.new_lease
+        self._lease = wiring.lease
         self._piece = piece
-        self._sweep_interval = sweep
+        #: Seconds between two checks of the objects that wait for runs of
+        #: other schedulers.
+        self._sweep_interval = book.sweep_interval
         self._swept = clock.monotonic()
         self.attendance = attendance
         self._dispatcher = dispatcher
         #: Number of ticks or objects, by (job, outcome).
         self.counts = dispatcher.counts
         self._dropped = DroppedTicks(
-            clock, store, holder=holder, piece=piece, promise=promise,
+            clock, store, holder=self._holder, piece=piece, promise=promise,
             attendance=attendance, counts=self.counts)
         #: Number of store requests without an answer, by job.
         self._pending: collections.Counter[str] = collections.Counter()

@@ -22,7 +22,6 @@ others.
 
 import enum
 import logging
-import random
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -39,8 +38,6 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
 from distperiodic.core.member import holder_of
-from distperiodic.core.partition import NONE
-from distperiodic.core.partition import Partitions
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
@@ -48,6 +45,7 @@ from distperiodic.flow import log_throttle
 from distperiodic.flow.scheduler import batcher
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
+from distperiodic.flow.wiring import SchedulerWiring
 
 LOG = logging.getLogger(__name__)
 
@@ -68,43 +66,37 @@ class _TakeOver(enum.Enum):
 class Dispatcher:
     """The claims of this scheduler that have not ended.
 
-    :param put: Puts events into the inbox.
-    :param me: Returns this scheduler's membership entry; called for each
-        batch.
-    :param lease: Seconds without a heartbeat after which a batch is reclaimed
-        from its worker.
-    :param partitions: Configuration of the partitions, by topic.
+    :param bus: Receives the batches.
     """
 
-    def __init__(self, books: Sequence[leases.Book], *, bus: ports.WorkBus,
-                 clock: ports.Clock, put: events.Put, me: Callable[[], str],
-                 new_lease: Callable[[], str], batch_size: int = 500,
-                 lease: float = 60.0,
-                 random_: random.Random | None = None,
-                 partitions: Partitions = NONE):
-        self._clock = clock
-        self._put = put
+    def __init__(self, books: Sequence[leases.Book], wiring: SchedulerWiring,
+                 bus: ports.WorkBus):
+        self._clock = clock = wiring.clock
+        self._put = wiring.put
         #: Function that returns this scheduler's membership entry.
-        self.entry = me
-        self._lease = lease
-        self._random = random_ or random.Random()
+        self.entry = wiring.me
+        #: Seconds without a heartbeat after which a batch is reclaimed from
+        #: its worker.
+        self._lease = wiring.lease
+        self._random = wiring.random
         self._pace = RunTimeAverage()
         self._throttle = log_throttle.LogThrottle(clock, 30.0)
         jobs = {name: job for book in books
                 for name, job in book.jobs.items()}
         shared = {name for book in books if book.shared
                   for name in book.jobs}
-        self._in_flight = in_flight.InFlight(jobs, partitions, shared=shared)
+        self._in_flight = in_flight.InFlight(
+            jobs, wiring.partitions, shared=shared)
         self._queues = self._in_flight.queues
         self._workers = self._in_flight.workers
         self._sent = self._in_flight.sent
         self.counts = self._in_flight.counts
         self._batcher = batcher.Batcher(
-            self._in_flight, bus, clock, batch_size=batch_size, shared=shared,
-            throttle=self._throttle)
+            self._in_flight, bus, clock, batch_size=wiring.batch_size,
+            shared=shared, throttle=self._throttle)
         self._all_recoveries = [recovery.Recovery(
-            self._in_flight, book, clock, put=put, holder=self.holder,
-            new_lease=new_lease, lease=lease) for book in books]
+            self._in_flight, book, wiring, holder=self.holder)
+            for book in books]
         self._recoveries = {
             name: one for book, one in zip(books, self._all_recoveries,
                                            strict=True)

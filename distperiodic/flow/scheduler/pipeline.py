@@ -17,7 +17,7 @@ itself grants the run if the worker is the scheduler's own pool, or if there is
 no shared store.
 """
 
-import random
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from distperiodic import exceptions
-from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import Outcome
@@ -34,13 +33,10 @@ from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
-from distperiodic.core.partition import NONE
-from distperiodic.core.partition import Partitions
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow import store_clock
 from distperiodic.flow.run_leases import RunLeases
-from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.authority import RingAuthority
@@ -51,68 +47,49 @@ from distperiodic.flow.scheduler.job_orders import NOT_SERVED
 from distperiodic.flow.scheduler.job_orders import JobOrders
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import without_catalogue
-from distperiodic.flow.scheduler.reads import CatalogueReads
 from distperiodic.flow.scheduler.step_source import StepSource
-from distperiodic.flow.scheduler.timers import TimerQueue
+from distperiodic.flow.wiring import SchedulerWiring
 
 # Maximum number of objects in one request to claim, for a store in memory.
 _PIECE = 2000
-# Maximum number of rows in one read of a shared store, and of a store in
-# memory.
-_PAGE = 2000
-_WHOLE = 1 << 62
 
 
 class _Source:
     """Components that claim the due objects of one book.
 
-    :param sure: As for :class:`Pipeline`.
-    :param run: Called with each batch that this process has granted.
     :param pump: Sends waiting claims to workers.
     """
 
-    def __init__(self, book: leases.Book, dispatcher: Dispatcher, *,
-                 clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str, reader: ports.CatalogueReader,
-                 put: events.Put, new_lease: Callable[[], str],
-                 batch_size: int, lease: float, late_after: float,
-                 sure: Callable[[str], bool],
-                 run: Callable[[message.Batch], None],
-                 pump: Callable[[], None],
-                 random_: random.Random | None,
-                 partitions: Partitions):
+    def __init__(self, book: leases.Book, dispatcher: Dispatcher,
+                 wiring: SchedulerWiring, pump: Callable[[], None]):
         self.book = book
         store, shared = book.store, book.shared
-        self._clock = clock
+        identity = wiring.identity
+        self._store_clock: store_clock.StoreClock | None = None
+        if shared:
+            self._store_clock = store_clock.StoreClock(
+                wiring.clock, store, lambda: self._attendance.refresh(
+                    self.ticker.begin))
+            wiring = dataclasses.replace(wiring, clock=self._store_clock)
+        self._clock = clock = wiring.clock
         self.grants: RunLeases | None = None
         if book.grants_here:
             self.grants = RunLeases(
-                book.jobs, store=store, clock=clock, lease=lease, run=run,
-                report=lambda report, _: put(events.Ended(report)),
-                new_lease=new_lease, sure=sure, shared=shared,
-                time=lambda: claim_clock.now(), late_after=late_after,
-                silence_timeout=book.silence_timeout or None, random_=random_,
-                partitions=partitions)
+                book, wiring, run=wiring.bus.send,
+                report=lambda report, _: wiring.put(events.Ended(report)))
         commands = {name: job for name, job in book.jobs.items()
                     if job.scope is Scope.TASK}
         self.steps: StepSource | None = None
         if commands:
             self.steps = StepSource(
-                commands, clock=clock, store=store, holder=dispatcher.holder,
-                new_lease=new_lease, lease=lease, sweep=book.sweep_interval,
-                dispatcher=dispatcher, pump=pump)
+                book._replace(jobs=commands), wiring, dispatcher, pump)
         jobs = {name: job for name, job in book.jobs.items()
                 if job.enabled and name not in commands}
-        self._store_clock: store_clock.StoreClock | None = None
-        if shared:
-            self._store_clock = store_clock.StoreClock(
-                clock, store, lambda: self._attendance.refresh(
-                    self.ticker.begin))
-        claim_clock = self._store_clock or clock
+        ticking = book._replace(jobs=jobs)
 
         def members(job: str) -> Collection[int] | None:
             try:
-                view = membership.view(group)
+                view = wiring.membership.view(wiring.group)
             except exceptions.ViewUnknown:
                 return None
             if view.rings is None:
@@ -122,9 +99,9 @@ class _Source:
                 return None
             return view.rings.marks(job)
         self._attendance = Attendance(
-            claim_clock, store, jobs, book.sweep_interval, members=members,
+            clock, store, jobs, book.sweep_interval, members=members,
             patience=book.silence_timeout + 1.0)
-        parts = {name: Part(job, claim_clock.now(),
+        parts = {name: Part(job, clock.now(),
                             without_catalogue(job, identity))
                  for name, job in jobs.items()}
 
@@ -133,35 +110,23 @@ class _Source:
             return not shared or part.owns(
                 part.ring_seen, identity, row.position)
         self._claimer = Claimer(
-            jobs, clock=claim_clock, store=store, put=put,
-            holder=dispatcher.holder, owns=owns, new_lease=new_lease,
-            lease=lease,
-            piece=batch_size if shared else _PIECE, sweep=book.sweep_interval,
-            promise=book.silence_timeout + 1.0 + 3 * late_after,
+            ticking, wiring, owns=owns,
+            piece=wiring.batch_size if shared else _PIECE,
+            promise=book.silence_timeout + 1.0 + 3 * wiring.late_after,
             attendance=self._attendance, dispatcher=dispatcher)
-        timers = TimerQueue(claim_clock, jobs, shared)
-        page = _PAGE if shared else _WHOLE
-        late = None
-        if shared:
-            late = late_claims.LateClaimer(
-                claim_clock, store, self._claimer, timers, parts,
-                identity=identity, after=late_after, page=page)
         self.ticker = tick.Ticker(
-            parts, clock=claim_clock, identity=identity, store=store,
-            authority=(StoreAuthority if shared
-                       else RingAuthority)(
-                claim_clock, membership, group, identity, self._attendance),
-            timers=timers,
-            reads=CatalogueReads(claim_clock, reader, identity),
-            claimer=self._claimer, late=late, dispatcher=dispatcher,
-            page=page, pump=pump)
+            parts, ticking, wiring,
+            authority=(StoreAuthority if shared else RingAuthority)(
+                wiring, self._attendance),
+            claimer=self._claimer, dispatcher=dispatcher, pump=pump)
         self.orders = JobOrders(
             {name: job for name, job in book.jobs.items()
              if name not in commands},
             attendance=self._attendance, ticker=self.ticker,
             dispatcher=dispatcher)
         self._renewed = clock.monotonic()
-        self._renew_interval = min(lease, book.silence_timeout or lease) / 4
+        self._renew_interval = min(
+            wiring.lease, book.silence_timeout or wiring.lease) / 4
 
     def begin(self) -> None:
         """Start the ticks when the store's time and the status of the jobs are
@@ -242,43 +207,15 @@ class Pipeline:
 
     :param books: At most one book for each authority. Each job is in only one
         book.
-    :param identity: This member's name on the ring of *group*.
-    :param me: Returns this member's entry; called for each claim and each
-        batch.
-    :param put: Puts events into the inbox of this process. The thread of the
-        flow passes them to :meth:`handle`.
-    :param batch_size: Maximum number of claims in one batch, and in one lease
-        of a shared store.
-    :param lease: Seconds until a lease expires.
-    :param late_after: Seconds after a tick until other members claim objects
-        that their owner has not claimed.
-    :param sure: Returns whether this process is certainly still a member under
-        the given entry.
-    :param random_: Source of the jitter of pauses. The default is a new one.
-    :param partitions: Configuration of the partitions, by topic.
+    :param wiring: The thread of the flow passes the events that are put to
+        :meth:`handle`.
     """
 
-    def __init__(self, books: Sequence[leases.Book], *,
-                 clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str, me: Callable[[], str],
-                 bus: ports.WorkBus, reader: ports.CatalogueReader,
-                 put: events.Put, new_lease: Callable[[], str],
-                 batch_size: int = 500, lease: float = 60.0,
-                 late_after: float = 5.0,
-                 sure: Callable[[str], bool] = lambda entry: True,
-                 random_: random.Random | None = None,
-                 partitions: Partitions = NONE):
-        self._bus = bus
-        self.dispatcher = Dispatcher(
-            books, bus=self, clock=clock, put=put, me=me,
-            new_lease=new_lease, batch_size=batch_size, lease=lease,
-            random_=random_, partitions=partitions)
+    def __init__(self, books: Sequence[leases.Book], wiring: SchedulerWiring):
+        self._bus = wiring.bus
+        self.dispatcher = Dispatcher(books, wiring, bus=self)
         self._sources = {book.authority: _Source(
-            book, self.dispatcher, clock=clock, membership=membership,
-            group=group, identity=identity, reader=reader, put=put,
-            new_lease=new_lease, batch_size=batch_size, lease=lease,
-            late_after=late_after, sure=sure, run=bus.send, pump=self.pump,
-            random_=random_, partitions=partitions) for book in books}
+            book, self.dispatcher, wiring, self.pump) for book in books}
         self._source_of = {name: source for source in self._sources.values()
                            for name in source.book.jobs}
         #: Sources with jobs that the ring divides among members.

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 
-from distperiodic import ports
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
@@ -38,6 +37,7 @@ from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.callbacks import Callbacks
 from distperiodic.flow.scheduler.releases import Releases
+from distperiodic.flow.wiring import SchedulerWiring
 
 LOG = logging.getLogger(__name__)
 
@@ -82,23 +82,19 @@ class _TakenClaims:
 class Recovery:
     """Recovery of lost runs, by one scheduler and for one book.
 
-    :param put: Puts events into the inbox.
     :param book: The jobs, and the store of their claims.
     :param holder: Returns the name under which this scheduler holds leases.
-    :param lease: Seconds until a lease expires.
     """
 
     def __init__(self, inflight: in_flight.InFlight, book: Book,
-                 clock: ports.Clock, *, put: events.Put,
-                 holder: Callable[[], str], new_lease: Callable[[], str],
-                 lease: float):
+                 wiring: SchedulerWiring, *, holder: Callable[[], str]):
         self._in_flight = inflight
         self._store = store = book.store
-        self._clock = clock
-        self._put = put
+        self._clock = clock = wiring.clock
+        self._put = wiring.put
         self._holder = holder
-        self._new_lease = new_lease
-        self._lease = lease
+        self._new_lease = wiring.new_lease
+        self._lease = lease = wiring.lease
         self.authority = book.authority
         self._silence_timeout = book.silence_timeout
         #: True if other members share the store.

@@ -23,9 +23,10 @@ from collections.abc import Mapping
 
 from distperiodic import ports
 from distperiodic.core.claim import Lease
-from distperiodic.core.job import Job
+from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
+from distperiodic.flow.wiring import SchedulerWiring
 
 # Maximum number of steps of one command in one request to claim.
 _AT_A_TIME = 500
@@ -39,28 +40,24 @@ _MOST_NOTIFIED = 2000
 class StepSource:
     """Component that claims ready steps for one scheduler.
 
-    :param jobs: Jobs of the commands, by name.
-    :param holder: Returns the name under which leases are held.
-    :param lease: Seconds until a lease expires.
-    :param sweep: Seconds between two scans of the steps of all tasks.
+    :param book: Jobs of the commands, and the store of their claims.
     :param pump: Sends waiting claims to workers.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], *, clock: ports.Clock,
-                 store: ports.StoreQueue, holder: Callable[[], str],
-                 new_lease: Callable[[], str], lease: float, sweep: float,
+    def __init__(self, book: Book, wiring: SchedulerWiring,
                  dispatcher: Dispatcher, pump: Callable[[], None]):
-        self._jobs = jobs
-        self._clock = clock
-        self._store = store
-        self._holder = holder
-        self._new_lease = new_lease
-        self._lease = lease
-        self._sweep_interval = sweep
+        self._jobs = book.jobs
+        self._clock = clock = wiring.clock
+        self._store = book.store
+        self._holder = dispatcher.holder
+        self._new_lease = wiring.new_lease
+        self._lease = wiring.lease
+        #: Seconds between two scans of the steps of all tasks.
+        self._sweep_interval = book.sweep_interval
         self._dispatcher = dispatcher
         self._pump = pump
         #: Monotonic time of the last scan of all steps, in seconds.
-        self._swept = clock.monotonic() - sweep
+        self._swept = clock.monotonic() - book.sweep_interval
         self._pending = False
         #: Tasks in notices, in the order of arrival. The steps of these tasks
         #: may be ready.

@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from distperiodic import ports
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.job import Scope
@@ -37,6 +36,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import listing
 from distperiodic.flow.scheduler.authority import Authority
@@ -51,6 +51,7 @@ from distperiodic.flow.scheduler.reads import CatalogueReads
 from distperiodic.flow.scheduler.reads import Read
 from distperiodic.flow.scheduler.timers import TimerKind
 from distperiodic.flow.scheduler.timers import TimerQueue
+from distperiodic.flow.wiring import SchedulerWiring
 
 LOG = logging.getLogger(__name__)
 
@@ -61,33 +62,33 @@ class Ticker:
     """Component that starts the ticks of one member.
 
     :param parts: This member's part of each job, by the name of the job.
-    :param identity: This member's name on the ring.
-    :param late: Component that claims objects that other members have not
-        claimed in time. None means that members do not share the store.
-    :param page: Maximum number of rows in one request to the store.
+    :param book: These jobs, and the store of their claims.
     :param pump: Sends waiting claims to workers.
     """
 
-    def __init__(self, parts: Mapping[str, Part], *,
-                 clock: ports.Clock, identity: str, store: ports.StoreQueue,
-                 authority: Authority, timers: TimerQueue,
-                 reads: CatalogueReads, claimer: Claimer,
-                 late: late_claims.LateClaimer | None,
-                 dispatcher: Dispatcher, page: int,
+    def __init__(self, parts: Mapping[str, Part], book: Book,
+                 wiring: SchedulerWiring, *, authority: Authority,
+                 claimer: Claimer, dispatcher: Dispatcher,
                  pump: Callable[[], None]):
-        self._clock = clock
-        self._identity = identity
+        self._clock = clock = wiring.clock
+        self._identity = identity = wiring.identity
         self._authority = authority
-        self._timers = timers
-        self._reads = reads
+        self._timers = TimerQueue(clock, book.jobs, book.shared)
+        self._reads = CatalogueReads(clock, wiring.reader, identity)
         self._claimer = claimer
-        self._late = late
+        #: Component that claims objects that other members have not claimed in
+        #: time. None means that members do not share the store.
+        self._late = late_claims.LateClaimer(
+            clock, book.store, claimer, self._timers, parts,
+            identity=identity, after=wiring.late_after,
+            page=authority.page) if book.shared else None
         self._dispatcher = dispatcher
         self._parts = parts
         self._pump = pump
         self._listing = authority.listing(
-            parts, clock=clock, identity=identity, store=store,
-            timers=timers, claimer=claimer, page=page, walked=self._arm)
+            parts, clock=clock, identity=identity, store=book.store,
+            timers=self._timers, claimer=claimer, page=authority.page,
+            walked=self._arm)
         #: Instant of the last call of :meth:`run_due` or :meth:`begin`. None
         #: means that :meth:`begin` was not called yet.
         self._last_turn: Instant | None = None
