@@ -69,7 +69,7 @@ def measured(url, objects):
     return found
 
 
-def test_what_a_member_with_nothing_to_do_costs(database):
+def test_an_idle_member_costs(database):
     kind, url = database
     few = measured(url, filled.object_ids(FEW))
     many = measured(url, filled.object_ids(MANY))

@@ -41,7 +41,7 @@ def at_once(starts, ends):
     return most, ran / (max(ends) - min(starts))
 
 
-def test_of_one_job(cluster):
+def test_runs_of_one_job_stay_within_max_in_flight(cluster):
     cluster.set(max_in_flight=MOST)
     with cluster.observe() as schedulers, cluster.observe('default') as there:
         for _ in range(2):

@@ -151,7 +151,7 @@ def test_a_run_that_began_beside_another_is_found(kept):
     assert kept.found() == set()
 
 
-def test_a_run_that_begins_when_its_claim_is_somebody_else_s_is_found(kept):
+def test_a_run_that_begins_under_the_claim_of_another_member_is_found(kept):
     kept.move(State.CLAIMED, 1, count='due')
     kept.move(State.RUNNING, 1, worker='w1~0')
     kept.move(State.CLAIMED, 2)
@@ -253,7 +253,7 @@ def test_a_tick_that_is_given_up_by_an_overlap_that_was_not_is_found(steady):
 @pytest.mark.parametrize('befell, findings', [
     ({'postgresql'}, False), ({'s1', 7, 's2', 's3'}, False),
     ({'broker', 'w1'}, True), ({'s1', 7}, True)])
-def test_a_tick_may_be_given_up_if_nobody_was_able_to_claim(
+def test_a_tick_may_be_given_up_if_no_member_was_able_to_claim(
         steady, befell, findings):
     give_up(steady, SkippedBy.MISFIRE)
     steady.windows.append(books.Window(
@@ -320,7 +320,7 @@ def test_a_process_that_was_not_let_in_and_runs_is_found(kept):
     assert kept.found(strangers=[1]) == {'stranger'}
 
 
-def test_what_there_is_more_of_at_the_end_is_a_leak():
+def test_a_number_that_has_grown_by_the_end_is_a_leak():
     before = {'threads of a worker': 20, 'rows of claim': 300}
 
     assert gauges.leaks(before, before) == []

@@ -26,8 +26,7 @@ one_at_a_time = pytest.mark.xdist_group('life')
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(('seed', 'minutes'), [
     (SEED, MINUTES), pytest.param(2, 8.0, marks=pytest.mark.full)])
-def test_no_promise_is_broken_whatever_befalls_the_cluster(
-        tmp_path, seed, minutes):
+def test_guarantees_hold_during_every_kind_of_fault(tmp_path, seed, minutes):
     _live(tmp_path, 'rabbitmq', seed, minutes)
 
 

@@ -177,7 +177,7 @@ def test_a_stall_of_another_process_is_no_excuse(life):
 # 2. Take-overs
 
 @pytest.mark.parametrize('why', ['killed', 'frozen', 'cut off', 'released'])
-def test_a_worker_that_nobody_replaces_is_found(life, why):
+def test_a_worker_that_is_not_replaced_is_found(life, why):
     if why == 'killed':
         life.die(10, 1)
     elif why == 'frozen':
@@ -241,7 +241,7 @@ def test_a_rolling_restart_excuses_each_host_only_while_it_restarts(life):
     assert life.kinds == set()
 
 
-def test_without_a_scheduler_nobody_can_begin_a_run(life):
+def test_without_a_scheduler_no_worker_can_begin_a_run(life):
     life.die(10, 1)
     life.window(5, 30, 'a fault', 's1')
     life.window(5, 30, 'a fault', 's2')
@@ -252,7 +252,7 @@ def test_without_a_scheduler_nobody_can_begin_a_run(life):
     assert life.kinds == set()
 
 
-def test_a_new_worker_that_dies_at_once_is_replaced_in_its_turn(life):
+def test_a_new_worker_that_dies_at_once_is_replaced_too(life):
     life.die(10, 1)
     life.row(13.5, 'p2~a')
     life.die(13.6, 2)

@@ -71,7 +71,7 @@ def test_any_name_of_a_partition_is_a_queue_of_its_own(url, partition):
 
 
 @of_brokers
-def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
+def test_a_batch_without_a_receiver_is_reported_unsent_at_once(ends):
     with took_at_most(both.PATIENCE):
         ends.send(1, worker=entry('worker-9'))
         wait_until(lambda: ends.unsent)
@@ -204,7 +204,7 @@ def test_a_notice_reaches_all_who_hear_it(url):
 
 
 @of_brokers
-def test_a_cast_that_nobody_hears_is_refused(url):
+def test_a_cast_without_a_receiver_is_refused(url):
     carrier = drivers.driver_of(url).carrier(
         cfg.ConfigOpts(), url, inbox=None, replicated=False,
         monotonic=SystemClock().monotonic)

@@ -71,7 +71,7 @@ def impatient(monkeypatch):
         monkeypatch.setattr(connection, name, getattr(connection, name) / 10)
 
 
-def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
+def test_a_killed_broker_is_reported_in_time_and_needs_no_repair(
         leaving, ends_of_leaving, caplog):
     ends = ends_of_leaving
     leaving.kill()
@@ -117,7 +117,7 @@ def test_a_broker_that_lost_its_data_is_used_again(mortal, ends):
     ends.talk('after', 20)
 
 
-def test_a_broker_that_stands_still_holds_nobody_up(mortal, ends, caplog):
+def test_a_broker_that_stands_still_holds_up_no_sender(mortal, ends, caplog):
     mortal.freeze()
     try:
         with took_at_most(1):

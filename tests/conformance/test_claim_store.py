@@ -376,7 +376,7 @@ def together(world, count, work):
 
 # Claims.
 
-def test_what_is_free_is_won_in_the_order_asked_for(store, job, tick):
+def test_free_objects_are_won_in_the_order_of_the_request(store, job, tick):
     claimed = claim(store, job, tick, ['c', 'a', 'b'])
 
     assert objects_of(claimed.won) == ['c', 'a', 'b']
@@ -396,7 +396,7 @@ CLAIM_STATES = [state for state in STATES if state is not State.LISTED]
 
 
 @each('supersede, state', itertools.product([False, True], CLAIM_STATES))
-def test_a_tick_of_an_object_is_won_once_whatever_became_of_it(
+def test_a_tick_of_an_object_is_won_once_in_every_state(
         store, job, tick, supersede, state):
     bring(store, job, tick, 'a', state)
 
@@ -424,7 +424,7 @@ def test_only_what_was_claimed_before_is_taken_where_that_is_asked_for(
     assert claimed.busy == []
 
 
-def test_what_missed_more_than_this_tick_is_told_and_not_taken(
+def test_an_object_behind_the_previous_tick_is_returned_and_not_claimed(
         store, job, tick):
     for key, state in ('a', State.DONE), ('b', State.SKIPPED):
         bring(store, job, tick, key, state)
@@ -484,7 +484,7 @@ IDS = ["'; DROP TABLE claims; --", '%', '%s', ':a', '\\', 'a\nb', '"', '{}',
        'e\u0301', '\U0001f600' * 255, 'NULL', '[1]', '0']
 
 
-def test_ids_are_told_apart_to_the_last_sign(store, job, tick):
+def test_ids_are_compared_exactly(store, job, tick):
     """The store compares ids exactly: it folds no case, strips no blanks and
     normalizes no Unicode.
     """
@@ -501,8 +501,7 @@ def test_ids_are_told_apart_to_the_last_sign(store, job, tick):
     assert claimed.busy == IDS[-1:]
 
 
-def test_names_of_holders_and_jobs_are_told_apart_to_the_last_sign(
-        store, job, tick):
+def test_names_of_holders_and_jobs_are_compared_exactly(store, job, tick):
     lease, _ = take(store, job, tick, 'a', holder='api ')
 
     assert store.renew([lease], holder='api', seconds=LONG) == set()
@@ -717,7 +716,7 @@ def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
 
 
 @each('move', HELD_MOVES)
-def test_no_move_is_made_with_what_nobody_has(store, job, tick, move):
+def test_no_move_is_made_with_an_unknown_object(store, job, tick, move):
     assert not made(store, job, tick, 'unheard of', name(), move)
     lease, _ = take(store, job, tick, 'a')
     assert not made(store, job, tick, 'unheard of', lease, move)
@@ -755,7 +754,7 @@ def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
             assert drop(store, job, tick, mixed, lease, State.SKIPPED) == 2
 
 
-def test_a_lease_of_somebody_else_takes_nothing_in(store, job, tick):
+def test_a_lease_of_another_holder_takes_nothing_in(store, job, tick):
     lease, won = take(store, job, tick, 'a', 'b')
     into = name()
     assert same(begin(store, job, tick, ['a'], lease, into), [won[0]])
@@ -786,8 +785,7 @@ def test_a_lease_that_ended_is_taken_over_once(store, job, tick):
     assert same(begin(store, job, tick, ['a'], over.id), [new])
 
 
-def test_what_ran_in_a_lease_that_ended_has_its_next_attempt(
-        store, job, tick):
+def test_a_run_in_a_lease_that_ended_has_its_next_attempt(store, job, tick):
     lease, [old, done] = run(store, job, tick, 'a', 'b', seconds=OVER)
     assert store.finish(job, tick, ['b'], lease=lease) == {'b'}
 
@@ -800,7 +798,7 @@ def test_what_ran_in_a_lease_that_ended_has_its_next_attempt(
     assert same(begin(store, job, tick, ['a', 'b'], over.id), [new])
 
 
-def test_a_lease_lasts_as_long_as_was_said(store, job, tick):
+def test_a_lease_lasts_as_long_as_requested(store, job, tick):
     before = store.now()
     take(store, job, tick, 'a', seconds=0.3)
     early = overdue(store, job)
@@ -828,7 +826,8 @@ def test_a_lease_that_was_taken_over_ends_as_well(store, job, tick):
         second.id}
 
 
-def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
+def test_a_lease_of_a_holder_that_is_gone_is_taken_over_at_once(
+        store, job, tick):
     lease, _ = run(store, job, tick, 'a')
     take(store, job, tick, 'b')
 
@@ -838,7 +837,7 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
     assert store.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
-def test_what_the_gone_held_is_left_to_them_while_they_renew(
+def test_a_lease_of_a_holder_that_is_gone_is_not_taken_over_while_it_renews(
         store, job, tick):
     """The holders may be alive, but cut off from the other members."""
     lease, _ = run(store, job, tick, 'a')
@@ -874,7 +873,8 @@ def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
     assert one.renew([lease], holder=WORKER, seconds=LONG) == {lease}
 
 
-def test_what_waits_for_a_retry_is_not_taken_from_nobody(store, job, tick):
+def test_an_object_that_waits_for_a_retry_is_taken_over_from_no_holder(
+        store, job, tick):
     retry, _ = bring(store, job, tick, 'a', State.RUNNING)
     assert fail(store, job, tick, ['a'], retry, name(), LONG) == {'a'}
 
@@ -933,7 +933,7 @@ def test_a_lease_is_renewed_by_its_holder(store, job, tick):
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
-def test_a_lease_is_not_renewed_by_somebody_else(store, job, tick):
+def test_a_lease_is_not_renewed_by_another_holder(store, job, tick):
     lease, _ = run(store, job, tick, 'a', seconds=OVER)
 
     assert store.renew([lease], holder=OTHER, seconds=LONG) == set()
@@ -1168,7 +1168,8 @@ def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
     assert history(one, job) == expected
 
 
-def test_the_history_tells_members_apart_and_how_late_runs_began(one, job):
+def test_the_history_has_a_row_for_each_member_and_adds_up_late_starts(
+        one, job):
     """The times of a member replace its earlier times, and late starts add up.
     """
     tick = one.now() - 2 * SECOND
@@ -1210,7 +1211,7 @@ def test_a_call_that_is_made_again_is_counted_once(one, job, tick):
     assert_adds_up(one, job, tick, still_open=1)
 
 
-def test_what_is_void_is_counted_for_its_own_tick(one, job, tick):
+def test_a_superseded_claim_is_counted_for_its_own_tick(one, job, tick):
     take(one, job, tick, 'a', 'b')
     take(one, job, tick + SECOND, 'c')
     later = tick + 2 * SECOND
@@ -1224,7 +1225,7 @@ def test_what_is_void_is_counted_for_its_own_tick(one, job, tick):
 
 
 @pytest.mark.parametrize('others', [[], ['b'], ['b', 'c']])
-def test_a_claim_is_one_lease_and_counted_once_whatever_became_of_its_objects(
+def test_a_claim_is_one_lease_and_counted_once_for_objects_in_every_state(
         one, job, tick, others):
     running, _ = run(one, job, tick, 'a', *others)
     one.finish(job, tick, ['a', *others], lease=running)
@@ -1255,7 +1256,7 @@ def test_a_claim_of_what_has_ended_is_one_lease_and_counted_once(
     assert objects_of(over.claims) == ['b', 'a']
 
 
-def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
+def test_a_run_that_was_taken_over_is_counted_and_due_once(one, job, tick):
     run(one, job, tick, 'a', 'b', seconds=OVER)
 
     [over] = overdue(one, job)
@@ -1286,7 +1287,7 @@ def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
 
 
 @each('move', HELD_MOVES)
-def test_what_a_session_has_ended_is_counted_and_nothing_else(
+def test_a_run_that_a_session_has_ended_is_counted_and_nothing_else(
         one, job, tick, move):
     """Once a session has ended a run, finish() succeeds as a repeated call."""
     lease, _ = run(one, job, tick, 'a', 'b')
@@ -1363,7 +1364,7 @@ def skip(store, job, tick, *objects, **options):
         **options}))
 
 
-def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
+def test_a_skipped_object_is_not_claimed_for_that_tick(one, job, tick):
     bring(one, job, tick, 'a', State.DONE)
     lease, _ = run(one, job, tick, 'b')
     skipped, later = tick + SECOND, tick + 2 * SECOND
@@ -1390,7 +1391,7 @@ def columns(store, table, job, *names):
 
 
 @each('by', SkippedBy)
-def test_an_object_tells_what_had_it_skipped(one, job, tick, by):
+def test_a_row_records_the_reason_of_its_skip(one, job, tick, by):
     bring(one, job, tick, 'a', State.DONE)
     assert columns(one, tables.claim, job, 'skipped_by') == (None,)
 
@@ -1479,7 +1480,7 @@ def test_the_longest_histograms_are_recorded(one, job, tick):
     assert Histogram.parse(started) == Histogram.parse(ran) == longest
 
 
-def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):
+def test_a_claimed_object_is_not_skipped_any_more(one, job, tick):
     for state in CLAIM_STATES:
         bring(one, job, tick, state.value, state)
 
@@ -1512,7 +1513,7 @@ def each_second_until(tick):
     return lambda last: (tick - last) // SECOND - 1
 
 
-def test_of_each_object_is_counted_what_it_has_missed_itself(
+def test_a_skip_counts_for_each_object_the_ticks_that_it_has_missed(
         one, another, job, tick):
     """Other calls may have moved the watermarks since the caller read them."""
     bring(one, job, tick, 'a', State.DONE)
@@ -1584,7 +1585,7 @@ def test_a_new_object_is_listed_from_then_on_and_settled_as_given(
         'c': (tick - 5, tick + 8, 'every 5')}
 
 
-def test_what_is_listed_already_stays_as_it_is(store, job, tick):
+def test_an_object_that_is_listed_already_is_unchanged(store, job, tick):
     enlist(store, job, tick, 'a', at=tick)
     take(store, job, tick + SECOND, 'a')
 
@@ -1644,7 +1645,7 @@ def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
         'a': (tick, tick + since * SECOND, ''), 'new': (tick, tick, '')}
 
 
-def test_what_was_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
+def test_an_object_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
         store, job, tick):
     enlist(store, job, tick, 'a', at=tick + 1)
     enlist(store, job, tick, 'b', at=tick + 2)
@@ -1655,7 +1656,7 @@ def test_what_was_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
     assert set(listed(store, job)) == {'b'}
 
 
-def test_what_is_both_listed_and_delisted_is_listed(store, job, tick):
+def test_an_object_both_listed_and_delisted_is_listed(store, job, tick):
     enlist(store, job, tick, 'a', at=tick)
 
     left = store.sync(
@@ -1713,8 +1714,7 @@ def test_thousands_are_listed_at_a_time(store, job, tick):
     take(store, job, tick + SECOND, *keys[1::2])
 
 
-def test_ids_that_are_listed_are_told_apart_to_the_last_sign(
-        store, job, tick):
+def test_ids_that_are_listed_are_compared_exactly(store, job, tick):
     enlist(store, job, tick, *IDS, rule='cron Europe/Berlin \u00fc\\"\' ')
 
     assert set(listed(store, job)) == set(IDS)
@@ -1752,7 +1752,7 @@ def test_many_that_list_the_same_at_once_list_it_once(
         keys, (tick, tick + 9, 'every 9'))
 
 
-def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
+def test_the_tables_take_one_row_for_each_object(one, job, tick):
     """The primary key of the table rejects a second row for an object."""
     take(one, job, tick, 'a')
     found = columns(one, tables.claim, job, *tables.claim.c.keys())
@@ -1792,7 +1792,7 @@ def test_rows_that_were_listed_since_are_among_them(store, job, tick):
     assert set(listed(store, job)) == set('abcd')
 
 
-def test_only_rows_that_need_a_look_are_read_where_that_is_asked_for(
+def test_a_bounded_read_returns_only_the_rows_before_the_bound(
         store, job, tick):
     enlist(store, job, tick, 'old')
     enlist(store, job, tick + SECOND, 'new')
@@ -1804,7 +1804,7 @@ def test_only_rows_that_need_a_look_are_read_where_that_is_asked_for(
 
 
 @each('state', STATES)
-def test_a_row_tells_whether_a_claim_is_open_and_when_its_run_ended(
+def test_a_row_has_the_state_of_its_claim_and_the_end_of_its_run(
         store, job, tick, state):
     before = store.now()
     bring(store, job, tick, 'a', state)
@@ -1825,7 +1825,8 @@ def test_a_row_tells_whether_a_claim_is_open_and_when_its_run_ended(
 
 
 @pytest.mark.parametrize('retried', [False, True])
-def test_a_row_tells_when_a_run_was_granted_again(store, job, tick, retried):
+def test_a_row_has_the_start_of_a_run_that_was_granted_again(
+        store, job, tick, retried):
     """The store does not record when the first of several attempts began."""
     old, _ = run(store, job, tick, 'a')
     lease = name()
@@ -1843,7 +1844,7 @@ def test_a_row_tells_when_a_run_was_granted_again(store, job, tick, retried):
 
 @each('first, state', itertools.product(
     [State.DONE, State.DEAD], CLAIM_STATES))
-def test_the_end_of_a_run_does_not_tell_when_a_later_claim_ended(
+def test_the_end_of_a_run_is_not_the_end_of_a_later_claim(
         store, job, tick, first, state):
     bring(store, job, tick, 'a', first)
     [old] = store.rows_of(job, ['a'])
@@ -1858,7 +1859,7 @@ def test_the_end_of_a_run_does_not_tell_when_a_later_claim_ended(
         assert row.ended is None or row.ended >= old.ended
 
 
-def test_nothing_is_read_of_what_nobody_has(store, job):
+def test_nothing_is_read_of_unknown_objects(store, job):
     assert store.rows_of(job, []) == store.rows_of(job, ['a']) == []
     assert store.rows(job, *RING, limit=9) == []
     assert store.settled(job, 60 * SECOND) == 0
@@ -1890,7 +1891,7 @@ def unrecorded(store, job):
         .values(rule=None)))
 
 
-def test_what_has_no_schedule_recorded_yet_is_claimed_by_any(
+def test_an_object_without_a_recorded_schedule_is_claimed_by_any(
         one, job, tick):
     enlist(one, job, tick, 'a', 'b')
     unrecorded(one, job)
@@ -1915,7 +1916,7 @@ def test_a_schedule_that_is_recorded_counts_from_where_it_did(
 
 # Claims of listed objects.
 
-def test_what_is_listed_and_was_never_claimed_is_free(store, job, tick):
+def test_a_listed_object_that_was_never_claimed_is_free(store, job, tick):
     enlist(store, job, tick, 'a', 'b')
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c'],
@@ -1937,7 +1938,7 @@ def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
 
 
 @pytest.mark.parametrize('state', [State.DONE, State.CLAIMED], ids=value)
-def test_a_claim_tells_the_tick_before_it(one, job, tick, state):
+def test_a_claim_records_the_tick_before_it(one, job, tick, state):
     """The earlier claim has ended, or the new claim supersedes it."""
     bring(one, job, tick, 'a', state)
 
@@ -1947,7 +1948,7 @@ def test_a_claim_tells_the_tick_before_it(one, job, tick, state):
         tick, tick + SECOND)
 
 
-def test_a_claim_lists_what_nobody_has_listed(store, job, tick):
+def test_a_claim_lists_objects_that_are_not_listed(store, job, tick):
     take(store, job, tick, 'a', rule='every 5')
     lease, _ = take(store, job, tick, 'b')
     drop(store, job, tick, ['b'], lease, State.CANCELLED)
@@ -2005,7 +2006,7 @@ def test_objects_that_follow_this_schedule_are_claimed_by_it(
     assert claimed.superseded == 2
 
 
-def test_what_is_skipped_while_it_runs_goes_on(store, job, tick):
+def test_an_object_skipped_during_its_run_goes_on_running(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
 
     assert skip(store, job, tick + SECOND, 'a') == 1
@@ -2015,7 +2016,7 @@ def test_what_is_skipped_while_it_runs_goes_on(store, job, tick):
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
-def test_what_was_never_claimed_can_be_skipped(store, job, tick):
+def test_an_object_that_was_never_claimed_can_be_skipped(store, job, tick):
     enlist(store, job, tick, 'a')
 
     assert skip(store, job, tick + SECOND, 'a', 'not listed') == 1
@@ -2032,7 +2033,7 @@ def status(store, job, seconds=60.0, scan=None):
     return found
 
 
-def test_a_job_that_nobody_knows_has_nothing_in_force(store, job):
+def test_an_unknown_job_has_no_schedule_in_force(store, job):
     found = status(store, job)
 
     assert found._replace(attended=None) == ports.JobStatus(
@@ -2141,7 +2142,7 @@ def test_a_caller_that_missed_a_change_and_its_reversal_decides_nothing(
     assert skip(store, job, later, 'b', **options) == 1
 
 
-def test_what_was_won_before_its_schedule_was_replaced_is_told_again(
+def test_a_claim_won_before_its_schedule_was_replaced_is_answered_again(
         store, job, tick):
     enlist(store, job, tick - SECOND, 'a', 'b')
     store.adopt({job: 'every 5'})
@@ -2155,7 +2156,7 @@ def test_what_was_won_before_its_schedule_was_replaced_is_told_again(
     assert objects_of(again.won) == ['a']
 
 
-def test_of_many_that_adopt_a_schedule_at_once_one_says_since_when(
+def test_many_members_that_adopt_a_schedule_at_once_agree_since_when(
         one, shared, job):
     one.adopt({job: 'every 5'})
 
@@ -2257,8 +2258,7 @@ def test_attendance_is_written_once_in_a_third_of_the_gap(one, job):
     assert until(one, job) >= before
 
 
-def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
-        shared, one, job):
+def test_a_call_that_finds_nothing_to_do_waits_for_no_writer(shared, one, job):
     """Each scheduler makes these calls again and again, and most of the calls
     find nothing.
     """
@@ -2277,7 +2277,7 @@ def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
 
 
 @pytest.mark.parametrize('seconds', [-61, 61])
-def test_attendance_begins_anew_after_a_gap_or_a_step_of_the_clock(
+def test_attendance_begins_again_after_a_gap_or_a_step_of_the_clock(
         one, job, seconds):
     began = status(one, job).attended
     attended_until(one, job, one.now() + seconds * SECOND)
@@ -2289,7 +2289,7 @@ def test_attendance_begins_anew_after_a_gap_or_a_step_of_the_clock(
     assert began <= until(one, job) <= one.now()
 
 
-def test_a_job_that_is_paused_says_why(one, job):
+def test_a_paused_job_has_a_reason(one, job):
     status(one, job)
     one.database.write(lambda connection: connection.execute(
         sa.update(tables.job).where(tables.job.c.name == job)
@@ -2373,7 +2373,7 @@ def test_an_object_whose_tick_is_over_during_the_call_is_not_busy(
             for row in claimed.behind] == [('a', tick, True)]
 
 
-def test_a_row_that_is_kept_is_not_listed_anew_and_not_waited_for(
+def test_a_row_that_is_kept_is_not_listed_again_and_not_waited_for(
         kept, job, tick):
     store, _ = kept
 
@@ -2448,7 +2448,7 @@ def made_anew(url):
     schema.sync(url)
 
 
-def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
+def test_claims_never_go_to_another_job_when_the_tables_are_recreated(
         tmp_path, tick):
     """The old store still uses the number that the job had in the old tables.
     """
@@ -2463,8 +2463,7 @@ def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
         assert listed(new, 'second') == {'b': (tick, tick, '')}
 
 
-def test_a_store_finds_its_jobs_when_the_tables_were_made_anew(
-        tmp_path, tick):
+def test_a_store_finds_its_jobs_when_the_tables_were_recreated(tmp_path, tick):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     with sql(url) as world, world.store() as old, world.store() as new:
         take(old, 'job', tick, 'a')
@@ -2494,7 +2493,7 @@ def lose(store, job, tick, key, times, **options):
 
 
 @each('ending', [State.DEAD, *DROPPED])
-def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
+def test_an_object_that_was_lost_too_often_has_one_attempt_until_it_is_done(
         store, job, tick, ending):
     lease, newest = lose(store, job, tick, 'a', 4)
     assert newest.attempt == 5
@@ -2518,8 +2517,7 @@ def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
     assert free.attempt == 1
 
 
-def test_what_was_lost_less_often_begins_anew_once_it_has_ended(
-        store, job, tick):
+def test_an_object_lost_less_often_restarts_with_attempt_one(store, job, tick):
     lease, _ = lose(store, job, tick, 'a', 2)
     drop(store, job, tick, ['a'], lease, State.DEAD)
 
@@ -2545,7 +2543,7 @@ def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
 
 # Reclaimed runs.
 
-def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
+def test_a_reclaimed_object_can_be_started_again_and_not_by_the_old_worker(
         store, job, tick):
     waiting, [not_run] = take(store, job, tick, 'b')
     lease, [old] = run(store, job, tick, 'a')
@@ -2579,7 +2577,7 @@ def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
     assert held.attempt == (4 if ran else 1)
 
 
-def test_what_stands_in_no_lease_is_not_taken_back(store, job, tick):
+def test_an_object_in_no_lease_is_not_reclaimed(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
 
     assert reclaim(store, job, tick, ['a']) == []
@@ -2651,7 +2649,7 @@ def test_a_start_made_again_gives_the_same_answer(one, another, job, tick):
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == set()
 
 
-def test_an_end_told_again_counts_the_same_and_once(one, another, job, tick):
+def test_a_repeated_end_counts_the_same_and_once(one, another, job, tick):
     lease, _ = run(one, job, tick, *'abcdef')
     retry = name()
     for store in one, another:
@@ -2667,7 +2665,8 @@ def test_an_end_told_again_counts_the_same_and_once(one, another, job, tick):
 @pytest.mark.parametrize('end', [
     lambda store, *of, lease: store.finish(*of, lease=lease),
     lambda store, *of, lease: fail(store, *of, lease, None)])
-def test_an_end_told_again_at_once_counts_the_same(store, job, tick, end):
+def test_an_end_that_is_repeated_at_once_counts_the_same(
+        store, job, tick, end):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
 
     assert [end(store, job, tick, objects, lease=lease) for objects in (
@@ -2676,7 +2675,7 @@ def test_an_end_told_again_at_once_counts_the_same(store, job, tick, end):
     assert end(store, job, tick, ['a'], lease=name()) == set()
 
 
-def test_of_what_was_taken_over_in_part_the_rest_counts(
+def test_the_end_of_a_run_counts_for_the_objects_that_were_not_taken_over(
         store, job, tick):
     """The store compares the objects, and not only their number."""
     lease, _ = run(store, job, tick, 'a', 'b', 'c', 'd', 'e')
@@ -2714,7 +2713,7 @@ def test_a_take_back_made_again_gives_the_same_answer(
 
 # Progress of runs.
 
-def test_what_a_run_said_is_kept_for_its_next_attempt(store, job, tick):
+def test_saved_progress_is_kept_for_the_next_attempt(store, job, tick):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
     odd = json.dumps('ä\0\U0001f600')
     store.save_progress(job, {'a': '{"page": 1}', 'b': odd},
@@ -2733,8 +2732,7 @@ def test_what_a_run_said_is_kept_for_its_next_attempt(store, job, tick):
         'a': '{"page": 2}', 'b': odd}
 
 
-def test_what_somebody_says_whose_run_was_replaced_is_not_kept(
-        store, job, tick):
+def test_progress_of_a_run_that_was_replaced_is_not_kept(store, job, tick):
     lease, _ = run(store, job, tick, 'a', seconds=OVER)
     [over] = overdue(store, job)
     new = name()
@@ -2745,7 +2743,7 @@ def test_what_somebody_says_whose_run_was_replaced_is_not_kept(
     assert store.load_progress(job, ['a'], lease=new) == {}
 
 
-def test_what_was_said_ends_with_its_tick(store, job, tick):
+def test_progress_ends_with_its_tick(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
     store.save_progress(job, {'a': '1'}, lease=lease)
     store.finish(job, tick, ['a'], lease=lease)
@@ -2757,8 +2755,7 @@ def test_what_was_said_ends_with_its_tick(store, job, tick):
 
 # Repeated calls, and counts.
 
-def test_leases_taken_over_are_told_again_to_who_asks_again(
-        store, job, tick):
+def test_a_repeated_take_over_returns_the_same_leases(store, job, tick):
     """The leases have the names that the caller chose."""
     run(store, job, tick, 'a', 'b', seconds=OVER)
     take(store, job, tick, 'd', 'c', seconds=OVER)
@@ -2803,8 +2800,7 @@ def count(store, *jobs):
     return [counted.get(job, 0) for job in jobs]
 
 
-def test_all_that_runs_of_a_job_is_counted_whoever_runs_it(
-        store, job, tick):
+def test_the_runs_of_a_job_on_all_workers_are_counted(store, job, tick):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
     run(store, job, tick, 'd', seconds=OVER)
     take(store, job, tick, 'e')
@@ -2818,7 +2814,7 @@ def test_all_that_runs_of_a_job_is_counted_whoever_runs_it(
     assert count(store, job) == [1]
 
 
-def test_what_runs_of_several_jobs_is_counted_for_each(store, job, tick):
+def test_the_runs_of_several_jobs_are_counted_for_each(store, job, tick):
     other, idle, left_out = f'{job}-2', f'{job}-3', f'{job}-4'
     run(store, job, tick, 'a', 'b')
     run(store, job, tick, 'c')
@@ -2832,7 +2828,7 @@ def test_what_runs_of_several_jobs_is_counted_for_each(store, job, tick):
 
 # Future ticks.
 
-def test_a_tick_that_has_not_come_is_nobodys(one, job, tick):
+def test_a_tick_that_is_not_yet_due_is_not_claimed(one, job, tick):
     """The store's clock decides, not the clocks of the members. The rule also
     applies to objects that were claimed before.
     """
@@ -2878,7 +2874,7 @@ def test_a_clock_may_be_wrong_by_a_part_of_a_second(one, job):
     assert (objects_of(answer.won), answer.early) == (['a'], 0)
 
 
-def test_a_tick_whose_time_is_over_is_nobodys(store, job, tick):
+def test_a_tick_after_its_last_time_is_not_claimed(store, job, tick):
     """No object is claimed for such a tick: neither a new object, nor one
     whose claim has ended or waits.
     """
@@ -2895,7 +2891,7 @@ def test_a_tick_whose_time_is_over_is_nobodys(store, job, tick):
     assert (objects_of(answer.won), answer.over) == (['a', 'c', 'e'], False)
 
 
-def test_what_was_won_in_time_stays_so_when_it_is_asked_for_again(
+def test_a_claim_won_in_time_is_won_when_it_is_requested_again(
         store, job, tick):
     """The answer to the first call was lost."""
     bring(store, job, tick, 'e', State.DONE)
@@ -2910,7 +2906,7 @@ def test_what_was_won_in_time_stays_so_when_it_is_asked_for_again(
 
 # Races.
 
-def test_of_many_that_ask_at_once_one_wins_each_object(shared, job, tick):
+def test_one_of_many_concurrent_claims_wins_each_object(shared, job, tick):
     objects = [f'object-{n}' for n in range(200)]
 
     def ask(store, number):
@@ -2927,7 +2923,7 @@ def test_of_many_that_ask_at_once_one_wins_each_object(shared, job, tick):
     assert won == dict.fromkeys(((key, tick) for key in objects), 1)
 
 
-def test_of_many_that_supersede_at_once_one_wins_each_object(
+def test_one_of_many_concurrent_supersedes_wins_each_object(
         one, shared, job, tick):
     objects = [f'object-{n}' for n in range(60)]
     leases = [take(one, job, tick, *objects[at:at + 20])[0]
@@ -2945,7 +2941,7 @@ def test_of_many_that_supersede_at_once_one_wins_each_object(
     assert one.renew(leases, holder=SCHEDULER, seconds=LONG) == set()
 
 
-def test_of_many_that_start_at_once_one_is_granted_each_run(
+def test_one_of_many_concurrent_starts_is_granted_each_run(
         one, shared, job, tick):
     objects = [f'object-{n}' for n in range(100)]
     lease, _ = take(one, job, tick, *objects)
@@ -2961,7 +2957,7 @@ def test_of_many_that_start_at_once_one_is_granted_each_run(
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == set()
 
 
-def test_of_many_that_look_at_once_one_takes_each_lease_over(
+def test_one_of_many_concurrent_searches_takes_each_lease_over(
         one, shared, job, tick):
     for number in range(12):
         take(one, job, tick, f'a{number}', f'b{number}', seconds=OVER)

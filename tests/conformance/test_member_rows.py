@@ -61,7 +61,7 @@ def test_a_member_finds_what_is_wanted_and_answers_it_once(world):
     assert members.look(world.database, me).requests == []
 
 
-def test_what_is_wanted_outlives_the_process(world):
+def test_a_desired_state_outlives_the_process(world):
     me = report(world, 'api-1')
     world.admin.order(Verb.DRAIN, world.admin.members(), 'all')
     world.admin.order(Verb.SET, world.admin.members(), 'all', pool_size=3)

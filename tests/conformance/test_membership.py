@@ -140,7 +140,7 @@ def anyhow(request, tmp_path, group, closing):
     return one
 
 
-def test_who_is_alone_owns_everything_and_is_sure_of_it(anyhow, group):
+def test_a_single_member_owns_everything_and_trusts_its_view(anyhow, group):
     view = anyhow.view(group)
 
     assert names(view) == ['a']
@@ -154,7 +154,7 @@ def test_who_is_alone_owns_everything_and_is_sure_of_it(anyhow, group):
         ring.Arc(ring.MIN_POSITION, ring.MAX_POSITION),)
 
 
-def test_to_ask_for_the_view_asks_nobody(anyhow, group):
+def test_a_request_for_the_view_uses_no_network(anyhow, group):
     began = time.monotonic()
     for _ in range(20_000):
         anyhow.view(group)
@@ -189,7 +189,7 @@ def test_members_come_to_know_each_other_and_agree(enter):
         assert one.now.me.entry == one.me.entry
 
 
-def test_the_ring_of_a_job_consists_of_those_that_have_it(enter):
+def test_the_ring_of_a_job_consists_of_the_members_with_that_job(enter):
     """The members learn the jobs of another release from one of its members.
     """
     old, new = (JobSet.of([job(name) for name in names])
@@ -219,7 +219,7 @@ def test_the_ring_of_a_job_consists_of_those_that_have_it(enter):
         assert one.now.ring_of('sync').members == ring_before.members
 
 
-def test_who_has_left_is_gone_and_the_others_take_over(enter):
+def test_a_member_that_leaves_is_removed_and_the_others_take_over(enter):
     a, b, c = (enter(name) for name in 'abc')
     for one in (a, b, c):
         one.wait('a', 'b', 'c')
@@ -237,7 +237,7 @@ def test_who_has_left_is_gone_and_the_others_take_over(enter):
     assert not c.sure
 
 
-def test_who_was_killed_is_gone_within_the_session(
+def test_a_killed_member_is_removed_within_the_session(
         enter, spawn, record_property):
     a = enter('a')
     b = spawn('b')
@@ -251,7 +251,7 @@ def test_who_was_killed_is_gone_within_the_session(
     assert seconds < SESSION + 1.0 + 4.0
 
 
-def test_who_was_frozen_is_sure_of_nothing_until_it_is_back(enter, spawn):
+def test_a_frozen_member_trusts_no_view_until_it_is_back(enter, spawn):
     a = enter('a')
     b = spawn('b')
     a.wait('a', 'b')
@@ -290,7 +290,7 @@ def test_a_heartbeat_after_a_long_silence_ends_the_term(enter, closing):
         term.confirm()
 
 
-def test_who_is_at_rest_stays(enter):
+def test_an_idle_member_stays_in_its_group(enter):
     a, b = (enter(name, session_timeout=CALM) for name in 'ab')
     for one in (a, b):
         one.wait('a', 'b')
@@ -307,7 +307,7 @@ def test_who_is_at_rest_stays(enter):
     assert [one.me.entry for one in (a, b)] == entries
 
 
-def test_a_listener_is_told_of_each_change(enter):
+def test_a_listener_is_called_for_each_change(enter):
     # The views of a member whose session expired would be further changes.
     a, b = (enter(name, session_timeout=CALM) for name in 'ab')
     a.wait('a', 'b')
@@ -319,7 +319,7 @@ def test_a_listener_is_told_of_each_change(enter):
     assert a.told[0].since < a.told[1].since < a.told[2].since
 
 
-def test_a_listener_that_fails_harms_nobody(enter, group):
+def test_a_listener_that_fails_harms_no_other(enter, group):
     a = enter('a', start=False)
     a.join(group, lambda view: 1 / 0)
     a.start()
@@ -330,7 +330,7 @@ def test_a_listener_that_fails_harms_nobody(enter, group):
     a.wait('a', 'b')
 
 
-def test_who_leaves_one_group_goes_on_watching(enter, group):
+def test_a_member_that_leaves_one_group_goes_on_watching(enter, group):
     a, b = enter('a'), enter('b')
     a.wait('a', 'b')
     b.wait('a', 'b')
@@ -360,7 +360,7 @@ def test_to_watch_a_group_is_not_to_be_in_it(enter):
     assert not watcher.sure
 
 
-def test_who_has_no_points_is_in_the_group_and_not_on_the_ring(enter):
+def test_a_member_without_points_is_in_the_group_and_not_on_the_ring(enter):
     a = enter('a')
     worker = enter('w', points=0, slots=7)
 
@@ -416,7 +416,7 @@ def test_a_second_member_of_the_same_name_is_refused(enter):
     second.wait('a')
 
 
-def test_who_waits_for_its_name_can_leave_at_once(enter, group):
+def test_a_member_that_waits_for_its_name_can_leave_at_once(enter, group):
     first = enter('a')
     second = enter('a', start=False)
     second.start()
@@ -431,7 +431,7 @@ def test_who_waits_for_its_name_can_leave_at_once(enter, group):
     assert first.knows('a')
 
 
-def test_a_member_that_is_started_anew_finds_its_old_place(enter):
+def test_a_member_that_is_started_again_finds_its_old_place(enter):
     a, b = enter('a'), enter('b')
     a.wait('a', 'b')
     mine = a.now.ring.arcs('b')
@@ -481,7 +481,7 @@ NOWHERE = f'{ports.HOST}:{ports.free_port()}'
     f'zookeeper://{NOWHERE}', f'redis://{NOWHERE}', f'etcd3+http://{NOWHERE}',
     'file:///proc/no-such-place/state', 'file:///dev/null/state'],
     ids=['zookeeper', 'redis', 'etcd3', 'no place', 'no directory'])
-def test_what_cannot_be_reached_is_told_in_one_line_within_a_bound(
+def test_an_unreachable_server_is_reported_in_one_line_within_a_bound(
         url, caplog):
     one = coordinator.HashRing(url, 'g', session_timeout=1,
                                heartbeat_interval=0.2)

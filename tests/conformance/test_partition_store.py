@@ -130,7 +130,7 @@ def test_a_lease_that_has_not_expired_is_not_taken_over(world):
     assert world.acquire(B, fence=1)[:2] == (A, 1)
 
 
-def test_who_has_read_an_older_fence_takes_nothing_over(world):
+def test_a_worker_that_has_read_an_older_fence_takes_nothing_over(world):
     """After the read, another worker took over, and then the lease of that
     worker expired.
     """
@@ -315,7 +315,7 @@ def test_a_late_release_does_not_end_a_later_tenure(world):
     assert world.partitions.release('p', A, fence=1)[:2] == (A, 2)
 
 
-def test_nobody_becomes_active_while_a_worker_shares_the_partition(world):
+def test_no_worker_becomes_active_while_another_shares_the_partition(world):
     assert world.share(A) == set()
     assert world.share(B) == set()
 
@@ -327,7 +327,7 @@ def test_nobody_becomes_active_while_a_worker_shares_the_partition(world):
     assert world.acquire(C)[:2] == (C, 1)
 
 
-def test_nobody_shares_a_partition_that_has_an_active_worker(world):
+def test_no_worker_shares_a_partition_that_has_an_active_worker(world):
     world.acquire(A)
 
     assert world.share(B) == {A}
@@ -406,7 +406,7 @@ def test_a_member_that_has_sent_no_heartbeat_may_share_the_partition(world):
     assert world.acquire(C, members=[A])[:2] == (C, 1)
 
 
-def test_of_one_that_shares_and_one_that_stands_by_one_starts_at_once(world):
+def test_one_of_a_sharing_and_a_standby_worker_starts_at_once(world):
     """The two workers start at the same moment, 40 times."""
     one, other = world.another(), world.another()
     ready = threading.Barrier(2)

@@ -218,7 +218,7 @@ def test_the_next_step_is_granted_to_the_worker_that_ends_one(board):
     assert board.end(lease, lease.id).done == {id_}
 
 
-def test_what_was_granted_with_a_lost_answer_is_granted_again(board):
+def test_a_step_granted_with_a_lost_answer_is_granted_again(board):
     board.client.submit_many([{'type': 'to and fro'}, {'type': 'same'}])
     [first] = board.take()
     granted, proceed = board.begin(first), here()
@@ -559,7 +559,7 @@ def test_the_fences_of_a_task_grow_from_step_to_step(board):
     assert fences == sorted(set(fences))
 
 
-def test_a_step_is_tried_as_often_as_its_workflow_says(board):
+def test_a_step_is_tried_as_often_as_its_workflow_allows(board):
     id_ = board.client.submit('stubborn')
     tried = 0
     [lease] = board.take()
@@ -646,7 +646,8 @@ def in_a_session(board, lease, granted, result):
     engine.dispose()
 
 
-def test_a_step_that_ended_in_a_session_is_done_whatever_follows(board):
+def test_a_step_that_ended_in_a_session_is_done_in_spite_of_a_later_error(
+        board):
     id_ = board.client.submit('two')
     [lease] = board.take()
     granted = board.begin(lease)
@@ -911,7 +912,7 @@ def key_of(board, id_):
     return Context('', id_, 0, 1, 1, step=found).key
 
 
-def test_what_was_rolled_back_runs_again_under_other_keys(board):
+def test_a_step_that_was_rolled_back_runs_again_under_other_keys(board):
     id_ = board.client.submit('two')
     normal = key_of(board, id_)
     board.run(error='ill')
@@ -1482,7 +1483,7 @@ FATES = st.sampled_from(
                   proceeds=st.booleans())
 @hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2,
                      suppress_health_check=list(hypothesis.HealthCheck))
-def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
+def test_a_task_ends_as_its_model_for_any_fates_of_its_runs(
         board, fates, type_, proceeds):
     id_ = board.client.submit(type_)
     fates = iter(fates)

@@ -201,7 +201,7 @@ def test_a_task_that_is_offered_again_is_no_longer_done_by_its_worker(one):
     assert not one.tasks_done('ann', ['a'])
 
 
-def test_what_is_given_back_is_offered_again_with_its_score(one):
+def test_a_task_that_is_given_back_is_offered_again_with_its_score(one):
     one.recreate_task_pool({'a': 3, 'b': 2, 'c': 1})
     one.assign_tasks(2, 'ann')
 
@@ -212,7 +212,7 @@ def test_what_is_given_back_is_offered_again_with_its_score(one):
     assert one.assign_tasks(9, 'bob') == ['a', 'b', 'c']
 
 
-def test_a_task_of_somebody_else_is_neither_ended_nor_given_back(one, caplog):
+def test_a_task_of_another_worker_is_neither_ended_nor_given_back(one, caplog):
     one.recreate_task_pool({'a': 1})
     one.assign_tasks(1, 'ann')
 
@@ -228,7 +228,7 @@ def test_a_task_of_somebody_else_is_neither_ended_nor_given_back(one, caplog):
 # -- recreation
 
 
-def test_what_is_in_a_bucket_is_not_put_back_into_the_pool(one):
+def test_a_task_in_a_bucket_is_not_put_back_into_the_pool(one):
     one.recreate_task_pool({'a': 2, 'b': 1})
     one.assign_tasks(1, 'ann')
 
@@ -239,7 +239,7 @@ def test_what_is_in_a_bucket_is_not_put_back_into_the_pool(one):
     assert one.check_tasks('ann', ['a'])
 
 
-def test_what_is_not_named_leaves_the_pool_but_no_bucket(one):
+def test_a_task_that_is_not_named_leaves_the_pool_but_no_bucket(one):
     one.recreate_task_pool({'a': 3, 'b': 2, 'c': 1})
     one.assign_tasks(1, 'ann')
 
@@ -460,7 +460,7 @@ UNKNOWN = {
 
 
 @each('call', UNKNOWN)
-def test_a_pool_that_nobody_made_is_one_clear_line(one, call):
+def test_an_unknown_pool_is_reported_in_one_line(one, call):
     with pytest.raises(distperiodic.PoolNotFound) as refused:
         UNKNOWN[call](one)
 

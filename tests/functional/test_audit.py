@@ -183,7 +183,7 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
         'due', 'on_time', 'lost', 'passed_over', 'pending'}
 
 
-def test_what_was_recorded_as_lost_stays_lost_when_the_job_goes_on(
+def test_a_tick_that_was_recorded_as_lost_stays_lost_when_the_job_goes_on(
         place, tick):
     place.run('poll', tick, 'a')
     place.store.skip('poll', tick + 2 * MINUTE, ['a'], holder='api-1',
@@ -196,7 +196,7 @@ def test_what_was_recorded_as_lost_stays_lost_when_the_job_goes_on(
     assert place.tell('history', '--since', '1h')[1][-2]['lost'] == 2
 
 
-def test_an_object_that_the_store_does_not_list_is_told(place, tick):
+def test_an_object_that_the_store_does_not_list_is_reported(place, tick):
     run_up_to_now(place, tick, 'a', 'b')
 
     code, found = audit(place)
@@ -354,7 +354,7 @@ def test_since_is_a_length_or_an_instant(place_of_sqlite, tick_of_sqlite):
 @pytest.mark.parametrize(('text', 'said'), [
     ('raise OSError("no disk")', 'OSError: no disk'),
     ('return None', 'InvalidObject')])
-def test_a_catalogue_that_cannot_be_read_is_told(
+def test_a_catalogue_that_cannot_be_read_is_reported(
         place_of_sqlite, tick_of_sqlite, text, said):
     place = place_of_sqlite
     place.run('poll', tick_of_sqlite, 'a')

@@ -81,8 +81,7 @@ def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
         'a part of a batch failed in the library itself') == []
 
 
-def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
-        cluster):
+def test_a_handler_that_ends_its_process_is_dead_and_harms_no_other(cluster):
     """The object is dead after its handler has ended six workers."""
     cluster.set(spacing=40, takes=0.05, behaves=f'{EXITS}:exit')
     cluster.start('scheduler')

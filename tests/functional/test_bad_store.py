@@ -236,7 +236,7 @@ def away(running, error):
             if error in line['reason']]
 
 
-def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
+def test_a_full_disk_is_reported_and_the_service_goes_on_when_there_is_room(
         tmp_path):
     """The SQLite file is on a file system of 1 MB, which the test fills."""
     place = tmp_path / 'small'
@@ -339,7 +339,7 @@ def test_a_service_whose_store_is_away_stops_at_once(
         cluster.close()
 
 
-def test_a_renamed_job_is_said_once_and_its_claims_are_left_alone(
+def test_a_renamed_job_is_reported_once_and_its_claims_are_left_alone(
         tmp_path, postgresql_url):
     schema.sync(postgresql_url)
     service = Service(tmp_path, postgresql_url)

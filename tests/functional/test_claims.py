@@ -167,8 +167,7 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
 
 
 @pytest.mark.parametrize('claimed', ['local'], indirect=True)
-def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
-        claimed):
+def test_a_run_in_a_killed_process_is_repeated_before_its_lease_ends(claimed):
     """When the session of a killed process expires, its entry disappears. Then
     other members find the runs of the process and repeat them.
     """
@@ -245,7 +244,8 @@ def service_of(tasks, tmp_path, url):
     return service.SchedulerService(conf, tasks(conf))
 
 
-def test_a_member_whose_store_is_away_says_so(tmp_path, postgresql_server):
+def test_a_member_whose_store_is_unreachable_reports_the_problem(
+        tmp_path, postgresql_server):
     class Tasks(periodic.PeriodicTasks):
 
         @periodic.periodic_task(spacing=1, scope='group')

@@ -168,7 +168,7 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
     assert commands.numbers(text) == [3, 1]
 
 
-def test_status_tells_what_the_store_remembers(tmp_path):
+def test_status_shows_the_history_that_the_store_keeps(tmp_path):
     """Status names members that are gone, and objects that have failed since
     their last success.
     """
@@ -214,7 +214,7 @@ def test_status_tells_what_the_store_remembers(tmp_path):
             if row['role'] != 'finding'] == [('member', stays)]
 
 
-def test_status_is_printed_again_until_somebody_stops_it(embedded):
+def test_status_is_printed_again_until_it_is_interrupted(embedded):
     with commands.Running(
             embedded.place / 'watch.log', 'status', '--watch', '0.2',
             '--config-file', embedded.config) as watch:
@@ -226,7 +226,7 @@ def test_status_is_printed_again_until_somebody_stops_it(embedded):
         assert 'Traceback' not in watch.said()
 
 
-def test_looking_for_a_group_does_not_make_it(embedded):
+def test_a_read_of_a_group_does_not_create_the_group(embedded):
     embedded.ask('status')
     embedded.ask('ring', 'show')
 
@@ -362,7 +362,7 @@ def test_a_service_that_does_not_answer_is_one_line(argv, tmp_path):
     assert 'sesame' not in told.stdout + told.stderr
 
 
-def test_doctor_says_it_of_each_server(tmp_path, zookeeper):
+def test_doctor_has_a_finding_for_each_server(tmp_path, zookeeper):
     address = zookeeper.url.partition('://')[2]
     service = Service(tmp_path, f'zookeeper://127.0.0.1:1,{address}')
 

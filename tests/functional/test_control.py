@@ -261,7 +261,7 @@ def test_without_a_store_the_configured_partitions_are_listed(tmp_path):
     assert 'Without a store no partition has one active worker' in told.stderr
 
 
-def test_a_name_of_two_members_must_say_which(place_of_sqlite):
+def test_a_name_of_two_members_is_refused_as_ambiguous(place_of_sqlite):
     report(place_of_sqlite, '', 'api-1')
     report(place_of_sqlite, 'default', 'api-1')
 

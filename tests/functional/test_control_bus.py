@@ -176,7 +176,7 @@ def test_a_job_is_paused_resumed_and_triggered_at_once(
     assert len(cluster.logged('job resumed')) == 2
 
 
-def test_a_forged_command_only_makes_members_look_at_the_store(
+def test_a_forged_command_only_makes_members_read_the_store(
         clusters, rabbitmq, postgresql):
     """The forged message demands a drain, but the store contains no such
     command.
@@ -375,7 +375,8 @@ def test_each_kind_of_broker_carries_commands(clusters, broker, request):
     assert told.count('): drained; ') == 3
 
 
-def test_without_a_store_and_a_broker_one_line_says_what_to_set(tmp_path):
+def test_without_a_store_and_a_broker_one_line_names_the_options_to_set(
+        tmp_path):
     file = tmp_path / 'service.conf'
     file.write_text('[distperiodic]\nbackend_url = file:///tmp/x\n'
                     'connection = none\n')

@@ -499,7 +499,7 @@ def test_a_member_that_may_go_to_another_server_is_never_one_of_two_owners(
                'for', max(unsure, default=0) - min(unsure, default=0))
 
 
-def test_a_member_whose_server_leads_nobody_any_more_is_not_sure(
+def test_a_member_whose_server_leads_no_quorum_any_more_distrusts_its_view(
         spawn, figure):
     """The server answers as the leader until it detects that it has no quorum.
     """
@@ -755,7 +755,7 @@ def test_a_fork_before_the_first_use_gives_two_members(
     wait_until(lambda: watcher.now == [mine])
 
 
-def test_a_fork_of_a_started_member_connects_anew_and_disturbs_nobody(
+def test_a_fork_of_a_started_member_reconnects_and_disturbs_no_other(
         zookeeper, spawn):
     parent = spawn(zookeeper.url, None, session_timeout=20)
     mine, entry = parent.do('identity'), parent.do('entry')
@@ -820,7 +820,7 @@ def test_a_second_member_of_the_same_name_is_refused(
     assert len(watcher.seen) == 2, 'nobody, then a: and nothing of a second'
 
 
-def test_of_two_of_the_same_name_at_once_one_is_refused(
+def test_one_of_two_members_that_start_at_once_with_one_name_is_refused(
         zookeeper, join, group, raw):
     client = raw(zookeeper)
     for turn in range(2):
@@ -979,7 +979,7 @@ def test_changed_points_move_only_what_they_must_and_leave_no_gap(
     assert {after.owner_of(o) for o in moved} == {'a'}
 
 
-def test_who_changes_its_points_does_not_say_that_it_joins(
+def test_a_change_of_points_is_not_logged_as_a_join(
         zookeeper, join, caplog, tmp_path):
     caplog.set_level(logging.INFO, 'distperiodic')
     file = tmp_path / 'service.conf'
@@ -1062,7 +1062,7 @@ def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
     assert f'a~{a.me.nonce}' not in str(worker.view(f'{group}.workers'))
 
 
-def test_to_look_at_a_group_is_not_to_be_in_it(zookeeper, group, join):
+def test_a_read_of_a_group_is_no_membership(zookeeper, group, join):
     one = join(zookeeper.url, 'a')
     looker = coordinator.Coordinator(
         zookeeper.url, member_id='looker', session_timeout=SESSION)
@@ -1131,7 +1131,7 @@ def test_stopping_long_after_the_server_went_is_bounded(
     assert took - pauses.total < 4.0
 
 
-def test_a_server_that_nobody_can_reach_is_told_within_a_bound():
+def test_an_unreachable_server_is_reported_within_a_bound():
     url = f'zookeeper://user:hunter2@{ports.HOST}:{ports.free_port()}'
     for one, timeout in (
             (coordinator.HashRing(url, 'g', session_timeout=1), None),
@@ -1148,7 +1148,7 @@ def test_a_server_that_nobody_can_reach_is_told_within_a_bound():
         assert len(str(told.value).splitlines()) == 1
 
 
-def test_a_server_that_never_answers_is_told_within_a_bound(way, join):
+def test_a_server_that_never_answers_is_reported_within_a_bound(way, join):
     way.set('drop')
     one = join(way.url, 'a', start=False, session_timeout=1)
     began = time.monotonic()
@@ -1171,7 +1171,7 @@ def test_a_start_that_failed_can_be_tried_again(way, join):
     assert one.get_subset(OBJECTS) == OBJECTS
 
 
-def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
+def test_a_missing_right_to_the_tree_is_reported_without_a_retry_storm(
         zookeeper, group, raw, way, join):
     """ZooKeeper rejects the client at once. So retries without a pause would
     overload ZooKeeper.

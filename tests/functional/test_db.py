@@ -383,7 +383,7 @@ def test_tables_of_another_release_are_refused_in_one_line(
     store.close()
 
 
-def test_a_database_without_tables_says_what_makes_them(empty):
+def test_an_error_for_a_database_without_tables_names_the_remedy(empty):
     store = SqlClaimStore(empty, namespace='tests')
 
     with pytest.raises(exceptions.SchemaError, match='distperiodic db sync'):
@@ -548,8 +548,7 @@ def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
 
 
 @pytest.mark.parametrize('empty', ['postgresql'], indirect=True)
-def test_what_was_planned_for_an_empty_table_does_not_read_a_full_one(
-        empty):
+def test_a_query_planned_for_an_empty_table_does_not_scan_a_full_one(empty):
     schema.sync(empty)
     store = SqlClaimStore(empty, namespace='tests')
     for tick in range(1, 10):
@@ -585,7 +584,7 @@ def test_a_server_that_may_only_be_read_is_one_line(postgresql):
 
 
 @pytest.mark.parametrize('level', ['repeatable read', 'serializable'])
-def test_a_statement_sees_what_others_committed_whatever_the_default(
+def test_a_statement_sees_the_commits_of_others_under_any_default_isolation(
         postgresql, level):
     url = sa.make_url(postgresql.url).update_query_dict({
         'options': '-c default_transaction_isolation='
@@ -615,7 +614,7 @@ def test_a_statement_that_takes_too_long_is_one_line(postgresql):
     store.close()
 
 
-def test_who_has_waited_long_for_others_is_not_made_to_wait_again(
+def test_a_transaction_that_has_waited_long_for_a_lock_is_not_repeated(
         sqlite_url, monkeypatch):
     """Nine waits of half a minute each would make the store unavailable for
     minutes, without a log line.
@@ -658,7 +657,7 @@ def test_one_that_stood_still_in_its_first_transaction_makes_it_again(
 
 
 @pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
-def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
+def test_a_process_stopped_inside_a_transaction_blocks_no_other_for_long(
         request, service):
     url = request.getfixturevalue(service).url
     schema.sync(url)
@@ -687,7 +686,7 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
     assert [one.claims[0].object for one in over] == ['a']
 
 
-def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
+def test_a_handler_that_never_commits_its_end_blocks_no_other_for_long(
         postgresql):
     """The store also handles a host that loses power after a handler has ended
     its run, but before the commit.
@@ -800,7 +799,7 @@ def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
         store.close()
 
 
-def test_a_space_can_be_forgotten_and_used_anew(empty):
+def test_a_namespace_can_be_deleted_and_used_again(empty):
     schema.sync(empty)
     ours = SqlClaimStore(empty, namespace='ours')
     theirs = SqlClaimStore(empty, namespace='theirs')
@@ -833,7 +832,7 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
         assert str(url.password) not in told
 
 
-def test_the_dead_are_kept_with_what_they_said(empty):
+def test_dead_objects_are_kept_with_their_errors(empty):
     schema.sync(empty)
     store = SqlClaimStore(empty, namespace='tests')
     store.claim('poll', 5, ['a', 'b'], lease='one', holder='api-1',
@@ -898,7 +897,7 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
         assert opened.execute('PRAGMA journal_mode').fetchone() == ('wal',)
 
 
-def test_looking_for_a_file_does_not_make_it(tmp_path, sqlite_url):
+def test_a_read_of_a_file_does_not_create_the_file(tmp_path, sqlite_url):
     config = configuration(tmp_path, sqlite_url)
     for argv in ['db', 'version'], ['history'], ['job', 'list'], [
             'doctor', '-f', 'json']:

@@ -161,7 +161,7 @@ def test_members_die_with_a_demo_that_is_killed(stage):
     ('--connection', 'postgresq://u:sesame@127.0.0.1/x'),
     ('--objects', '0'), ('--members', '1'), ('--members', '13'),
 ], ids=' '.join)
-def test_what_it_cannot_use_is_one_line(argv, stage):
+def test_an_unusable_option_of_the_demo_is_one_line(argv, stage):
     told = stage.play(*argv)
 
     # A server that does not answer is not an error of the command line.

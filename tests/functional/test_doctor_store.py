@@ -81,7 +81,8 @@ def test_without_a_store_nothing_of_it_is_checked(tmp_path, examine):
     assert re.search(r'\bconnection\b', found['store_reachable']['finding'])
 
 
-def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
+def test_a_store_that_cannot_be_used_is_reported_once(
+        place_of_sqlite, examine):
     place = place_of_sqlite
     execute(place, sa.update(sa.table(
         schema.VERSION_TABLE, sa.column('version_num'))).values(
@@ -283,7 +284,7 @@ def test_a_clock_that_is_off_is_found(
     assert words[0] != words[1]
 
 
-def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
+def test_leases_that_are_not_taken_over_are_found(place_of_sqlite, examine):
     place = place_of_sqlite
     place.store.claim('poll', place.now, ['a'], lease='one', holder='api-1',
                       seconds=0.0, supersede=False)

@@ -51,7 +51,7 @@ def under_way(cluster):
     return [r for r in cluster.runs() if r.key not in ended]
 
 
-def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
+def test_runs_of_a_killed_process_are_done_by_the_next_process(alone):
     """Runs of a killed process are repeated for the same tick, long before
     their leases end.
 
@@ -91,7 +91,7 @@ def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
         assert str(store_of(alone)) in line.text
 
 
-def test_its_account_can_be_looked_at_like_any_other(alone):
+def test_a_store_of_an_embedded_service_is_read_like_any_other(alone):
     told = ask(alone, 'history')
     assert told.returncode == 2
     assert str(store_of(alone)) in told.stderr
@@ -261,7 +261,7 @@ def test_a_service_that_was_not_started_has_a_status(host, kind):
     assert told['problem']
 
 
-def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
+def test_a_worker_reports_its_status(host, zookeeper, rabbitmq):
     conf = host(
         f'backend_url = {zookeeper.url}\ngroup = {uuid.uuid4().hex[:8]}\n'
         'connection = none\ndispatcher = messaging\n'
@@ -386,21 +386,21 @@ def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
     ('backend_url = zookeper://h', "'zookeper'.*; .*zookeeper"),
     ('session_timeout = soon', 'session_timeout'),
 ])
-def test_a_mistake_is_told_before_the_fork(host, more, told):
+def test_a_mistake_is_reported_before_the_fork(host, more, told):
     with pytest.raises(exceptions.ConfigError, match=told) as raised:
         service.check(conf := host(more), Tasks(conf))
 
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_tasks_without_a_job_are_told_before_the_fork(host):
+def test_tasks_without_a_job_are_reported_before_the_fork(host):
     with pytest.raises(exceptions.ConfigError,
                        match='PeriodicTasks .*; .*periodic_task'):
         service.check(conf := host('connection = none'),
                       periodic.PeriodicTasks(conf))
 
 
-def test_what_is_right_or_merely_away_is_no_mistake(host):
+def test_an_unreachable_server_is_no_mistake(host):
     service.check(conf := host('connection = none'), Tasks(conf))
     service.check(conf := host(
         'connection = postgresql://me:secret@127.0.0.1:1/db'), Tasks(conf))

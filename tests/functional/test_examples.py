@@ -358,7 +358,7 @@ def test_the_first_program_of_the_tutorial_pings_all_hosts(
     assert 'first_job.conf' in errors.splitlines()[-1]
 
 
-def test_the_first_workflow_of_the_tutorial_says_what_its_page_shows(
+def test_the_first_workflow_of_the_tutorial_prints_the_output_on_its_page(
         tmp_path):
     tutorial = ROOT / 'doc' / 'source' / 'tutorial'
     page = (tutorial / 'first-workflow.rst').read_text()
@@ -406,7 +406,7 @@ def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
     ('ordered_queue', 'only tasks of the killed process ran again'),
     ('partitions', 'as many as their partition has threads'),
 ])
-def test_an_example_without_servers_tells_that_all_went_well(example, told):
+def test_an_example_without_servers_reports_success(example, told):
     ran = subprocess.run(
         [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / example,
         env=commands.ENVIRONMENT, stdin=subprocess.DEVNULL,
@@ -421,8 +421,7 @@ def test_an_example_without_servers_tells_that_all_went_well(example, told):
     ('control', 'the drained scheduler claimed nothing'),
     ('redis_bus', ', 0 are missing'),
 ])
-def test_an_example_with_redis_tells_that_all_went_well(
-        example, told, redis):
+def test_an_example_with_redis_reports_success(example, told, redis):
     ran = subprocess.run(
         [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / example,
         env=commands.ENVIRONMENT | dict.fromkeys(

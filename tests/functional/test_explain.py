@@ -208,7 +208,7 @@ def test_a_lease_has_ended(scene):
     assert scene.explain()['reason'] == 'lease ended'
 
 
-def test_nobody_ever_claimed_it(scene):
+def test_an_unknown_job_or_object_is_explained(scene):
     told = scene.explain(tasks=False)
     assert told['reason'] == 'job unknown'
     assert re.search("'poll'.*; .*distperiodic job list", told['answer'])
@@ -240,7 +240,7 @@ def test_an_object_is_named_where_the_job_has_objects_and_nowhere_else(
     assert re.fullmatch(r'\(.+\)', scene.explain('whole')['object'])
 
 
-def test_nobody_has_claimed_the_last_tick(scene):
+def test_a_last_tick_that_is_not_claimed_is_explained(scene):
     scene.ran(scene.before)
 
     assert scene.explain()['reason'] == 'nobody claims'
@@ -262,7 +262,8 @@ def test_its_tick_is_not_late_yet(scene):
     assert scene.explain()['reason'] == 'not late yet'
 
 
-def test_who_held_it_is_gone_and_nobody_schedules(scene, tmp_path):
+def test_a_missing_holder_and_a_missing_scheduler_are_explained(
+        scene, tmp_path):
     scene.place.config.write_text(
         scene.place.config.read_text()
         + f'backend_url = file://{tmp_path}/members\n')
@@ -282,7 +283,7 @@ def test_who_held_it_is_gone_and_nobody_schedules(scene, tmp_path):
     assert scene.explain()['reason'] == 'no scheduler'
 
 
-def test_the_store_answers_where_nobody_knows_who_is_there(scene):
+def test_the_store_answers_while_the_members_are_unknown(scene):
     scene.place.config.write_text(
         scene.place.config.read_text()
         + 'backend_url = zookeeper://127.0.0.1:1\n')
@@ -294,7 +295,7 @@ def test_the_store_answers_where_nobody_knows_who_is_there(scene):
     assert 'zookeeper://127.0.0.1:1 ' in told['owner']
 
 
-def test_a_catalogue_that_cannot_be_read_is_said(scene):
+def test_a_catalogue_that_cannot_be_read_is_named(scene):
     scene.ran(scene.due)
     scene.place.write_tasks(scene.tasks.replace("return ['a', 'new']",
                                           'raise OSError("no disk")'))
@@ -333,7 +334,7 @@ def why(scene, *argv):
     return scene.place.tell('why', 'poll', *argv)
 
 
-def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
+def test_why_explains_the_outcome_of_any_tick(scene_anywhere):
     scene = scene_anywhere
     place = scene.place
     period = scene.due - scene.before

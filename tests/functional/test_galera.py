@@ -153,7 +153,7 @@ def rows(node):
 
 # -- commits on one node and reads on another
 
-def test_what_one_node_claimed_another_starts_and_a_third_finishes(
+def test_a_claim_of_one_node_is_started_by_another_and_finished_by_a_third(
         stores, job):
     for turn in range(12):
         run(stores[turn % 3:] + stores[:turn % 3], job, next(TICKS), MANY)
@@ -196,7 +196,7 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
     assert first.finish(job, tick, MANY, lease=into) == set(MANY)
 
 
-def test_what_was_answered_by_no_node_is_answered_by_another(
+def test_a_call_that_no_node_answered_is_answered_by_another(
         stores, job, tick):
     """A node dies before it answers. The call is repeated on another node,
     which gives the answer.
@@ -215,7 +215,7 @@ def test_what_was_answered_by_no_node_is_answered_by_another(
 
 # -- calls on several nodes at the same time
 
-def test_of_claimers_on_all_nodes_one_wins_each_object(cluster, job):
+def test_one_of_the_claimers_on_all_nodes_wins_each_object(cluster, job):
     """A transaction that loses at certification is repeated."""
     ticks = [next(TICKS) for _ in range(8)]
     objects = MANY[:60]
@@ -280,7 +280,7 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
     assert outcomes
 
 
-def test_of_two_starts_at_once_one_at_least_sees_them_both(stores, job):
+def test_one_of_two_concurrent_starts_at_least_sees_them_both(stores, job):
     """A limit on concurrent runs applies across all nodes only if, of two
     simultaneous starts, at least one sees both.
     """

@@ -147,7 +147,7 @@ def test_after_a_boot_leases_end_when_they_were_to(host, open_store):
     assert len(overdue(after, 'later')) == 1
 
 
-def test_whoever_only_looks_after_a_boot_is_answered(host, open_store):
+def test_a_reader_that_runs_alone_after_a_boot_is_answered(host, open_store):
     before = open_store()
     before.finish('poll', 0, ['a'], lease='none')
 
@@ -158,7 +158,7 @@ def test_whoever_only_looks_after_a_boot_is_answered(host, open_store):
     assert open_store().now() == 1_790_000_000 * SECOND
 
 
-def test_a_step_started_when_the_clock_for_ticks_says_so(host, tmp_path):
+def test_a_step_has_the_start_time_of_the_clock_for_ticks(host, tmp_path):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
     board = Board(url)
@@ -201,7 +201,7 @@ def test_a_pause_between_two_readings_moves_no_start(
     board.close()
 
 
-def test_a_bucket_ends_when_the_clock_for_ticks_says_so(host, tmp_path):
+def test_a_bucket_ends_by_the_clock_for_ticks(host, tmp_path):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
     dispenser = dispensed.dispenser(url, 'nodes', bucket_timeout=60)

@@ -54,7 +54,7 @@ def test_a_partition_s_limit_holds_over_all_its_jobs_and_processes(cluster):
     assert len({run.pid for run in cluster.runs()}) == 2
 
 
-def test_a_section_of_no_job_is_told_and_no_more(cluster):
+def test_a_section_of_no_job_is_logged_once(cluster):
     cluster.set_section('partition:elsewhere', max_in_flight=1)
     cluster.start('scheduler')
     cluster.start('worker')

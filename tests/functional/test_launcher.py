@@ -124,7 +124,7 @@ def test_a_mistake_in_the_file_ends_nothing(
     wait_changed(running, 77)
 
 
-def test_what_is_killed_is_replaced_with_the_options_read_last(
+def test_a_killed_process_is_replaced_with_the_options_read_last(
         running, tmp_path, zookeeper):
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
     running.hang_up()

@@ -44,7 +44,7 @@ def place(place_of_sqlite):
     return place
 
 
-def test_nobody_waits_for_who_looks(place):
+def test_a_claim_does_not_wait_for_a_reader(place):
     claims = sa.select(sa.func.count()).select_from(tables.claim)
 
     def look(connection):
@@ -63,7 +63,7 @@ def test_nobody_waits_for_who_looks(place):
 
 @pytest.mark.timeout(9)
 @pytest.mark.parametrize('look', LOOKS)
-def test_who_looks_takes_no_turn_at_writing(place, look):
+def test_a_reader_does_not_wait_for_a_writer(place, look):
     """A reader that takes the write lock would wait for the writer, and fail
     after 10 s.
     """

@@ -108,7 +108,7 @@ def test_the_type_of_the_queues_is_changed_by_a_rolling_restart(
         worker.back.close(3)
 
 
-def test_what_was_made_otherwise_is_named_with_what_to_do(rabbitmq):
+def test_an_exchange_with_other_properties_is_named_with_the_remedy(rabbitmq):
     with connected(rabbitmq.url) as ends:
         ends.talk('1')
         other = Ends(f'{rabbitmq.url}?amqp_durable_queues=false')
@@ -145,7 +145,7 @@ def test_each_process_has_one_durable_queue_that_expires_without_it(
 
 # -- absent processes
 
-def test_what_is_meant_for_another_process_is_dropped_aloud(
+def test_a_message_for_another_process_is_dropped_with_a_log_line(
         rabbitmq, ends, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
     for number in range(5):
@@ -168,7 +168,7 @@ def test_what_is_meant_for_another_process_is_dropped_aloud(
     assert {line.level for line in dropped} == {'INFO'}
 
 
-def test_what_is_meant_for_another_term_of_the_process_goes_on(ends):
+def test_a_message_for_another_term_of_the_process_is_delivered(ends):
     """The bus delivers the message. It is the receiver that compares the term,
     and answers.
     """
@@ -316,7 +316,7 @@ def most_memory():
 
 
 @pytest.mark.parametrize('packed', [True, False])
-def test_what_would_fill_the_memory_is_not_opened(
+def test_a_message_that_would_fill_the_memory_is_not_decompressed(
         rabbitmq, ends, packed):
     """A compressed body of a few hundred kilobytes can expand to hundreds of
     megabytes. When a long body is parsed, it takes more memory than its
@@ -352,7 +352,7 @@ def test_a_host_that_compresses_its_messages_does_not_compress_ours(
         assert ends.back.dropped == ends.work.dropped == {}
 
 
-def test_a_forged_call_is_not_answered_and_holds_nobody_up(rabbitmq, ends):
+def test_a_forged_call_is_not_answered_and_delays_no_message(rabbitmq, ends):
     """oslo.messaging would wait a minute for each absent caller."""
     for number in range(20):
         publish(rabbitmq, ends.work_queue, cast_of(
@@ -433,7 +433,7 @@ def out_of_memory(server):
         server.ctl('set_vm_memory_high_watermark', '0.4')
 
 
-def test_a_broker_out_of_memory_is_told_in_time(mortal, fragile):
+def test_a_broker_out_of_memory_is_reported_in_time(mortal, fragile):
     with out_of_memory(mortal):
         with took_at_most(1):
             for number in range(100):
@@ -563,7 +563,7 @@ def test_the_url_of_the_configuration_is_used_if_none_is_given(rabbitmq):
     ends.back.close()
 
 
-def test_a_wrong_password_is_told_at_once(rabbitmq, caplog):
+def test_a_wrong_password_is_reported_at_once(rabbitmq, caplog):
     user = rabbitmq.url.removeprefix('rabbit://').partition(':')[0]
     host = rabbitmq.url.rpartition('@')[2]
     ends = Ends(f'rabbit://{user}:s3cr%20et@{host}')
@@ -596,7 +596,7 @@ def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
 
 # -- processes
 
-def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
+def test_a_forked_child_gets_an_error_and_can_start_again(rabbitmq, ends):
     ends.talk(1)
 
     def child():

@@ -50,7 +50,7 @@ def pruned(place, *argv):
     return Line(place.ask('db', 'prune', *argv))
 
 
-def test_what_is_old_is_pruned_and_nothing_else(place):
+def test_only_old_rows_are_pruned(place):
     objects = [f'object-{n:04}' for n in range(2300)]
     place.run('gone', place.now - 40 * DAY, *objects, dead=objects[:1100])
     for days in 9, 5, 1:
@@ -110,7 +110,7 @@ def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
     assert place.rows(tables.lease) == 0
 
 
-def test_what_is_to_be_pruned_must_be_said(place_of_sqlite):
+def test_a_prune_without_a_kind_of_rows_is_refused(place_of_sqlite):
     place = place_of_sqlite
     told = place.refuse('db', 'prune')
     for option in '--history', '--dead', '--claims':
@@ -158,7 +158,7 @@ def test_the_history_compares_the_work_with_the_slots(place):
     assert (load.job, load.per_second, load.ran.count) == ('poll', 7.5, 50)
 
 
-def test_the_history_tells_what_became_of_each_tick(place):
+def test_the_history_shows_the_outcome_of_each_tick(place):
     first, second = place.now - 5 * SECOND, place.now - 2 * SECOND
     late, took = Histogram(), Histogram()
     late.add(40_000, 2)
@@ -206,7 +206,7 @@ def test_the_history_tells_what_became_of_each_tick(place):
     assert not any(name in shown for name in ('Paused', 'Retried'))
 
 
-def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
+def test_an_invalid_request_for_the_history_is_one_line(place_of_sqlite):
     place = place_of_sqlite
     assert place.tell('history', '--since', '5m') == (0, [])
     assert re.search(r'\b5m\b.*; .*--since',
@@ -228,7 +228,7 @@ def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
         'history', '--limit', '99999999999999999999'))
 
 
-def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
+def test_dead_objects_are_listed_and_run_again_when_they_are_put_back(place):
     first, second = place.now - 5 * SECOND, place.now - 2 * SECOND
     place.run('poll', first, 'a', 'b', 'c', dead=['a', 'b'])
     place.run('poll', second, 'a')
@@ -268,7 +268,7 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
                                  ('sync', 2, 1, 1, 0)}
 
 
-def test_where_the_handler_raised_is_told_of_one_object(place):
+def test_a_traceback_is_shown_for_one_object(place):
     place.run('poll', place.now - SECOND, 'a', 'b', dead=['a'])
     place.store.claim('poll', place.now, ['b'], lease='one', holder='api-1',
                       seconds=60.0, supersede=False)
@@ -287,7 +287,7 @@ def test_where_the_handler_raised_is_told_of_one_object(place):
     assert "'c'" in place.above('dead', 'list', '--object', 'c')
 
 
-def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
+def test_only_dead_objects_are_put_back(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now - SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now, 'b')
@@ -321,7 +321,7 @@ def paused(place):
     return {name: status.paused for name, status in found.items()}
 
 
-def test_a_job_is_paused_by_somebody_for_a_reason(place):
+def test_a_job_is_paused_with_a_name_and_a_reason(place):
     for name in 'poll', 'sync':
         place.run(name, place.now, 'a')
 
@@ -345,7 +345,7 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     assert resumed != again
 
 
-def test_whoever_has_no_name_can_pause_a_job(place_of_sqlite, monkeypatch):
+def test_a_user_without_a_name_can_pause_a_job(place_of_sqlite, monkeypatch):
     """A container may run as a user without an entry in its user database."""
     place = place_of_sqlite
     place.run('poll', place.now, 'a')
@@ -601,7 +601,7 @@ def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
     assert {row['why'] for row in place.tell('job', 'list')[1]} == {None}
 
 
-def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
+def test_a_scheduler_obeys_the_commands(place_of_sqlite):
     place = place_of_sqlite
     ran, ill = [], ['b']
 

@@ -25,7 +25,8 @@ def start(place, job, tick, *objects, worker='host-1:2~00112233aabbccdd~t1'):
     return running
 
 
-def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
+def test_running_objects_are_listed_with_worker_age_attempt_and_progress(
+        place):
     lease = start(place, 'poll', place.now - 65 * SECOND, 'a', 'b')
     waiting.wait_until(
         lambda: place.tell('running')[1][0]['age_s'] >= 0.2)
@@ -77,7 +78,7 @@ def test_lists_show_the_role_of_each_process_of_the_same_name(place_of_sqlite):
         ('worker of disks', 'vm:0~2')]
 
 
-def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
+def test_objects_that_are_due_next_are_counted_by_schedule(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now, 'a', 'b', 'c')
     place.run('slow', place.now, 'a')

@@ -109,7 +109,7 @@ def test_a_server_that_pauses_its_clients_loses_nothing(mortal):
         assert ends.unsent == {}
 
 
-def test_what_was_read_on_a_lost_connection_is_neither_lost_nor_doubled(
+def test_messages_read_on_a_lost_connection_are_neither_lost_nor_doubled(
         mortal):
     with (connected(mortal.url, patience=60.0) as ends,
           by_hand(mortal) as connection):
@@ -127,7 +127,7 @@ def test_what_was_read_on_a_lost_connection_is_neither_lost_nor_doubled(
         wait_until(lambda: connection.xlen(ends.work_queue) == 0)
 
 
-def test_what_another_connection_left_unfinished_is_taken(mortal):
+def test_messages_that_another_connection_left_unfinished_are_taken(mortal):
     with connected(mortal.url) as ends, by_hand(mortal) as connection:
         ends.back.close(3)
         connection.xgroup_create(ends.work_queue, 'distperiodic', '0',
@@ -143,7 +143,7 @@ def test_what_another_connection_left_unfinished_is_taken(mortal):
         wait_until(lambda: connection.xlen(ends.work_queue) == 0)
 
 
-def test_what_is_read_after_the_bus_was_closed_is_not_passed_on(mortal):
+def test_a_message_read_after_the_bus_was_closed_is_not_passed_on(mortal):
     """The process could no longer report on it."""
     with connected(mortal.url) as ends, by_hand(mortal) as connection:
         ends.talk('before')
@@ -156,7 +156,7 @@ def test_what_is_read_after_the_bus_was_closed_is_not_passed_on(mortal):
         assert ends.got == ['before']
 
 
-def test_a_server_out_of_memory_refuses_and_says_so(mortal, ends, caplog):
+def test_a_server_out_of_memory_refuses_with_a_log_line(mortal, ends, caplog):
     with by_hand(mortal) as connection:
         connection.config_set('maxmemory', 1)
         try:
@@ -216,7 +216,7 @@ def test_the_queue_of_a_killed_process_expires(mortal, ends):
             assert 0 < connection.ttl(key) <= 1800
 
 
-def test_a_queue_that_nobody_reads_is_bounded(mortal, ends):
+def test_a_queue_that_is_not_read_is_bounded(mortal, ends):
     ends.back.close(3)
     with by_hand(mortal) as connection:
         connection.xgroup_create(ends.work_queue, 'distperiodic', '0',
@@ -255,7 +255,7 @@ def test_garbage_is_counted_and_does_not_stop_the_work(mortal, ends, caplog):
     assert [r for r in caplog.records if r.exc_info] == []
 
 
-def test_what_would_fill_the_memory_is_not_parsed(mortal, ends):
+def test_a_message_that_would_fill_the_memory_is_not_parsed(mortal, ends):
     with by_hand(mortal) as connection:
         connection.xadd(ends.work_queue, {'message': b' ' * (21 * 2 ** 20)})
 
@@ -305,7 +305,7 @@ def guarded():
 @pytest.mark.parametrize(('login', 'why'), [
     ('', 'NOAUTH|Authentication'), (':wr0ng@', 'WRONGPASS|invalid'),
     ('someone:wr0ng@', "'someone'")])
-def test_a_refused_login_is_told_at_once(guarded, login, why, caplog):
+def test_a_refused_login_is_reported_at_once(guarded, login, why, caplog):
     ends = Ends(f'redis://{login}{ports.HOST}:{guarded.port}/0')
 
     with (took_at_most(5),
@@ -329,7 +329,7 @@ def test_a_password_may_have_any_character(guarded):
             ends.talk(1)
 
 
-def test_a_user_without_rights_is_told_which_are_missing(guarded):
+def test_missing_rights_of_a_user_are_named(guarded):
     with by_hand(guarded) as one:
         one.acl_setuser('idle', enabled=True, passwords=['+p'],
                         commands=['+@connection'])
@@ -371,12 +371,12 @@ def test_the_documented_rights_are_enough_and_no_wider(guarded):
 
 @pytest.mark.parametrize(('query', 'why'), [
     ('ssl_ca_certs=/no/such@place/ca.pem', 'ssl_ca_certs=/no/such@place/ca')])
-def test_a_file_that_is_missing_is_told_at_once(query, why):
+def test_a_missing_file_is_reported_at_once(query, why):
     with pytest.raises(exceptions.ConfigError, match=why):
         drivers.probe(cfg.ConfigOpts(), f'rediss://u:p@h/0?{query}')
 
 
-def test_a_database_that_is_none_is_told_at_once(mortal):
+def test_an_unknown_database_is_reported_at_once(mortal):
     ends = Ends(f'{mortal.url}/99')
 
     with (took_at_most(5),
@@ -406,7 +406,7 @@ def an_old_server(version):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_server_that_is_too_old_is_told_at_once():
+def test_a_server_that_is_too_old_is_reported_at_once():
     with an_old_server('6.0.16') as port:
         ends = Ends(f'redis://{ports.HOST}:{port}/0')
         with (took_at_most(5), pytest.raises(

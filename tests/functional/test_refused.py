@@ -146,14 +146,14 @@ def encrypted(tmp_path):
         serving.join()
 
 
-def test_a_certificate_that_nobody_vouches_for(encrypted):
+def test_a_certificate_without_a_known_authority_is_refused(encrypted):
     told = refused(f'zookeeper://{ports.HOST}:{encrypted}?use_ssl=true')
 
     # The text in parentheses is from OpenSSL.
     assert said(told, '(self', 'ca=FILE')
 
 
-def test_no_tls_with_a_port_that_has_it(encrypted):
+def test_a_plain_connection_to_a_port_with_tls_is_refused(encrypted):
     told = refused(f'zookeeper://{ports.HOST}:{encrypted}')
 
     assert said(told, 'use_ssl=true')

@@ -101,7 +101,7 @@ def everything(service, *argv):
     return done.stdout + done.stderr
 
 
-def test_every_command_is_looked_at():
+def test_every_command_is_checked():
     names = {name for name, _ in commandmanager.CommandManager(
         'distperiodic.cli')}
 
@@ -110,7 +110,7 @@ def test_every_command_is_looked_at():
 
 # The test runs more than forty programs in sequence.
 @pytest.mark.timeout(600)
-def test_no_service_and_no_command_tells_a_secret(service):
+def test_no_service_and_no_command_prints_a_secret(service):
     said = {'db sync': everything(service, 'db', 'sync')}
     with (service.start('scheduler', before=LOUDLY) as scheduler,
           service.start('worker', before=LOUDLY) as worker):
@@ -136,7 +136,7 @@ def test_no_service_and_no_command_tells_a_secret(service):
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_no_demo_tells_a_secret(service):
+def test_no_demo_prints_a_secret(service):
     said = everything(service, 'db', 'sync') + everything(
         service, 'demo', '--seconds', '30', '--objects', '20')
 
@@ -188,7 +188,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize('mistake', MISTAKES)
-def test_no_mistake_has_a_secret_told(tmp_path, mistake):
+def test_no_error_prints_a_secret(tmp_path, mistake):
     urls = GOOD | MISTAKES[mistake]
     service = test_cmd.Service(
         tmp_path, urls.pop('backend_url'), urls.pop('transport_url'),
@@ -212,7 +212,7 @@ def test_no_mistake_has_a_secret_told(tmp_path, mistake):
 
 @pytest.mark.parametrize('level', [logging.DEBUG, 1])
 @pytest.mark.parametrize('password', [SERVER, 'wrong'])
-def test_redis_tells_no_secret_at_any_level(caplog, level, password):
+def test_redis_logs_no_secret_at_any_level(caplog, level, password):
     caplog.set_level(level)
     with services.redis('--requirepass', SERVER, its_own=True) as server:
         bus = MessagingWorkBus(
@@ -230,7 +230,7 @@ def test_redis_tells_no_secret_at_any_level(caplog, level, password):
 
 
 @pytest.mark.parametrize('level', [logging.DEBUG, 1])
-def test_no_library_tells_a_secret_at_any_level(
+def test_no_library_logs_a_secret_at_any_level(
         zookeeper, rabbitmq, caplog, level):
     """kazoo and oslo.messaging log more details below DEBUG."""
     caplog.set_level(level)

@@ -239,7 +239,7 @@ def test_a_worker_that_joins_under_load_gets_work_at_once(remote):
     assert waited < 2.0
 
 
-def test_what_a_killed_worker_had_begun_runs_again(remote):
+def test_unfinished_runs_of_a_killed_worker_run_again(remote):
     remote.set(takes=1.5, objects=8, spacing=5)
     with remote.observe('default') as workers:
         programs = [remote.start('worker') for _ in range(2)]

@@ -161,7 +161,7 @@ def test_a_url_in_the_environment_is_taken(monkeypatch):
         assert server.url == 'redis://127.0.0.1:1'
 
 
-def test_a_missing_program_fails_the_test_and_says_what_to_install(
+def test_a_missing_program_fails_the_test_and_names_the_package_to_install(
         monkeypatch):
     monkeypatch.setenv('PATH', '/nowhere')
     monkeypatch.setattr(services.container, 'docker_answers', lambda: False)

@@ -41,8 +41,7 @@ def longest_gap(runs, begin, end, pauses):
 
 
 @pytest.mark.parametrize('kind', ['keep', 'keep-idle'])
-def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
-        cluster, kind):
+def test_a_handler_that_keeps_its_session_open_delays_no_other(cluster, kind):
     cluster.set(behaves=f'{KEPT}:{kind}')
     cluster.start('scheduler')
     with Pauses() as pauses:

@@ -494,7 +494,8 @@ def test_a_handler_that_only_its_worker_can_load_runs_there(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize('rounds', [
     3, pytest.param(6, marks=pytest.mark.full)])
-def test_two_are_never_active_whatever_is_frozen_or_killed(cluster, rounds):
+def test_two_workers_are_never_active_when_processes_are_frozen_or_killed(
+        cluster, rounds):
     """If two workers were active, their runs would alternate more often than
     the fence grows.
     """

@@ -215,7 +215,7 @@ def test_the_steps_are_drawn_in_the_order_in_which_they_run(desk_of_sqlite):
     assert found['message'] == 'b.run: no room'
 
 
-def test_it_is_told_why_a_task_waits(desk):
+def test_the_reason_for_which_a_task_waits_is_shown(desk):
     desk.serve('a.run', 'b.run')
     delayed = desk.submit('single', '--at', '+2h')
     first = desk.submit('single', '--queue', 'knoten')
@@ -296,7 +296,7 @@ def test_tasks_are_listed_by_status_type_and_queue_in_pages(desk_of_sqlite):
         'waiting', 1, 0, 3)
 
 
-def test_a_stuck_task_is_found_and_goes_on_as_it_is_told(desk):
+def test_a_stuck_task_is_found_and_follows_the_commands_of_an_operator(desk):
     desk.serve('a.run', 'b.run')
     task = desk.submit('short')
     desk.run()
@@ -369,7 +369,7 @@ def test_a_step_that_was_lost_again_and_again_is_shown_with_its_runs(desk):
                      desk.place.show('task', 'show', task))
 
 
-def test_a_task_for_which_no_process_lives_is_told(desk):
+def test_a_task_without_a_live_process_is_explained(desk):
     task = desk.submit('c.grow')
     delayed = desk.submit('single', '--at', '+2h')
 
@@ -384,7 +384,7 @@ def test_a_task_for_which_no_process_lives_is_told(desk):
     assert desk.show(task)['reason'] == 'not claimed yet'
 
 
-def test_a_task_that_waits_for_a_slot_is_told(desk_of_sqlite):
+def test_a_task_that_waits_for_a_slot_is_explained(desk_of_sqlite):
     desk = desk_of_sqlite
     task = desk.submit('single')
     desk.serve('a.run', pools={'a': {'size': 2, 'busy': 2}})
@@ -654,7 +654,7 @@ def test_a_scheduler_prunes_old_tasks(desk):
     (['queue', 'halt', 'nix'], "'nix'"),
     (['queue', 'set', 'q', '--on-failure', 'panic'], "'panic'.*halt"),
     (['db', 'prune', '--tasks', '0'], "'0'")], ids=' '.join)
-def test_what_cannot_be_done_is_one_line(desk_of_sqlite, argv, told):
+def test_an_impossible_command_is_one_line(desk_of_sqlite, argv, told):
     assert re.search(told, desk_of_sqlite.place.refuse(*argv))
 
 
@@ -773,7 +773,7 @@ def submit(group, *argv):
     return told.returncode, told.stdout.strip(), told.stderr
 
 
-def test_the_exit_code_tells_how_a_task_ended(alone):
+def test_the_exit_code_follows_from_the_end_of_a_task(alone):
     code, task, error = submit(alone, 'three', '--wait')
     assert (code, error) == (0, '')
     assert alone.client.get(task).status == 'succeeded'
@@ -807,7 +807,7 @@ def shown(group, task):
         group.config).stdout)
 
 
-def test_a_process_alone_tells_why_its_tasks_wait(alone):
+def test_a_single_process_reports_why_its_tasks_wait(alone):
     """The reports of the scheduler contain its commands and its number of
     threads.
     """
@@ -873,7 +873,7 @@ def group(tmp_path, zookeeper, rabbitmq, postgresql):
     made.close()
 
 
-def test_a_module_without_a_live_worker_is_told(group):
+def test_a_module_without_a_live_worker_is_reported(group):
     def show(task):
         return shown(group, task)
 

@@ -251,7 +251,7 @@ def test_a_rollback_that_fails_leaves_the_task_stuck_until_a_retry(alone):
     ('unserialisable', 'cannot be written as JSON'),
     ('hoard', 'the limit is 1000000'),
 ])
-def test_what_a_command_must_not_return_fails_its_step(
+def test_an_invalid_return_value_of_a_command_fails_its_step(
         alone, behaviour, message):
     alone.start('scheduler')
 

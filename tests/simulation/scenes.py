@@ -169,7 +169,7 @@ SCENES = {
         'of eight members, only the one that scans last reaches the store',
         {'all': 4}, _only_the_last_reaches_the_store,
         dict(schedulers=8, long=False, sweep=1.0)),
-    'late look': Scene(
+    'late scan': Scene(
         'a late scan waits 50 s for the store, and then the other member is '
         'cut off from the store',
         {'own': 300}, _a_look_takes_long,

@@ -120,7 +120,7 @@ class _Connection(sqlite3.Connection):
             self.trouble.strike('commit failed')
         super().commit()
         if self.trouble is not None:
-            self.trouble.strike('commit not heard of')
+            self.trouble.strike('commit without an answer')
 
 
 class Directory:

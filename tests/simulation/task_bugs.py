@@ -92,7 +92,7 @@ class MessageBeforeCommit(_TaskBug):
         return super().steps(Steps)
 
 
-class ToldBeforeCommit(_TaskBug):
+class AnswerBeforeCommit(_TaskBug):
     """A client receives the id of a task before the task is committed."""
 
     def task_store(self, kind):
@@ -259,7 +259,7 @@ class LossesForgotten(_TaskBug):
 
 BUGS = {
     'message before commit': MessageBeforeCommit(),
-    'told before commit': ToldBeforeCommit(),
+    'answer before commit': AnswerBeforeCommit(),
     'cursor moved by a stale fence': StaleFence(),
     'late result counted': LateResult(),
     'rollback order': RollbackOrder(),

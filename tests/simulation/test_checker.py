@@ -97,7 +97,7 @@ def test_each_requeue_allows_one_more_run_of_an_at_most_once_tick(
 
 @pytest.mark.parametrize('ends', [True, False])
 @pytest.mark.parametrize(('requeues', 'found'), [
-    ([at(30)], []), ([at(29)], ['doubled'])], ids=['operator', 'nobody'])
+    ([at(30)], []), ([at(29)], ['doubled'])], ids=['operator', 'no operator'])
 def test_only_an_operator_may_open_an_ended_claim_again(
         requeues, found, ends):
     now = at(10)

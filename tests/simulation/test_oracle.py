@@ -28,7 +28,7 @@ def at(seconds):
     return int(seconds * SECOND)
 
 
-def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
+def test_an_object_may_count_from_the_instant_of_the_first_reader():
     """A new object may count from the instant of the reading that recorded it
     first.
 
@@ -60,7 +60,7 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
 
 @pytest.mark.parametrize(('claimed', 'found'), [
     (39, []), (47, ['unexplained'])], ids=['before', 'after'])
-def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
+def test_a_tick_settled_before_a_change_of_the_schedule_is_not_due(
         claimed, found):
     """A tick before the watermark is not due by a new schedule.
 
@@ -124,7 +124,7 @@ def test_the_owner_must_have_read_the_catalogue_for_a_tick_that_it_missed():
     assert required(facts_of([(26, 25.5)])) == [16, 24, 32, 40, 48, 56]
 
 
-def test_who_does_not_know_yet_that_it_is_the_owner_records_nothing():
+def test_a_member_that_has_not_yet_seen_its_ring_records_nothing():
     """It sees the ring of 10 s at 21 s, so it cannot use its reading of
     18.5 s for the tick of 16 s.
     """

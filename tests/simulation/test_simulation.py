@@ -46,7 +46,7 @@ def told(result):
             seeds_that_failed() if first == SOME else ())},
             id=str(first), marks=pytest.mark.full)
         for first in range(SOME, MANY, 300))])
-def test_no_promise_is_broken_whatever_happens(seeds):
+def test_guarantees_hold_in_every_seed(seeds):
     """Also check that every fault, job and outcome occurred: a fault that
     never occurs tests nothing.
     """
@@ -70,7 +70,7 @@ def test_no_promise_is_broken_whatever_happens(seeds):
         *draws.FAULTS, *draws.OPERATOR, *standby.FAULTS, 'release',
         'answer lost',
         'message lost', 'message doubled', 'message unsent',
-        'statement failed', 'commit failed', 'commit not heard of'}
+        'statement failed', 'commit failed', 'commit without an answer'}
     assert set(runs) == set(draws.JOBS)
     assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
     assert set(worlds) == {
@@ -106,7 +106,7 @@ def digest_of(seed, hashes):
 
 
 @pytest.mark.parametrize('seed', [6, 82])
-def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
+def test_a_seed_is_the_same_life_in_any_order_of_sets(seed):
     """If the order of sets had an effect, a seed that fails on one machine
     might not fail on another.
     """

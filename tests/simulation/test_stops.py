@@ -73,7 +73,7 @@ def stopped_after(step, name, **given):
 @pytest.mark.parametrize(('local', 'name'), [
     (True, 's0'), (False, 's0'), (False, 'w0')], ids=[
         'scheduler with a pool', 'scheduler', 'worker'])
-def test_whatever_step_of_a_tick_a_process_stops_at_nothing_is_left(
+def test_nothing_is_left_when_a_process_stops_at_any_step_of_a_tick(
         local, name, sql, each):
     logging.disable(logging.CRITICAL)
     given = dict(local=local, sql=sql)

@@ -375,7 +375,7 @@ def test_a_queue_halts_after_a_failure_until_it_is_resumed(
     assert history.kinds() == found
 
 
-def test_a_task_that_nobody_was_given_is_found(history):
+def test_a_task_that_was_never_submitted_is_found(history):
     history.submit()
     del history.submissions['t']
     history.answers.clear()
@@ -397,7 +397,7 @@ def test_two_tasks_with_one_key_are_found(history):
     assert history.kinds() == {'doubled'}
 
 
-def test_a_task_that_nobody_runs_is_found(history):
+def test_a_task_that_never_ends_is_found(history):
     history.submit()
     history.move('t', 'running')
 

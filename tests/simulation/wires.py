@@ -130,7 +130,7 @@ class StoreQueue:
         try:
             call(self._store)
         except exceptions.StoreUnavailable:
-            self._world.happened('nobody heard of an error')
+            self._world.happened('error without an answer')
 
     def _try_late(self, call):
         before = self._holders().keys()

@@ -53,7 +53,7 @@ def test_without_a_store_there_is_no_more_than_that():
         one.end(BRIEF)
 
 
-def test_who_has_more_to_do_takes_what_the_others_leave():
+def test_a_scheduler_with_more_to_do_takes_the_share_that_others_leave():
     one = grown()
 
     for _ in range(30):
@@ -61,7 +61,7 @@ def test_who_has_more_to_do_takes_what_the_others_leave():
         assert one.fill() == 12
 
 
-def test_who_has_no_more_to_do_takes_no_more():
+def test_a_scheduler_with_no_more_to_do_takes_no_more():
     one = Bound()
     one.bound.room(3, 0.0)
     one.bound.give(2)
@@ -83,7 +83,7 @@ def test_a_refusal_takes_what_was_refused_and_no_more():
     assert one.fill() == 11
 
 
-def test_who_was_refused_asks_for_more_later():
+def test_a_scheduler_that_was_refused_asks_for_more_later():
     one = grown()
     one.refuse()
     one.fill()
@@ -94,7 +94,7 @@ def test_who_was_refused_asks_for_more_later():
     assert one.fill() == 12
 
 
-def test_who_has_less_than_its_share_asks_for_it_soon():
+def test_a_scheduler_with_less_than_its_share_asks_for_more_soon():
     one = Bound()
     one.fill()
     one.refuse(4)
@@ -121,7 +121,7 @@ def test_refusals_in_a_row_are_ever_rarer():
     assert 5 <= refused <= 15
 
 
-def test_what_is_brief_is_sent_ahead_so_that_no_place_is_idle():
+def test_brief_runs_are_sent_ahead_of_free_slots():
     one = grown()
 
     one.end(BRIEF)

@@ -37,7 +37,7 @@ def test_all_jobs_of_a_partition_are_counted(places):
     assert places.jobs(['c']) == []
 
 
-def test_what_runs_on_every_member_is_none_of_a_partition_s():
+def test_a_job_that_runs_on_every_member_is_limited_by_no_partition():
     limits = partition.limits_of(
         {'m': job('m')}, {'default': partition.Partition('default', 1)})
 
@@ -59,14 +59,14 @@ def test_the_first_that_waits_and_has_a_place_is_next(places):
     assert places.next() == 'first b'
 
 
-def test_of_those_that_wait_for_one_place_the_first_has_it(places):
+def test_the_first_of_two_that_wait_for_one_place_gets_the_place(places):
     places.enqueue('first', 'c', 0.0)
     places.enqueue('second', 'c', 0.1)
 
     assert [places.next(), places.next()] == ['first', 'second']
 
 
-def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
+def test_a_count_returns_how_many_are_too_many_and_by_which_limit(places):
     mark = places.snapshot()
 
     assert places.record_count('b', {'a': 1, 'b': 3}, mark, 0.0) == (
@@ -76,7 +76,8 @@ def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
     assert places.record_count('b', {'b': 2}, mark, 0.0) == (0, None)
 
 
-def test_what_ended_since_a_count_was_asked_for_is_not_in_it(places):
+def test_a_run_that_ended_since_a_count_was_requested_is_not_in_the_count(
+        places):
     places.acquire('a', 4)
     mark = places.snapshot()
     places.release('a', 1)
@@ -98,7 +99,7 @@ def test_a_place_between_two_runs_of_another_is_not_taken(places):
     assert places.full('a') is None
 
 
-def test_who_waits_in_vain_is_told_for_what(places):
+def test_a_wait_that_expires_has_the_limit_as_its_reason(places):
     places.acquire('a', 4)
     places.enqueue('old', 'a', 0.0)
     places.enqueue('new', 'a', 0.9)

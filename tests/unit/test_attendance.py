@@ -62,7 +62,7 @@ def test_a_schedule_that_another_process_brought_makes_ours_outdated(
     assert attendance.outdated('poll')
 
 
-def test_what_was_found_claimed_only_moves_forward(store, attendance):
+def test_a_recorded_check_only_moves_forward(store, attendance):
     attendance.record_checked('poll', ports.Checked(due.ALWAYS, 9))
     attendance.record_checked('poll', ports.Checked(due.ALWAYS, 7))
 
@@ -71,7 +71,7 @@ def test_what_was_found_claimed_only_moves_forward(store, attendance):
     assert store.checked == [{'poll': (due.ALWAYS, 9)}]
 
 
-def test_what_others_found_claimed_counts_here(store, attendance):
+def test_a_check_by_other_members_counts_here(store, attendance):
     store.status = store.status._replace(checked=9)
 
     attendance.refresh()

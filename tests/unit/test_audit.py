@@ -50,7 +50,7 @@ def test_each_end_is_a_class(end):
     assert audit.classify(audit.counts_of([end])) == {FATES[end]: 1}
 
 
-def test_what_was_done_and_claimed_late_is_late():
+def test_an_object_done_and_claimed_late_is_late():
     assert audit.classify(audit.counts_of([State.DONE], late=True)) == {
         Fate.LATE: 1}
     assert audit.classify(audit.counts_of([State.DEAD], late=True)) == {
@@ -93,7 +93,7 @@ def test_an_end_that_is_missing_or_doubled_is_always_noticed(ends, data):
 @pytest.mark.parametrize(('by', 'fate'), [
     ({}, Fate.SKIPPED), ({'by_misfire': 1}, Fate.PASSED_OVER),
     ({'by_lost': 1}, Fate.LOST)], ids=['policy', 'misfire', 'lost'])
-def test_what_was_skipped_is_told_by_whom(by, fate):
+def test_a_skip_is_classified_by_its_cause(by, fate):
     assert audit.classify(Counts(due=1, skipped=1, **by)) == {fate: 1}
 
 
@@ -173,7 +173,7 @@ def test_a_watermark_that_moved_without_a_record_is_lost(lives, data):
 
 
 @hypothesis.given(histories(), st.data())
-def test_what_was_missed_together_makes_up_for_the_ticks_before(lives, data):
+def test_ticks_missed_together_make_up_for_the_ticks_before(lives, data):
     missed = []
     for at, (first, last) in enumerate(lives):
         inner = range(first + MINUTE, last, MINUTE)
@@ -188,7 +188,7 @@ def test_what_was_missed_together_makes_up_for_the_ticks_before(lives, data):
     assert found[Fate.SKIPPED] == sum(len(gap) for _, gap in missed)
 
 
-def test_what_was_triggered_stands_for_no_tick():
+def test_a_triggered_run_stands_for_no_tick():
     ticks = history_of([(0, 3 * MINUTE)])
     ticks[MINUTE + SECOND] = ticks[MINUTE]
     assert judged(ticks, [(0, 3 * MINUTE)])[Fate.LOST] == 0
@@ -207,30 +207,30 @@ def waiting(job=JOB, now=5 * MINUTE, settled=0, **options):
 
 class TestAfterTheWatermark:
 
-    def test_what_nobody_attended_is_passed_over_but_for_what_runs(self):
+    def test_unattended_ticks_are_passed_over_except_those_still_open(self):
         assert waiting() == {Fate.PASSED_OVER: 12, Fate.PENDING: 3}
 
-    def test_without_the_policy_nothing_is_said_to_be_given_up(self):
+    def test_without_the_policy_no_tick_is_classified_as_given_up(self):
         assert waiting(JOB._replace(known=False)) == {Fate.PENDING: 15}
 
-    def test_what_was_attended_and_not_claimed_in_time_is_lost(self):
+    def test_an_attended_tick_not_claimed_in_time_is_lost(self):
         attended = JOB._replace(attended=Attendance(
             2 * MINUTE, 5 * MINUTE))
         # The ticks of minutes 2 and 3 count, but not yet the tick of minute 4.
         assert waiting(attended) == {
             Fate.PASSED_OVER: 6, Fate.LOST: 6, Fate.PENDING: 3}
 
-    def test_what_was_due_at_the_end_of_an_attendance_is_not_lost(self):
+    def test_a_tick_due_at_the_end_of_an_attendance_is_not_lost(self):
         attended = JOB._replace(attended=Attendance(
             ALWAYS, 2 * MINUTE + SECOND))
         assert waiting(attended) == {
             Fate.LOST: 3, Fate.PASSED_OVER: 9, Fate.PENDING: 3}
 
-    def test_what_has_a_claim_that_is_open_waits_for_its_end(self):
+    def test_an_object_with_an_open_claim_waits_for_its_end(self):
         attended = JOB._replace(attended=Attendance(ALWAYS, 5 * MINUTE))
         assert waiting(attended, free=False) == {Fate.PENDING: 15}
 
-    def test_what_was_due_in_a_pause_waits(self):
+    def test_a_tick_due_in_a_pause_waits(self):
         paused = JOB._replace(attended=Attendance(ALWAYS, 5 * MINUTE),
                               paused=2 * MINUTE)
         assert waiting(paused) == {Fate.LOST: 3, Fate.PENDING: 12}
@@ -239,12 +239,12 @@ class TestAfterTheWatermark:
         assert waiting(rule='every 120000000') == {
             Fate.PASSED_OVER: 3, Fate.PENDING: 3}
 
-    def test_what_came_before_it_was_listed_was_not_due(self):
+    def test_a_tick_before_the_listing_of_its_object_was_not_due(self):
         found = account_of({}, [(row(0, 4 * MINUTE + 1), 1)],
                            now=5 * MINUTE)
         assert found == {Fate.PENDING: 1}
 
-    def test_what_was_due_before_the_schedule_held_was_not(self):
+    def test_a_tick_before_its_schedule_was_in_force_was_not_due(self):
         job = JOB._replace(plan=Plan(RULE, since=4 * MINUTE))
         assert waiting(job) == {Fate.PASSED_OVER: 3, Fate.PENDING: 3}
 
@@ -285,7 +285,7 @@ class TestSpread:
             Fate.LOST: 1}
 
 
-def test_what_runs_as_soon_as_it_is_listed_is_due_then():
+def test_an_object_that_runs_as_soon_as_it_is_listed_is_due_then():
     job = JOB._replace(plan=Plan(RULE, immediate=True))
     ticks = {MINUTE: Counts(due=1, done=1)}
     found = account_of(ticks, [(row(MINUTE, 5 * SECOND), 1)], job,
@@ -303,7 +303,7 @@ def test_all_that_the_policy_still_runs_is_pending():
 
 
 @pytest.mark.parametrize('text', ['every 60000000', 'cron UTC 0 * * * *'])
-def test_the_text_of_a_schedule_tells_whether_it_spreads(text):
+def test_the_text_of_a_schedule_contains_whether_its_ticks_spread(text):
     rule, spread = audit.named(text)
     assert audit.named(f'{text} spread') == (rule, True)
     assert spread is False

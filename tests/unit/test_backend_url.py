@@ -66,7 +66,7 @@ def file(tmp_path):
     ('zookeeper://h?namespace=a//b', ['namespace=a//b is not a valid name']),
     ('zookeeper://h?namespace=..', ['namespace=.. is not a valid name']),
 ])
-def test_what_a_driver_would_pass_over_is_refused_in_one_line(
+def test_an_option_that_a_driver_would_ignore_is_refused_in_one_line(
         url, told, file):
     with pytest.raises(exceptions.ConfigError) as raised:
         backend_url.check_backend_url(url.replace('FILE', file))
@@ -86,7 +86,7 @@ def test_what_a_driver_would_pass_over_is_refused_in_one_line(
     'redis://:p@h?db=1&namespace=x&ssl=true&ssl_ca_certs=FILE',
     'redis://h?sentinel=m&sentinel_fallback=a:1&sentinel_fallback=b:2',
     'etcd3+https://h?ca_cert=FILE&api_version=v3', 'file:///x?timeout=4'])
-def test_what_a_driver_knows_is_taken(url, file):
+def test_an_option_that_a_driver_knows_is_accepted(url, file):
     backend_url.check_backend_url(url.replace('FILE', file))
 
 
@@ -122,7 +122,7 @@ def test_a_refused_option_is_named_without_its_password():
     ('etcd3+http://h', 'etcd3+http://h?membership_timeout=4'),
     ('file:///x', 'file:///x/distperiodic?timeout=4'),
     ('file:///x/?timeout=6', 'file:///x/distperiodic?timeout=6')])
-def test_a_driver_is_told_our_namespace_and_the_session_timeout(url, whole):
+def test_a_driver_is_given_our_namespace_and_the_session_timeout(url, whole):
     assert backend_url.complete_url(url, 4.0) == whole
 
 
@@ -153,19 +153,19 @@ def test_a_driver_that_cannot_be_loaded_is_named(monkeypatch, error):
 
 @pytest.mark.parametrize('url', ['zookeeper://h?use_ssl=on', 'redis://h?ssl=1',
                                  'etcd3+https://h'])
-def test_what_encrypts_is_known(url):
+def test_an_encrypted_url_is_recognised(url):
     assert backend_url.has_tls(url)
 
 
 @pytest.mark.parametrize('url', ['zookeeper://h?use_ssl=off', 'redis://h',
                                  'etcd3+http://h'])
-def test_what_does_not_encrypt_is_known(url):
+def test_an_unencrypted_url_is_recognised(url):
     assert not backend_url.has_tls(url)
 
 
 @pytest.mark.parametrize('secret', [
     'hunter2', "hun'ter2", 'hun"ter2', "hu'nt\"er2", 'hun\\ter2', 'hunter2\''])
-def test_no_line_of_kazoo_tells_what_lets_others_in(secret, caplog):
+def test_no_log_line_of_kazoo_contains_a_credential(secret, caplog):
     client = driver.make(f'zookeeper://me:{secret}@h', b'a', 4)._coord
     digest = client.default_acl[0].id.id.partition(':')[2]
     lines = [serialization.Auth(0, *client.auth_data.copy().pop()),

@@ -66,7 +66,7 @@ class Workers:
 
 
 @pytest.mark.parametrize('number', [1, 2, 3])
-def test_what_its_workers_die_of_takes_no_other_object_with_it(
+def test_an_object_that_kills_its_workers_takes_no_other_object_with_it(
         world, number):
     me = at_work(world, 300)
     workers = Workers(me, number, 'object-150')
@@ -82,7 +82,7 @@ def test_what_its_workers_die_of_takes_no_other_object_with_it(
     me.assert_accounted_for()
 
 
-def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
+def test_an_object_that_kills_its_workers_costs_one_in_each_later_tick(world):
     """Each tick costs one worker until the object is fixed and one of its runs
     succeeds.
     """
@@ -111,7 +111,8 @@ def test_what_its_workers_die_of_costs_one_of_them_in_each_later_tick(world):
 
 
 @pytest.mark.parametrize('most', [2, 4])
-def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
+def test_an_object_that_kills_its_workers_is_dead_in_spite_of_short_ticks(
+        world, most):
     """Again and again, a newer tick supersedes the claim after some losses."""
     me = at_work(world, 4)
     deaths = []
@@ -131,7 +132,7 @@ def test_what_its_workers_die_of_comes_to_its_end_in_short_ticks(world, most):
     assert deaths[4:] == [1] * 8
 
 
-def test_what_was_lost_once_runs_with_all_others(world):
+def test_objects_lost_once_run_with_all_others(world):
     me = at_work(world, 300, workers=[worker('w1', slots=1000)])
 
     me.dispatcher.workers_changed('default', [
@@ -217,7 +218,7 @@ def refuse_one(me, refusal=Refusal.JOB_LIMIT):
     me.flow.pump()
 
 
-def test_what_the_others_do_not_use_of_max_in_flight_is_used_here(world):
+def test_the_part_of_max_in_flight_that_others_leave_is_used_here(world):
     me = shared(world)
     assert me.dispatcher.outstanding == 3
 
@@ -308,7 +309,7 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
         assert me.dispatcher.outstanding <= 3
 
 
-def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
+def test_suspects_beyond_a_limit_wait(world):
     """The limit allowed all suspects to run until other schedulers used their
     shares of the limit.
     """
@@ -326,7 +327,7 @@ def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
     assert [s.attempt for s in me.starts] == [1] * 10 + [2] * 10 + [3] * 3
 
 
-def test_a_suspect_waits_for_its_turn(world):
+def test_a_suspect_waits_for_the_suspects_before_it(world):
     """Its runs were lost at one tick. At the next tick, its last run started
     after that of another object.
     """
@@ -414,7 +415,7 @@ def test_thousands_of_retries_may_be_due_at_once(world):
     assert me.count('taken over') == 3000
 
 
-def test_who_is_not_sure_of_its_place_gives_out_what_is_its_own_alone(world):
+def test_a_member_that_distrusts_its_view_dispatches_only_its_own_jobs(world):
     me = at_work(world, 10, job('ours', objects=True), job('mine'))
 
     me.dispatcher.workers_changed('default', [worker('w')])

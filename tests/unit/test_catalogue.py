@@ -209,7 +209,7 @@ def test_an_id_that_is_listed_twice_counts_once(objects):
     assert one.distinct == len({catalogue.id_of(obj) for obj in objects})
 
 
-def test_the_ids_are_hashed_once_and_not_at_each_look(monkeypatch):
+def test_the_ids_are_hashed_once_and_not_at_each_access(monkeypatch):
     hashed = []
 
     def counting(ids=()):

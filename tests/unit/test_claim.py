@@ -53,13 +53,13 @@ def test_only_a_later_tick_or_an_operator_leaves_an_ending():
             State.CANCELLED)}
 
 
-def test_what_is_put_back_was_dead():
+def test_only_a_dead_claim_is_requeued():
     """A claim that ended in another state has no reason to run again."""
     assert [state for state in State
             if claim.allowed(Move.REQUEUE, state)] == [State.DEAD]
 
 
-def test_what_ran_is_never_left_for_a_later_tick():
+def test_a_claim_that_ran_is_never_left_for_a_later_tick():
     """If a newer tick were claimed meanwhile, the object's runs would overlap.
     """
     for state in (State.RUNNING, State.RETRY):

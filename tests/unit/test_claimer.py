@@ -149,7 +149,7 @@ def test_all_pieces_of_a_large_tick_are_claimed():
         ['a', 'b'], ['c', 'd'], ['e']]
 
 
-def test_what_is_left_to_others_is_claimed_no_more():
+def test_objects_left_to_others_are_claimed_no_more():
     desk = Desk(piece=2)
     desk.claimer.start_tick(desk.job, tick(), list('abcde'))
 
@@ -225,7 +225,7 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
     assert desk.store.claimed == desk.store.skipped == []
 
 
-def test_what_was_found_before_the_schedule_was_put_back_is_not_decided():
+def test_an_object_found_before_its_schedule_was_put_back_is_not_decided():
     """This process was suspended while the schedule of the job was replaced
     and put back, and has not noticed it yet.
     """
@@ -239,7 +239,7 @@ def test_what_was_found_before_the_schedule_was_put_back_is_not_decided():
     assert desk.store.claimed == desk.store.skipped == []
 
 
-def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
+def test_a_tick_after_an_object_left_the_catalogue_is_not_given_up():
     """A delisting may be recorded late, and the object may have been listed
     again after it.
     """
@@ -251,7 +251,7 @@ def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
     assert [at for at, *_ in desk.store.skipped] == [tick(1)]
 
 
-def test_whoever_learns_from_the_store_that_its_schedule_was_replaced_asks():
+def test_a_member_whose_schedule_was_replaced_reads_the_status():
     """The claimer reads the status at once, not at the next interval."""
     desk = Desk()
     desk.store.status = desk.store.status._replace(schedule='every 1000000')
@@ -317,7 +317,7 @@ def test_an_object_that_would_have_waited_loses_ticks_while_it_is_idle(
     (tick(110) + 1, [(tick(100), SkippedBy.LOST, 10)]),
     (tick(103), [(tick(103), SkippedBy.OVERLAP, 7),
                  (tick(100), SkippedBy.LOST, 3)])])
-def test_what_nobody_claimed_for_longer_than_misfire_all_makes_up_is_lost(
+def test_a_tick_unclaimed_for_longer_than_misfire_all_makes_up_is_lost(
         ended, by):
     assert given_up(tick(110), ended, misfire='all') == by
 
@@ -455,7 +455,7 @@ def test_a_row_that_is_locked_is_not_asked_for_without_a_pause():
 
 @pytest.mark.parametrize(('misfire', 'runs'), [
     ('latest', [0]), ('all', [3])])
-def test_what_runs_of_missed_ticks_follows_the_policy(misfire, runs):
+def test_runs_of_missed_ticks_follow_the_policy(misfire, runs):
     desk = Desk(misfire=misfire)
 
     desk.judge(missed=4)
@@ -497,7 +497,7 @@ def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
     assert desk.claimer.ready_again() == []
 
 
-def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
+def test_waiting_objects_are_judged_though_the_store_was_busy_at_the_sweep():
     """The store may be busy at the next sweep, too."""
     desk = Desk()
     desk.claimer.wait_for('poll', ['a'])
@@ -637,7 +637,7 @@ def test_one_piece_of_a_long_backlog_of_own_runs_is_read_at_each_sweep():
         assert desk.store.read == collections.Counter(own + 'ce' * others)
 
 
-def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
+def test_a_claim_has_the_time_when_its_last_object_is_due():
     desk, told = Desk(every=60.0, spread=True), []
     desk.store.claim = lambda *args, due_at, **options: (
         told.append(due_at), Claimed([], [], 0, [], []))[1]
@@ -729,7 +729,7 @@ def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
     assert desk.claimer.retry_delayed() == float('inf')
 
 
-def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
+def test_the_count_of_a_skip_begins_at_the_watermark_of_the_row():
     """An earlier skip may have left out the row, because the row was locked.
     """
     desk, counted = Desk(), []
@@ -807,7 +807,7 @@ def test_an_object_is_read_again_after_a_read_that_failed():
     assert desk.store.read == {'a': 1}
 
 
-def test_what_two_walks_find_due_is_claimed_once():
+def test_an_object_that_two_walks_find_due_is_claimed_once():
     desk = Desk()
     desk.queue.slow = True
     desk.judge(missed=1)

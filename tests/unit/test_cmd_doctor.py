@@ -30,7 +30,7 @@ def doctor(tmp_path, capsys):
     return ask
 
 
-def test_every_check_says_what_it_promises():
+def test_every_check_has_a_text_that_is_a_sentence():
     assert len({c.name for c in checks.CHECKS}) == len(checks.CHECKS)
     for check in checks.CHECKS:
         assert check.text.endswith('.'), check.name
@@ -108,7 +108,7 @@ MESSAGING = 'dispatcher = messaging\nbackend_url = file:///tmp/x'
     ('transport_url = rabbit://u:p@broker.example/', MESSAGING,
      'messages_signed'),
 ])
-def test_what_is_open_to_others_is_a_warning(
+def test_a_setting_that_is_open_to_others_is_a_warning(
         default, options, check, doctor):
     code, found = doctor(options, default)
 
@@ -129,7 +129,7 @@ def test_what_is_open_to_others_is_a_warning(
     ('transport_url = rabbit://u:p@broker.example/',
      MESSAGING + '\nsigning_key = sesame', 'messages_signed'),
 ])
-def test_what_is_private_is_fine(default, options, check, doctor):
+def test_a_private_setting_is_fine(default, options, check, doctor):
     _, found = doctor(options, default)
 
     assert found[check]['result'] == 'ok'

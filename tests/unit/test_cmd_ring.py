@@ -113,7 +113,7 @@ def test_simulated_loads_are_those_of_the_ring():
     assert told.mean == 1_000
 
 
-def test_an_uneven_ring_is_told_what_to_do_next():
+def test_an_uneven_ring_is_reported_with_the_number_of_points_to_set():
     told = ring_cmd.Simulation(100, 40, 10_000)
 
     assert told.advised > 40
@@ -123,7 +123,7 @@ def test_an_uneven_ring_is_told_what_to_do_next():
         100, told.advised * 2, 10_000).advice().startswith('nothing')
 
 
-def test_one_member_leaves_nobody():
+def test_a_single_member_leaves_no_member_when_it_leaves():
     told = ring_cmd.Simulation(1, 40, 100)
 
     assert told.leave is None

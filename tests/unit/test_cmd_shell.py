@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_named(content, tmp_path, capsys):
     ['ring', 'show', '--members', 'a,b'],
     ['status', '--config-file', '{place}/group.conf']],
     ids=['much', 'little', 'status'])
-def test_whoever_has_read_enough_ends_it_quietly(argv, tmp_path):
+def test_a_closed_pipe_ends_a_command_quietly(argv, tmp_path):
     (tmp_path / 'group.conf').write_text(
         f'[distperiodic]\nbackend_url = file://{tmp_path}/members\n')
     with subprocess.Popen(
@@ -189,7 +189,7 @@ def test_whoever_has_read_enough_ends_it_quietly(argv, tmp_path):
         assert running.wait(60) == 141
 
 
-def test_what_a_terminal_cannot_show_is_escaped():
+def test_text_that_a_terminal_cannot_show_is_escaped():
     told = subprocess.run(
         [sys.executable, '-m', 'distperiodic.cmd.shell', 'ring', 'explain',
          'prüfen', 'größe', '--members', 'a,b', '-f', 'value', '-c', 'object'],
@@ -209,7 +209,7 @@ def test_an_error_of_ours_is_one_line_even_if_its_text_is_not(
     assert capsys.readouterr().err == 'distperiodic: no answer; start it\n'
 
 
-def test_an_error_nobody_expected_names_its_kind_and_how_to_see_more(
+def test_an_unexpected_error_names_its_kind_and_how_to_see_more(
         capsys, monkeypatch):
     def fail(*args):
         raise KeyError('x')
@@ -231,7 +231,7 @@ def test_with_debug_an_error_has_its_traceback(capsys, monkeypatch):
     assert 'Traceback' in capsys.readouterr().err
 
 
-def test_without_a_command_it_says_which_there_are(capsys):
+def test_without_a_command_the_commands_are_listed(capsys):
     assert shell.main([]) == 0
 
     told = capsys.readouterr().out
@@ -344,7 +344,7 @@ def test_a_host_without_members_is_one_line_with_those_that_have_some():
         command.select(MEMBERS, parsed)
 
 
-def test_the_commands_choose_threads_for_whoever_asks_first():
+def test_the_commands_choose_the_threading_backend_first():
     chosen = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c',
          'import distperiodic.cmd.shell, oslo_messaging; '
@@ -358,5 +358,5 @@ def test_the_commands_choose_threads_for_whoever_asks_first():
 @pytest.mark.parametrize(('number', 'word', 'text'), [
     (1, 'member', '1 member'), (3, 'member', '3 members'),
     (2, 'entry', '2 entries'), (1200, 'object', '1,200 objects')])
-def test_numbers_are_told_with_their_word(number, word, text):
+def test_numbers_are_printed_with_their_word(number, word, text):
     assert configured.plural(number, word) == text

@@ -72,7 +72,7 @@ def test_a_start_may_be_a_time_from_now():
 @pytest.mark.parametrize('text', [
     '', '+', '+5', '+-5m', '10m', 'soon', '2026-01-31T06:00', '2026-01-31',
     '+99999999999d', '9999-12-31T23:59-05:00', '0001-01-01T00:00+05:00'])
-def test_what_is_no_start_is_refused(text):
+def test_an_invalid_start_time_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         task_submit.start(text)
 
@@ -106,7 +106,7 @@ def test_each_reason_of_a_wait_has_its_sentence(wait):
     assert any(name in told for name in ('a.run', 'my queue', 'nodes', 'Z'))
 
 
-def test_a_step_without_a_rollback_says_so():
+def test_a_step_without_a_rollback_is_marked():
     [definition] = definitions.parse_workflows({'two': [
         {'normal': {'module': 'a', 'command': 'run'},
          'rollback': {'module': 'a', 'command': 'undo'}},
@@ -182,7 +182,7 @@ def test_a_missing_process_is_a_reason_where_it_would_help(
     ('', {}, 'api-1', 'unknown'),
     ('', {'commands': ['a.run']}, 'api-2', None),
     ('b', {'commands': ['b.run']}, 'api-1', 'only a worker')])
-def test_the_group_tells_which_rows_of_members_are_of_live_processes(
+def test_the_group_decides_which_rows_of_members_are_of_live_processes(
         part, state, kept, found):
     """A member without a row is live, but its commands are unknown."""
     row = MemberRow(part, 'api-1', 'api-1~1', 0, state, False, None, '', '',

@@ -67,7 +67,7 @@ def made():
     return Parts(service, Controls(service, 'api-1'))
 
 
-def test_what_is_wanted_is_done_once(made, caplog):
+def test_a_desired_state_is_applied_once(made, caplog):
     caplog.set_level('INFO')
     for _ in range(3):
         made.controls.apply(Desired(True, 4))
@@ -92,7 +92,7 @@ def test_a_command_that_a_later_one_replaced_is_not_done(made, drained, verb):
     assert not made.controls.answer(verb).done
 
 
-def test_a_size_that_cannot_be_had_is_not_done(made):
+def test_a_pool_size_that_is_not_possible_is_answered_as_not_done(made):
     made.controls.apply(Desired(pool_size=99))
 
     assert made.controls.answer(Verb.SET) == (False, 'pool_size is 99')
@@ -158,7 +158,7 @@ def test_a_drain_over_the_bus_is_done_and_logged_with_who_and_why(
         "'ops@host'", "'new kernel'", 'member drain')
 
 
-def test_a_drained_member_tells_who_drained_it_when_and_why(steered):
+def test_a_drained_member_reports_who_drained_the_member_when_and_why(steered):
     steered.ask(Verb.DRAIN)
 
     state = steered.state()

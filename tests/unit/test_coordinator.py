@@ -157,7 +157,7 @@ def test_a_url_that_cannot_work_is_refused_with_the_reason(made, url, why):
 @pytest.mark.parametrize('url', [
     'zookeper://user:hunter2@host', 'mysql://user:hunter2@host/db',
     'file://user:hunter2@x'])
-def test_an_error_does_not_tell_the_password(url):
+def test_an_error_does_not_contain_the_password(url):
     with pytest.raises(exceptions.ConfigError) as told:
         coordinator.HashRing(url, GROUP)
 
@@ -298,7 +298,7 @@ def test_without_a_backend_everything_is_ours(made, url):
     assert made == []
 
 
-def test_what_is_given_back_is_a_list_of_its_own():
+def test_a_returned_list_is_a_copy():
     objects = ['a', 'b']
 
     coordinator.HashRing('', GROUP).get_subset(objects).clear()
@@ -391,7 +391,7 @@ def test_an_object_that_got_another_id_is_judged_by_it(hash_ring):
     assert one not in hash_ring.get_subset(objects)
 
 
-def test_objects_read_anew_are_given_back_themselves(hash_ring):
+def test_objects_that_are_read_again_are_returned_themselves(hash_ring):
     hash_ring.get_subset([Node(n) for n in range(300)])
     anew = [Node(n) for n in range(300)]
 
@@ -448,7 +448,7 @@ def test_a_view_that_is_not_trusted_raises_until_it_is_again(
     ask(hash_ring)
 
 
-def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
+def test_a_group_without_members_is_not_ours_alone(made, hash_ring):
     """Sahara's module, which this one replaces, treated a failed read as a
     group without members.
     """
@@ -461,7 +461,7 @@ def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
 
 # Groups.
 
-def test_looking_at_a_group_is_not_joining_it(made):
+def test_a_read_of_a_group_does_not_join_the_group(made):
     one = coordinator.Coordinator(URL, member_id=ME)
 
     one.get_members('others')
@@ -495,8 +495,7 @@ def test_the_groups_are_joined_again_after_a_stop(made):
 
 @pytest.mark.parametrize('ask', [
     lambda one: one.get_subset(['a']), lambda one: one.heartbeat()])
-def test_who_still_asks_after_a_stop_does_not_join_again(
-        made, hash_ring, ask):
+def test_a_request_after_a_stop_does_not_join_again(made, hash_ring, ask):
     hash_ring.start()
     hash_ring.stop()
 
@@ -522,7 +521,7 @@ def test_an_observer_owns_nothing_and_knows_who_does(made):
     assert not observer.owns('object-1')
 
 
-def test_an_observer_of_a_group_of_nobody_says_so(made):
+def test_an_observer_of_a_group_without_members_raises_an_error(made):
     observer = coordinator.HashRing(URL, GROUP, observe=True)
     observer.start()
     made[0].tell(GROUP, {}, me=False)
@@ -531,7 +530,7 @@ def test_an_observer_of_a_group_of_nobody_says_so(made):
         observer.get_owner('a')
 
 
-def test_an_observer_of_a_group_whose_members_are_all_drained_says_so(made):
+def test_an_observer_of_a_group_of_drained_members_raises_an_error(made):
     observer = coordinator.HashRing(URL, GROUP, observe=True)
     observer.start()
     made[0].tell(GROUP, dict.fromkeys(OTHERS, 0), me=False)
@@ -658,7 +657,7 @@ def fork(monkeypatch):
     return fork
 
 
-def test_a_forked_child_connects_anew_and_leaves_its_parents_client_alone(
+def test_a_forked_child_reconnects_and_leaves_the_client_of_its_parent_alone(
         made, fork):
     one = coordinator.HashRing(URL, GROUP)
     one.start()

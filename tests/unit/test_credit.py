@@ -41,7 +41,7 @@ def test_a_worker_takes_half_a_second_of_a_known_job():
     assert worker.room(worker.cost('poll')) == pytest.approx(50, abs=1)
 
 
-def test_what_a_worker_has_settled_makes_room_for_as_much():
+def test_settled_runs_of_a_worker_make_room_for_as_many():
     worker = window(slots=10)
     worker.note('poll', 1, 0.1)
     cost = worker.cost('poll')
@@ -151,7 +151,7 @@ def test_a_worker_without_slots_counts_as_one_slot():
 @hypothesis.given(strategies.lists(strategies.tuples(
     strategies.integers(1, 500), strategies.sampled_from(
         [0.0, 2e-5, 0.0123, 3.7]))), strategies.randoms())
-def test_what_was_given_and_settled_leaves_nothing(given, chance):
+def test_credit_that_was_given_and_settled_leaves_nothing(given, chance):
     worker = window()
     for runs, cost in given:
         worker.give(runs, cost)

@@ -52,7 +52,7 @@ def test_ticks_before_the_first_and_after_the_last_do_not_count():
     assert account(*ALL, (-2, 0), (6, 0)).total().once == 9
 
 
-def test_what_goes_wrong_is_told_of_the_change_before_it():
+def test_a_missed_tick_is_counted_for_the_change_before_it():
     made = account(*(run for run in ALL if run != (2, 1)), (4, 0))
     one = Change('one', 'a', 1_000_000)
     two = Change('two', 'b', 3_800_000)
@@ -131,6 +131,6 @@ def test_hosts_are_the_addresses_of_the_article():
 
 @pytest.mark.parametrize(('late', 'text'), [
     (0.0123, '12 ms'), (1.5, '1500 ms'), (12.3, '12.3 s')])
-def test_lateness_is_told_in_words(late, text):
+def test_lateness_is_printed_in_words(late, text):
     from distperiodic.demo import report
     assert report.milliseconds(late) == text

@@ -206,7 +206,7 @@ def test_no_batch_is_cut_small_for_a_worker_that_has_enough_to_do(world):
     me.assert_accounted_for()
 
 
-def test_one_batch_holds_so_many_objects_at_the_most(world):
+def test_a_batch_holds_at_most_batch_size_objects(world):
     me = at_work(world, 1234, workers=[worker(slots=5000)], batch_size=500)
 
     assert [len(b.objects) for b in me.bus.batches] == [500, 500, 234]
@@ -501,7 +501,7 @@ def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
     me.assert_accounted_for()
 
 
-def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
+def test_an_unknown_job_waits_without_a_loop(world, caplog):
     me = at_work(world, 10, workers=[worker(slots=50)])
     me.refuse(me.bus.batches[0], Refusal.UNKNOWN_JOB)
 
@@ -559,7 +559,7 @@ def test_a_worker_that_drains_keeps_what_it_has_and_gets_no_more(world):
 
 # -- lost runs
 
-def test_what_a_gone_worker_held_is_taken_back_under_a_new_fence(world):
+def test_runs_of_a_worker_that_is_gone_are_reclaimed_under_a_new_fence(world):
     me = at_work(world, 10, workers=[
         worker('w1', slots=5), worker('w2', slots=5)])
     first = {s.object: s for s in me.starts if s.worker == 'w1'}
@@ -687,7 +687,8 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
     assert given['w'] == given['new'] > 0
 
 
-def test_what_gives_no_sign_within_the_lease_is_taken_back(world, caplog):
+def test_a_batch_without_a_sign_of_life_within_the_lease_is_reclaimed(
+        world, caplog):
     me = at_work(world, 10, workers=[
         worker('w1', slots=5), worker('w2', slots=5)], lease=60.0)
     silent = next(b for b in me.bus.batches if b.worker.startswith('w1'))
@@ -748,7 +749,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
     assert all(renewed)
 
 
-def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
+def test_claims_in_a_lease_that_was_lost_wait_no_more(world):
     """Another scheduler took the lease over, and dispatches the claims in it.
     """
     store = MemoryClaimStore(world.clock)
@@ -822,7 +823,7 @@ def test_at_most_once_is_not_repeated(world, caplog, how):
         assert len(lines(caplog, 'not repeated')) == 1
 
 
-def test_at_most_once_that_was_refused_did_not_run_and_is_given_anew(world):
+def test_a_refused_at_most_once_run_did_not_run_and_is_dispatched_again(world):
     me = at_work(world, 10, job(objects=True, delivery='at_most_once'),
                  workers=[worker('w1', slots=10)])
 
@@ -835,7 +836,8 @@ def test_at_most_once_that_was_refused_did_not_run_and_is_given_anew(world):
 
 # -- an unavailable broker
 
-def test_what_could_not_be_sent_backs_off_and_doubles_once(world, caplog):
+def test_a_batch_that_could_not_be_sent_backs_off_and_doubles_once(
+        world, caplog):
     me = at_work(world, 10, workers=[worker(slots=10)])
     sent_at = []
 
@@ -865,7 +867,7 @@ def test_batches_that_fail_together_count_as_one_failure(world):
     assert me.dispatcher.outstanding == 10
 
 
-def test_the_back_off_begins_anew_when_the_broker_has_taken_one(world):
+def test_the_back_off_restarts_when_the_broker_has_accepted_a_batch(world):
     me = at_work(world, 10, workers=[worker(slots=10)])
     for _ in range(3):
         me.unsend(me.bus.batches[-1])
@@ -879,7 +881,7 @@ def test_the_back_off_begins_anew_when_the_broker_has_taken_one(world):
     assert len(me.bus.batches) == before + 1
 
 
-def test_what_one_worker_cannot_be_sent_goes_to_another_at_once(world):
+def test_a_batch_that_one_worker_cannot_be_sent_goes_to_another_at_once(world):
     me = at_work(world, 10, workers=[worker('w1', slots=10)])
     me.dispatcher.workers_changed('default', [
         worker('w1', slots=10), worker('w2', slots=10)])
@@ -978,7 +980,7 @@ def test_a_later_tick_takes_the_place_of_claims_that_wait(world):
     me.assert_accounted_for()
 
 
-def test_claims_that_nobody_takes_do_not_pile_up(world):
+def test_claims_without_a_worker_do_not_pile_up(world):
     me = at_work(world, 1000)
 
     world.advance(60 * 50, sweep=None)
@@ -1017,7 +1019,7 @@ def test_a_closed_dispatcher_gives_out_nothing(world):
     assert me.bus.batches == []
 
 
-def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(
+def test_the_state_kept_of_workers_that_come_and_go_does_not_grow(
         world, caplog):
     me = at_work(world, 10)
 
@@ -1082,7 +1084,7 @@ def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
     assert me.count('taken over') == 1
 
 
-def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
+def test_no_scheduler_is_presumed_gone_before_all_groups_were_seen(world):
     store = MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
                 seconds=60, supersede=False)

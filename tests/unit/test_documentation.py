@@ -30,6 +30,12 @@ from distperiodic.core import message
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
 from distperiodic.operator import health
+from tests.chaos import plan
+from tests.mutants.bug import bugs
+from tests.simulation import draws
+from tests.simulation import planted
+from tests.simulation import scenes
+from tests.simulation import standby
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / 'doc' / 'source'
@@ -362,3 +368,50 @@ def test_the_page_about_brokers_lists_the_rights_of_redis_users():
         r'    ACL SETUSER NAME on >PASSWORD ((?:.+\n)+)', page)] == [
             redis_bus.RIGHTS.split(),
             ['~distperiodic_*', *redis_groups.REDIS_COMMANDS.split()]]
+
+
+def to_avoid():
+    """Return a pattern of the expressions that HACKING.rst lists."""
+    page = (ROOT / 'HACKING.rst').read_text()
+    [text] = re.findall(
+        r'^Names of tests\n-+\n\n(?:.+\n)+\n((?:    .+\n)+)', page,
+        re.MULTILINE)
+    patterns = []
+    for one in text.split(';'):
+        words = r' '.join(r'\w+' if word == '*' else word
+                          for word in one.split())
+        begins, dots, _ = words.partition(' ...')
+        patterns.append(rf'^{begins}\b' if dots else rf'\b{words}\b')
+    return re.compile('|'.join(patterns))
+
+
+def names_in(path):
+    """Yield the names of the tests in a file, of their cases and events."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            if node.name.startswith('test_'):
+                yield node.name.removeprefix('test_')
+        elif isinstance(node, ast.Call):
+            named = [one.value for one in node.keywords
+                     if one.arg in ('id', 'ids')]
+            if getattr(node.func, 'attr', None) in ('happened', 'strike'):
+                named += node.args
+            yield from (one.value for value in named
+                        for one in ast.walk(value)
+                        if isinstance(one, ast.Constant)
+                        and isinstance(one.value, str))
+
+
+def test_no_name_of_a_test_a_bug_or_an_event_has_an_expression_to_avoid():
+    """HACKING.rst lists the expressions."""
+    names = [
+        *(name for path in sorted((ROOT / 'tests').rglob('*.py'))
+          for name in names_in(path)),
+        *(one.name for one in bugs()), *planted.BUGS, *scenes.SCENES,
+        *draws.FAULTS, *draws.OPERATOR, *standby.FAULTS, *plan.KINDS]
+    pattern = to_avoid()
+
+    assert len(names) > 1000
+    assert [name for name in names for part in name.split(':')
+            if pattern.search(re.sub(r'[\W_]+', ' ', part.lower()).strip())
+            ] == []

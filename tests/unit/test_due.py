@@ -162,7 +162,7 @@ def look(plan, row, now):
 
 @EXAMPLES
 @given(scenes())
-def test_it_is_what_the_model_says(scene):
+def test_a_verdict_is_that_of_the_model(scene):
     model, row, times = scene
     for now in times:
         run, given_up = model.verdict(row, now)
@@ -203,7 +203,7 @@ def test_nothing_of_the_future_is_settled(scene):
 
 @EXAMPLES
 @given(scenes(misfire=Misfire.ALL))
-def test_all_runs_each_tick_whenever_it_is_looked_at(scene):
+def test_misfire_all_runs_each_tick_at_any_times_of_evaluation(scene):
     model, row, times = scene
     came = [tick for tick, at in model.occasions(row) if at <= max(times)]
     hypothesis.assume(len(came) <= CATCH_UP)
@@ -373,7 +373,7 @@ class TestEdges:
         assert verdict.given_up
         assert verdict.reason == 'misfire=skip and later than its grace of 1 s'
 
-    def test_the_reason_of_a_skip_tells_how_late_it_is(self):
+    def test_the_reason_of_a_skip_contains_the_lateness(self):
         plan = Plan(Every(3600), Misfire.SKIP, 60)
         row = Row('a', 0, 0, ALWAYS)
 

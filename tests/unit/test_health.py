@@ -557,7 +557,7 @@ def test_a_finding_and_the_command_task_show_give_the_same_reason(
             {code} if code else set())
 
 
-def test_what_was_done_on_purpose_is_named():
+def test_a_state_that_an_operator_requested_is_named():
     said = health.notes(dataclasses.replace(
         REST, jobs=(job(paused=True),),
         members=(row(), row(part='default', drained=True))))

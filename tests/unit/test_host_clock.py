@@ -115,7 +115,7 @@ def test_before_it_is_recorded_a_clock_set_back_goes_on_as_it_was(host):
     assert host.now == EPOCH + 7 * SECOND
 
 
-def test_two_processes_that_look_at_other_times_agree(host):
+def test_two_processes_that_read_the_clock_at_other_times_agree(host):
     host.wall -= HOUR
     host.keep()
     host.sleep(9 * SECOND)

@@ -27,7 +27,7 @@ def sent(*names):
     return in_flight.SentBatch(batch, claims(*names), of, None, 0.0, 0.0)
 
 
-def test_what_is_reported_twice_is_taken_once():
+def test_an_object_reported_twice_is_taken_once():
     batch = sent('a', 'b', 'c')
 
     assert batch.take([0, 2, 0]) == [0, 2]
@@ -40,7 +40,7 @@ def test_its_claims_are_those_that_it_was_sent_with():
         claims('a', 'b', 'c')[i] for i in (0, 2)]
 
 
-def test_what_was_never_in_a_batch_is_not_taken():
+def test_an_object_that_was_never_in_a_batch_is_not_taken():
     batch = sent('a')
 
     assert batch.take([-1, 1, 7]) == []

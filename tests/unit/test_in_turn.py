@@ -121,7 +121,7 @@ def test_each_object_is_served_in_turn(misfire, overlap, spread, objects):
 @pytest.mark.parametrize('seed', [
     *range(3), *(pytest.param(seed, marks=pytest.mark.full)
                  for seed in range(3, 6))])
-def test_runs_of_different_lengths_keep_nobody_waiting(seed):
+def test_runs_of_different_lengths_starve_no_object(seed):
     draws = random.Random(seed)
     slots = overloaded(
         job(every=4.0, objects=True), objects=draws.randrange(50, 90),
@@ -143,7 +143,7 @@ def test_objects_with_own_schedules_are_served_in_turn():
         assert slots.spread() <= 1
 
 
-def test_an_object_that_is_listed_later_waits_for_its_turn():
+def test_an_object_that_is_listed_later_waits_behind_the_others():
     slots = overloaded(job(every=4.0, objects=True))
     slots.turn(40.0)
     fewest = min(slots.runs.values())

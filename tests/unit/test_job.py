@@ -214,7 +214,7 @@ class TestOwnSchedule:
         ):
             own_schedule(thing(**attributes))
 
-    def test_a_bad_one_does_not_say_anything_of_good_ones(self):
+    def test_an_invalid_schedule_does_not_affect_valid_ones(self):
         with pytest.raises(InvalidSchedule):
             own_schedule(thing(spacing=-1))
         assert own_schedule(thing(spacing=1)) == Every(1)
@@ -253,7 +253,7 @@ class _Touchy:
 
 
 @pytest.mark.parametrize('make', [int, list, object, _Touchy])
-def test_whatever_a_handler_returns_is_ignored(make):
+def test_any_return_value_of_a_handler_is_ignored(make):
     check_ended('poll', make())
 
 

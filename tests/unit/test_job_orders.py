@@ -204,7 +204,7 @@ def test_a_job_that_cannot_be_controlled_is_named(verb, arguments, said):
     assert group.members[0].flow.paused_jobs == []
 
 
-def test_a_member_that_cannot_run_objects_now_says_why(alone):
+def test_a_member_that_cannot_run_objects_now_answers_with_the_reason(alone):
     [me] = alone.members
 
     alone.world.distrust(me)

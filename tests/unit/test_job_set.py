@@ -38,7 +38,7 @@ def rings_of(members, *, unknown=(), before=None):
 OLD, NEW = set_of('poll', 'gone'), set_of('poll', 'sync')
 
 
-def test_a_set_is_the_same_whatever_the_order_of_its_jobs():
+def test_a_set_is_the_same_in_any_order_of_its_jobs():
     one = set_of('poll', 'sync')
 
     assert one.digest == set_of('sync', 'poll').digest
@@ -59,7 +59,7 @@ def test_a_set_is_read_as_it_was_published(names):
 @pytest.mark.parametrize('text', [
     None, 7, b'', {}, 'a', 'Ä', 'AAAA', 'AAAAAAAAAAA', '====', '\0'],
     ids=repr)
-def test_what_is_no_set_is_not_read_as_one(text):
+def test_an_invalid_text_is_not_read_as_a_set(text):
     assert JobSet.parse(text) is None
 
 

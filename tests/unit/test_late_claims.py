@@ -34,10 +34,10 @@ def _owned_by(name, **attributes):
 
 
 @pytest.mark.parametrize('partial', [set(), {'poll'}],
-                         ids=['whole', 'of its arcs'])
+                         ids=['whole', 'own arcs'])
 @pytest.mark.parametrize('options', [
     {}, {'spread': True}, {'own': True}], ids=['grid', 'spread', 'own'])
-def test_what_a_member_that_hangs_does_not_claim_others_do(
+def test_objects_of_a_member_that_hangs_are_claimed_by_others(
         world, partial, options):
     own = options.pop('own', False)
     objects = [worlds.thing(f'o-{n}', spacing=20.0) if own else f'o-{n}'
@@ -69,7 +69,7 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
 @pytest.mark.parametrize('options', [
     {'every': 8.0}, {'every': 8.0, 'misfire': 'all', 'overlap': 'wait'},
     {'every': 30.0, 'spread': True}], ids=['latest', 'all', 'spread'])
-def test_who_alone_reaches_the_store_serves_all_whatever_its_rank(
+def test_the_only_member_that_reaches_the_store_serves_all_at_any_rank(
         world, options, rank, left):
     """Other members are in the group, but cut off from the store alone. The
     late scans of the members that the ring selects first never happen.
@@ -103,7 +103,7 @@ def test_who_alone_reaches_the_store_serves_all_whatever_its_rank(
         for tick in range(begin + every, 9 * every, every)}
 
 
-def test_when_the_store_is_back_only_the_first_two_look(world):
+def test_only_the_first_two_members_scan_when_the_store_is_back(world):
     """Otherwise all members would read all rows at the same time."""
     store, looks = world.shared_store(), []
     rows = store.rows
@@ -142,7 +142,7 @@ def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
     assert {s.tick for s in both[0].starts} == {20, 40}
 
 
-def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
+def test_the_only_member_left_scans_all_that_was_late_before(world):
     """The member claims all objects that were due before the ring changed."""
     one, other = world.group(
         'ab', worlds.job(every=600.0, objects=True, spread=True),
@@ -174,7 +174,7 @@ def three_that_lose_two(world, objects, after, **options):
     return everyone
 
 
-def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
+def test_the_last_of_three_members_scans_all_that_was_not_scanned(world):
     """The member claims all objects that were due, also those of the other
     two.
     """
@@ -196,7 +196,7 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
     assert due <= served()
 
 
-def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
+def test_a_part_that_becomes_ours_is_scanned_from_the_beginning(world):
     """The objects of a lost member have schedules of their own. The objects of
     the surviving member do not.
     """
@@ -219,8 +219,8 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
 
 @pytest.mark.parametrize('hangs', [False, True], ids=['reads', 'hangs'])
 @pytest.mark.parametrize('partial', [set(), {'poll'}],
-                         ids=['whole', 'of its arcs'])
-def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
+                         ids=['whole', 'own arcs'])
+def test_the_only_member_left_claims_the_ticks_of_the_dead_at_once(
         world, partial, hangs):
     """The catalogue may contain only the objects of the member's old arcs, and
     the catalogue method may hang now.
@@ -244,7 +244,7 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
 
 @pytest.mark.parametrize('options', [
     {'spread': True}, {'own': True}], ids=['spread', 'own'])
-def test_the_looks_for_late_ones_ask_once_for_each(world, options):
+def test_late_scans_claim_each_object_once(world, options):
     own = options.pop('own', False)
     store = world.shared_store()
     asked = []
@@ -270,8 +270,7 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
     assert len(asked) <= 2 * len(set(asked))
 
 
-def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
-        world):
+def test_a_catalogue_that_hangs_from_the_start_prevents_no_tick(world):
     """The store still lists the objects of the earlier catalogue."""
     store = world.shared_store()
     poll = worlds.job(every=60.0, objects=True)
@@ -328,7 +327,7 @@ def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
     assert {run.tick for run in other.starts} >= {40, 50, 60, 70}
 
 
-def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
+def test_a_member_that_joins_again_reads_its_catalogue_once_more(world):
     """Between the two tenures of the member, another member owned the objects.
     That other member may have delisted an object that was missing from the
     catalogue only briefly.
@@ -347,8 +346,7 @@ def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
         'o-1', 'o-2'}
 
 
-def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
-        world):
+def test_a_read_in_progress_when_a_member_joins_again_is_repeated(world):
     store = world.shared_store()
     one = world.scheduler(
         worlds.job(every=60.0, objects=True), name='a', store=store,
@@ -368,8 +366,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
         'o-1', 'o-2']
 
 
-def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
-        world):
+def test_the_last_objects_of_a_period_are_claimed_by_its_catalogue(world):
     """The catalogue of the next period has other objects in another order."""
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
@@ -413,7 +410,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
     assert {s.object for s in one.starts if s.tick == 120} == {*late}
 
 
-def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
+def test_objects_that_a_scan_did_not_win_are_found_by_the_next_scan(world):
     """A scan is recorded as complete only if it finds nothing to claim."""
     store = world.shared_store()
     claim, refused = store.claim, []
@@ -515,7 +512,7 @@ class Watched:
         return self._store.settled(job, tick)
 
 
-def test_two_of_many_look_and_the_others_wait_for_what_they_find(
+def test_two_of_many_members_scan_and_the_others_wait_for_the_result(
         world, monkeypatch):
     monkeypatch.setattr(pipeline, '_PAGE', 1)
     store = world.shared_store()
@@ -551,7 +548,7 @@ def test_a_count_that_has_failed_is_followed_by_others(world, monkeypatch):
     assert len(counted) > 1
 
 
-def test_of_many_objects_those_that_were_not_counted_are_claimed(
+def test_objects_of_a_long_catalogue_that_were_not_counted_are_claimed(
         world, monkeypatch):
     """The catalogue is longer than one page of rows, so a scan compares counts
     first.
@@ -570,7 +567,7 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
             if run.tick == 120} == {*objects}
 
 
-def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
+def test_an_object_delisted_after_its_claim_hides_no_unclaimed_object(
         world, monkeypatch):
     """The store's count of claimed objects includes delisted objects. So the
     count may seem complete although a listed object was not claimed.
@@ -703,7 +700,7 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
     assert me.ticks(key='b') == [60, 120]
 
 
-def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
+def test_an_object_that_is_not_listed_is_not_searched_for(world, monkeypatch):
     """If the objects have phases, they may be claimed from an older catalogue,
     which may contain delisted objects.
     """
@@ -719,7 +716,7 @@ def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
     assert len(walks.asked) == 1
 
 
-def test_whoever_lost_an_object_does_not_record_its_leaving(
+def test_a_member_that_lost_an_object_does_not_record_its_delisting(
         world, monkeypatch):
     """The new owner has listed the object in the meantime."""
     store = world.shared_store()

@@ -130,7 +130,7 @@ def test_no_request_is_lost_while_threads_end(monkeypatch):
         assert reading.read()[0].ids == []
 
 
-def test_the_method_is_told_the_job_and_the_tick():
+def test_the_method_gets_the_job_and_the_tick():
     seen = []
     reading = Reading(poll=lambda context: seen.append(context) or [])
 
@@ -159,7 +159,7 @@ def test_a_method_may_yield_its_objects_in_any_way(given):
 
 
 @pytest.mark.parametrize('given', [None, 'node-1', b'node-1', 7, object()])
-def test_what_is_not_a_list_of_objects_is_an_error(given):
+def test_an_answer_that_is_not_a_list_of_objects_is_an_error(given):
     answer = Reading(poll=lambda context: given).read()
 
     assert isinstance(answer, Exception)
@@ -172,7 +172,7 @@ def test_what_is_not_a_list_of_objects_is_an_error(given):
 @pytest.mark.parametrize('error', [
     RuntimeError('no database'), SystemExit(3), KeyboardInterrupt(),
     GeneratorExit()])
-def test_whatever_a_method_raises_is_the_answer(error):
+def test_any_error_of_a_method_is_returned(error):
     def poll(context):
         raise error
     reading = Reading(poll=poll)
@@ -304,7 +304,7 @@ def test_a_schedule_that_changes_under_an_unchanged_id_is_seen():
     assert before['a'] != after['a']
 
 
-def test_two_objects_with_one_id_are_told_of_once(caplog):
+def test_two_objects_with_one_id_are_logged_once(caplog):
     reading = gives('a', 'b', 'a')
 
     for _ in range(5):
@@ -341,7 +341,7 @@ def _ends_early(context):
     thing('\ud800'), thing('a', spacing=0), thing('a', cron='never'),
     thing('a', spacing=1, cron='* * * * *'), None, {'id': 'a'}, 1.5],
     ids=lambda bad: type(bad).__name__)
-def test_an_object_that_cannot_be_used_is_left_out_and_told_of_once(
+def test_an_object_that_cannot_be_used_is_left_out_and_logged_once(
         caplog, bad):
     reading = gives(thing('one'), bad, thing('two', spacing=5.0))
 
@@ -392,7 +392,7 @@ def test_a_catalogue_of_which_nothing_can_be_used_is_not_an_empty_one(given):
     assert isinstance(read.read(), Exception)
 
 
-def test_an_object_that_is_left_out_again_is_told_of_again(caplog):
+def test_an_object_that_is_left_out_again_is_logged_again(caplog):
     objects = ['one', thing('')]
     reading = Reading(poll=lambda context: objects)
     reading.read()

@@ -18,7 +18,7 @@ MESSAGES = [
     '%(asctime)s %(process)d %(levelname)s %(name)s %(message)s',
     '%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s %(message)s',
     '%(asctime)s %(levelname)s %(name)s %(message)s'],
-    ids=['of the tests', 'of the services', 'of the commands'])
+    ids=['tests', 'services', 'commands'])
 def test_a_log_file_has_the_lines_that_were_logged(tmp_path, caplog, style):
     handler = logging.FileHandler(tmp_path / 'log')
     handler.setFormatter(logging.Formatter(style))

@@ -56,7 +56,7 @@ def test_an_identity_that_cannot_be_carried_is_refused_with_the_rule(
 # Entries.
 
 @given(MEMBERS)
-def test_an_entry_says_all_there_is_to_say_about_a_member(one):
+def test_an_entry_contains_all_facts_about_a_member(one):
     assert member.parse_entry(one.entry) == one
 
 
@@ -90,7 +90,7 @@ def test_an_entry_reads_as_the_documentation_shows_it():
 @example('api-1~NONCE~3~f1.r40')
 @example('a/b~9f2c41d07be3a655~3~f1.r40')
 @example('~9f2c41d07be3a655~3~f1.r40')
-def test_a_strange_entry_is_nobody_and_no_error(entry):
+def test_an_entry_of_another_format_is_ignored_without_an_error(entry):
     assert member.parse_entry(entry) is None
 
 
@@ -132,7 +132,7 @@ def test_all_readers_of_the_same_entries_settle_on_the_same_members(
         {one.identity for one in members})
 
 
-def test_of_two_terms_of_a_process_the_later_counts():
+def test_the_later_of_two_terms_of_a_process_counts():
     earlier = a_member(generation=9, points=40)
     later = a_member(generation=10, points=80)
 
@@ -143,7 +143,7 @@ def test_of_two_terms_of_a_process_the_later_counts():
         assert member.ring_members(settled) == {'api-1': 80}
 
 
-def test_of_two_processes_with_one_identity_all_others_see_the_same():
+def test_two_processes_with_one_identity_are_resolved_alike_by_all_others():
     one = a_member(nonce='0' * 16, generation=1)
     other = a_member(nonce='f' * 16, generation=7)
 
@@ -152,7 +152,7 @@ def test_of_two_processes_with_one_identity_all_others_see_the_same():
 
 
 @pytest.mark.parametrize('generation', [1, 2])
-def test_of_two_processes_with_one_identity_each_sees_itself(generation):
+def test_two_processes_with_one_identity_each_see_themselves(generation):
     one = a_member(nonce='0' * 16)
     other = a_member(nonce='f' * 16, generation=generation)
     entries = [one.entry, other.entry]
@@ -172,7 +172,7 @@ def test_strange_entries_are_named_and_own_nothing():
     assert sorted(strangers) == ['api-1~xx~1~f1.r40', 'h\xf4te', 'leader']
 
 
-def test_who_has_no_points_is_a_member_and_not_on_the_ring():
+def test_a_member_without_points_is_not_on_the_ring():
     worker = a_member('worker-1', points=0, slots=10)
 
     settled, _ = member.resolve_entries([worker.entry, a_member().entry])

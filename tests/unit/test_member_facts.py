@@ -58,7 +58,7 @@ def test_ages_become_instants_before_the_report():
     assert report.view == ViewFact('abc', 2, AT - 8_000_000, True)
 
 
-def test_what_a_report_lacks_is_unknown():
+def test_a_field_that_a_report_lacks_is_unknown():
     report = Report({}, AT)
 
     assert (report.started, report.unhealthy_since, report.clock_ahead,
@@ -88,7 +88,7 @@ def test_no_report_of_another_form_raises(state):
     assert report.view is None or report.view.members is not None
 
 
-def test_members_of_one_name_are_told_apart_by_role_and_partition():
+def test_members_of_one_name_differ_by_role_and_partition():
     rows = [row('', 'vm:0', 'vm:0~1'), row('default', 'vm:0', 'vm:0~2'),
             row('mysql', 'vm:0', 'vm:0~3'), row('mysql', 'vm:1', '')]
 

@@ -185,7 +185,7 @@ def test_after_the_clock_was_set_back_an_object_goes_on_and_its_fence_grows(
 
 
 @pytest.mark.parametrize('state', [State.RUNNING, State.RETRY])
-def test_what_runs_while_the_clock_is_set_back_does_not_run_twice(
+def test_an_object_that_runs_while_the_clock_is_set_back_does_not_run_twice(
         owner, state):
     owner.end(TICK, 'a', state)
 
@@ -236,7 +236,7 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(
     assert owner.claim_one(TICK - MINUTE, '0-0').fence > fences['0-0']
 
 
-def test_what_is_open_is_not_forgotten(owner):
+def test_an_open_claim_is_not_forgotten(owner):
     lease, [claimed] = owner.claim(TICK, 'kept')
     owner.store.sync('poll', [], ['kept'], at=TICK)
     for number in range(1, 30):
@@ -251,7 +251,7 @@ def test_what_is_open_is_not_forgotten(owner):
         seconds=LONG)[0][:4] == claimed[:4]
 
 
-def test_of_what_has_ended_no_lease_is_kept(owner):
+def test_no_lease_is_kept_of_claims_that_have_ended(owner):
     for number, state in enumerate([
             State.DONE, State.DEAD, *ENDINGS]):
         owner.end(TICK + number * MINUTE, 'a', state)

@@ -191,7 +191,7 @@ def test_a_version_is_an_integer(version):
     assert not isinstance(refusal.value, exceptions.UnknownVersion)
 
 
-def test_a_newer_message_is_told_apart_before_its_fields_are_read():
+def test_a_newer_message_is_recognised_before_its_fields_are_read():
     with pytest.raises(exceptions.UnknownVersion):
         message.decode({'v': 7, 'anything': ['else']})
 
@@ -291,7 +291,7 @@ def test_a_field_that_is_missing_from_a_report_is_named():
             message.decode(damaged)
 
 
-def test_the_size_of_a_report_counts_each_object_it_tells_of():
+def test_the_size_of_a_report_counts_each_object_in_the_report():
     assert message.Report('b-1', WORKER).size == 0
     assert a_report().size == 7
     assert a_report(lost=[], retried=[]).size == 4
@@ -314,7 +314,7 @@ def test_too_many_reports_are_refused():
         message.decode(encoded)
 
 
-def test_what_no_reader_would_take_is_not_sent():
+def test_a_message_that_no_reader_would_accept_is_not_sent():
     with pytest.raises(exceptions.InvalidMessage, match='objects holds'):
         message.encode_batch(a_batch(objects=['a', 'b', 3]))
     with pytest.raises(exceptions.InvalidMessage, match='0 reports'):
@@ -370,7 +370,7 @@ def test_a_signed_message_is_read_where_no_keys_are_configured(kind):
 
 @kinds
 @pytest.mark.parametrize('mac', [1, [], 'ü' * 64, 'f' * 63, 'F' * 64])
-def test_what_is_not_a_signature_is_refused(kind, mac):
+def test_an_invalid_signature_is_refused(kind, mac):
     with pytest.raises(exceptions.InvalidMessage, match='not a signature'):
         message.decode(an_encoded(kind) | {'mac': mac}, ['key'])
 

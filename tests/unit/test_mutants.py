@@ -97,7 +97,7 @@ def test_each_bug_was_caught_by_a_suite_that_it_names():
             if caught[bug.name][0] not in bug.suites] == []
 
 
-def test_what_caught_a_bug_is_there():
+def test_each_test_that_caught_a_bug_exists():
     """If such a test is missing, the whole suite runs for each bug that the
     test caught.
     """

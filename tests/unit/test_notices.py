@@ -109,7 +109,7 @@ def test_the_socket_of_a_process_that_was_killed_is_removed(post):
     waiting.wait_until(lambda: arrived == [['t1']])
 
 
-def test_whoever_does_not_read_blocks_nobody(post):
+def test_a_process_that_does_not_read_blocks_no_sender(post):
     with (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one,
           notice_sockets.address_of(
               post.directory / f'{post.place.prefix}slow') as address):

@@ -85,7 +85,7 @@ class Odd(PeriodicTasks):
 
 
 @pytest.mark.parametrize('name', _ODD)
-def test_a_run_fails_alone_whatever_its_handler_raises(name):
+def test_any_error_of_a_handler_fails_one_run_alone(name):
     odd, conf, reports = Odd(None), configuration(), []
     handlers = Handlers(
         {'ping': (odd.jobs['ping'], odd.handler('ping'))}, {'default': odd},

@@ -25,13 +25,13 @@ def one(request, tmp_path):
     made.close()
 
 
-def test_what_an_operator_uses_is_no_claim_store(one):
+def test_an_operator_is_no_claim_store(one):
     assert not {'claim', 'start', 'finish', 'sync'} & set(dir(one))
     assert not isinstance(one, SqlClaimStore)
 
 
 @pytest.mark.parametrize('one', _READS, indirect=True)
-def test_what_only_reads_has_no_way_to_write(one):
+def test_a_reader_has_no_way_to_write(one):
     for part in one, one.group:
         assert not _WRITES & set(dir(part))
         assert not any(isinstance(held, Database)

@@ -142,13 +142,13 @@ def test_where_no_time_is_set_each_has_its_default(place):
     ({'sweep_interval': 12.0}, {'session_timeout': 24.0, 'lease': 72.0}),
     ({'send_timeout': 60.0}, {'session_timeout': 10.0, 'lease': 120.0}),
 ], ids=str)
-def test_what_is_not_set_follows_what_is(given, follow):
+def test_an_option_that_is_not_set_follows_the_options_that_are(given, follow):
     found = settings(connection=STORE, **given)
 
     assert {name: getattr(found, name) for name in follow} == follow
 
 
-def test_a_default_that_somebody_sets_gives_way_no_more():
+def test_a_default_that_is_set_explicitly_gives_way_no_more():
     with pytest.raises(exceptions.ConfigError, match='lease 60 s, so'):
         settings(connection=STORE, session_timeout=90.0, lease=60.0)
 
@@ -175,7 +175,7 @@ def test_a_relation_that_holds_is_fine(given):
     {'session_timeout': 1.5, 'sweep_interval': 1.0},
     {'lease': 8.0, 'session_timeout': 10.0},
     {'lease': 12.0, 'sweep_interval': 4.0}], ids=str)
-def test_what_only_a_store_needs_is_free_without_one(given):
+def test_an_option_that_only_a_store_needs_is_free_without_a_store(given):
     assert settings(**given).embedded
 
 
@@ -206,7 +206,7 @@ def read(tmp_path, text, register=None):
 @pytest.mark.parametrize('register', [
     None, lambda conf: conf.register_opts(
         options.database_opts, group='database')],
-    ids=['unknown here', 'of the service'])
+    ids=['unknown here', 'service'])
 @pytest.mark.parametrize(('text', 'url'), [
     ('[distperiodic]\nbackend_url = zookeeper://localhost\n', ''),
     ('[distperiodic]\nconnection = none\n', ''),
@@ -221,7 +221,7 @@ def read(tmp_path, text, register=None):
      'connection = mysql://other/other\n', STORE),
 ], ids=['none', 'refused', 'alone', 'theirs', 'theirs, ours empty',
         'theirs, refused', 'ours'])
-def test_the_store_is_in_the_database_of_the_service_if_nothing_else_is_said(
+def test_the_store_is_in_the_database_of_the_service_by_default(
         tmp_path, text, url, register):
     assert read(tmp_path, text, register) == url
 
@@ -232,7 +232,7 @@ def test_the_store_is_in_the_database_of_the_service_if_nothing_else_is_said(
     ({'group': 'a/b'}, "group 'a/b'"),
     ({'group': 'g' * 101}, 'has 101 characters, but a store allows 100'),
 ], ids=['question mark', 'group', 'long group'])
-def test_what_no_file_can_be_named_by_is_told(options, told):
+def test_an_option_that_cannot_name_a_file_is_reported(options, told):
     with pytest.raises(exceptions.DistperiodicError, match=told) as found:
         settings(**options)
 
@@ -267,7 +267,8 @@ def test_a_partition_may_have_a_broker_of_its_own(tmp_path):
     assert 's3cr3t' not in repr(found)
 
 
-def test_an_unknown_option_of_a_partition_tells_no_password(tmp_path):
+def test_an_error_about_an_option_of_a_partition_contains_no_password(
+        tmp_path):
     with pytest.raises(exceptions.ConfigError) as raised:
         settings_of(tmp_path, '[partition:slow]\n'
                     'transprt_url = redis://:s3cr3t@h/0\n')
@@ -325,7 +326,7 @@ def test_a_section_that_would_be_no_limit_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize('name', ['b', 'z'])
-def test_two_sections_of_one_topic_may_say_the_same(tmp_path, name):
+def test_two_sections_of_one_topic_may_have_the_same_options(tmp_path, name):
     found = settings_of(
         tmp_path, '[partition:slow]\npool_size = 3\n'
         f'[partition:{name}]\ntopic = slow\npool_size = 3\n')

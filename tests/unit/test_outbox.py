@@ -102,7 +102,7 @@ def numbers(count):
     return [str(n) for n in range(count)]
 
 
-def test_batches_are_sent_in_order_and_each_is_told(broker, box):
+def test_batches_are_sent_in_order_and_each_is_reported(broker, box):
     for n in range(50):
         box.put(a_batch(n))
     wait_until(lambda: len(box.sent) == 50)
@@ -114,7 +114,7 @@ def test_batches_are_sent_in_order_and_each_is_told(broker, box):
 @pytest.mark.parametrize('refusal', [
     exceptions.NoConsumer('no such queue'),
     exceptions.InvalidMessage('too long')])
-def test_a_batch_that_is_refused_is_told_at_once_and_once(
+def test_a_batch_that_is_refused_is_reported_at_once_and_once(
         broker, box, refusal):
     broker.trouble = refusal
     box.put(a_batch(0))
@@ -132,7 +132,7 @@ def test_trouble_is_tried_again_and_then_forgotten(broker, box):
     assert box.unsent == {}
 
 
-def test_trouble_that_lasts_is_told_with_its_reason(broker, hasty):
+def test_trouble_that_lasts_is_reported_with_its_reason(broker, hasty):
     broker.trouble = ValueError('a driver may raise anything')
     for n in range(20):
         hasty.put(a_batch(n))
@@ -143,7 +143,8 @@ def test_trouble_that_lasts_is_told_with_its_reason(broker, hasty):
     assert broker.attempts < 20
 
 
-def test_a_silent_broker_blocks_nobody_and_all_are_told(broker, hasty):
+def test_a_silent_broker_blocks_no_sender_and_all_batches_are_reported(
+        broker, hasty):
     broker.fall_silent()
     for n in range(20):
         hasty.put(a_batch(n))
@@ -193,7 +194,8 @@ def test_closing_sends_what_waits_and_refuses_what_comes(broker, box):
     assert box.unsent == {'10': 'the bus is closed'}
 
 
-def test_closing_before_a_silent_broker_is_bounded_and_tells_all(broker, box):
+def test_closing_before_a_silent_broker_is_bounded_and_reports_all(
+        broker, box):
     broker.fall_silent()
     for n in range(5):
         box.put(a_batch(n))
@@ -336,7 +338,7 @@ def test_memory_is_bounded_and_the_oldest_are_lost(broker):
     assert arrived(broker) == ['0', *(str(n) for n in range(11, 21))]
 
 
-def test_a_report_that_nobody_could_read_does_not_stop_the_others(
+def test_a_report_that_cannot_be_encoded_does_not_stop_the_others(
         broker, reports):
     broker.trouble = exceptions.InvalidMessage('too long')
     reports.put(a_report(0), 'a')
@@ -346,7 +348,7 @@ def test_a_report_that_nobody_could_read_does_not_stop_the_others(
     wait_until(lambda: arrived(broker) == ['1'])
 
 
-def test_what_is_forgotten_is_not_sent_not_even_what_is_in_hand(
+def test_a_forgotten_report_is_not_sent_even_during_an_attempt(
         broker, reports):
     broker.fall_silent()
     broker.trouble = exceptions.BusUnavailable('refused')
@@ -369,7 +371,7 @@ def test_closing_sends_the_reports_that_wait(broker, reports):
     assert sorted(arrived(broker), key=int) == numbers(20)
 
 
-def test_closing_is_bounded_and_says_what_was_lost(broker, reports):
+def test_closing_is_bounded_and_reports_lost_reports(broker, reports):
     broker.trouble = exceptions.BusUnavailable('refused')
     for n in range(5):
         reports.put(a_report(n), 'a')

@@ -126,7 +126,7 @@ def test_an_object_whose_own_schedule_changed_is_listed_with_the_new_one(
         [('a', after)] if before != after else [])
 
 
-def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
+def test_a_member_owns_the_objects_of_a_job_that_the_ring_gives_it():
     names = [f'object-{n}' for n in range(100)]
     divided = ring.Ring({'me': 40, 'other': 40})
     part = Part(job(objects=True), 0, reading(*names))
@@ -169,7 +169,7 @@ def test_readings_that_agree_count_each_by_its_instant():
     assert part.listed_at('b') == (SECOND, 2 * SECOND, 3 * SECOND)
 
 
-def test_of_many_readings_that_agree_the_first_and_the_last_are_kept():
+def test_many_readings_that_agree_leave_the_first_and_the_last():
     same = reading('a')
     part = part_that_read(*[same] * 100)
 

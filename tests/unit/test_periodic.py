@@ -565,7 +565,8 @@ class TestPeriodicTasks:
         with pytest.raises(InvalidJob, match=f'Tasks.{name} overrides'):
             cls(None)
 
-    def test_a_constructor_that_forgot_ours_is_told_so(self):
+    def test_a_constructor_without_a_call_of_ours_is_refused_with_the_remedy(
+            self):
         class Forgetful(Nodes):
             def __init__(self):
                 pass
@@ -741,7 +742,7 @@ class TestSettings:
             def poll(self, context):
                 pass
 
-    def test_an_option_nobody_registered_is_named_with_the_remedy(self):
+    def test_an_unregistered_option_is_named_with_the_remedy(self):
         class Tasks(PeriodicTasks):
             @periodic_task(spacing=lambda conf: conf.nodewatch.every)
             def poll(self, context):
@@ -1053,7 +1054,7 @@ class TestRunPeriodicTasks:
         with pytest.raises(KeyboardInterrupt):
             driven(Stopping, 1000).run_periodic_tasks(None)
 
-    def test_what_falls_due_behind_a_slow_task_runs_in_the_same_call(self):
+    def test_a_task_that_is_due_behind_a_slow_task_runs_in_the_same_call(self):
         class Slow(Driven):
             @periodic_task(spacing=10)
             def ten(self, context):
@@ -1135,9 +1136,7 @@ class TestRunPeriodicTasks:
         assert tasks.run_periodic_tasks(None) == 60
         assert tasks.ran == []
 
-    def test_jobs_of_the_group_are_left_out_and_that_is_said_once(
-        self, caplog
-    ):
+    def test_jobs_of_the_group_are_left_out_and_logged_once(self, caplog):
         class Tasks(Nodes):
             @periodic_task(spacing=1, scope='group', run_immediately=True)
             def once(self, context):

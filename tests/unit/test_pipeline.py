@@ -31,8 +31,7 @@ def sent(me, seconds):
     return [batch.job for batch in me.bus.batches[before:]]
 
 
-def test_each_batch_says_who_decides_about_it_and_has_an_id_of_its_own(
-        me):
+def test_each_batch_has_its_authority_and_an_id_of_its_own(me):
     assert sorted(sent(me, 61)) == ['mine', 'ours']
 
     assert {batch.job: batch.authority for batch in me.bus.batches} == {
@@ -77,14 +76,14 @@ def test_a_result_counts_though_its_batch_was_taken_from_the_worker(me):
     assert [row.free for row in rows] == [True]
 
 
-def test_what_is_a_members_own_runs_while_the_store_is_away(me):
+def test_jobs_of_a_single_member_run_while_the_store_is_unreachable(me):
     sent(me, 1)
     me.queues[Authority.STORE].away = True
 
     assert sent(me, 60) == ['mine']
 
 
-def test_who_is_not_sure_of_its_view_gives_up_nothing_of_the_store(me):
+def test_a_member_that_distrusts_its_view_keeps_its_claims_in_the_store(me):
     """The store decides on shared claims, so an outdated view does no harm."""
     for topic in 'default', '-':
         me.dispatcher.workers_changed(topic, [])

@@ -203,7 +203,7 @@ def test_a_part_that_raises_costs_no_thread(make, error, caplog):
     assert all(isinstance(line.error, error) for line in lines(caplog))
 
 
-def test_handlers_that_hang_block_nobody_while_the_pool_has_room(make):
+def test_handlers_that_hang_block_no_other_while_the_pool_has_room(make):
     pool = make(4)
     forever = threading.Event()
     began = threading.Semaphore(0)

@@ -23,7 +23,7 @@ from distperiodic.testing import FrozenClock
     ('\ud800', r'\ud800'),
     ('a\tb\x7f', r'a\tb\x7f'),
     ('\U000e0041', r'\U000e0041')])
-def test_what_a_terminal_obeys_is_escaped(text, shown):
+def test_characters_that_control_a_terminal_are_escaped(text, shown):
     assert printable.escaped(text) == shown
 
 

@@ -47,7 +47,7 @@ uses = pytest.mark.parametrize('use', [use_for_locks, use_for_claims])
 
 @pytest.mark.parametrize(
     'use', [use_for_locks, use_for_claims, sync_from_outside])
-def test_what_is_made_is_for_this_user_alone(settings, use):
+def test_new_files_are_private_to_this_user(settings, use):
     before = os.umask(0)
     try:
         use(settings)
@@ -62,7 +62,7 @@ def test_what_is_made_is_for_this_user_alone(settings, use):
 
 
 @uses
-def test_a_directory_of_somebody_else_is_refused(settings, use, monkeypatch):
+def test_a_directory_of_another_user_is_refused(settings, use, monkeypatch):
     os.mkdir(settings.state_path, 0o700)
     if os.geteuid():
         monkeypatch.setattr(private.os, 'geteuid', lambda: 4711)

@@ -42,7 +42,7 @@ def test_progress_that_cannot_be_saved_is_refused_where_it_is_assigned(
     assert '\n' not in text
 
 
-def test_what_was_assigned_is_taken_once_and_the_newest_counts():
+def test_progress_that_was_assigned_is_taken_once_and_the_newest_counts():
     mine = context()
 
     mine.progress = {'page': 1}
@@ -120,7 +120,7 @@ def test_only_the_last_failure_has_its_traceback():
     assert told[1].endswith('LookupError: no such host\n')
 
 
-def test_the_next_attempt_is_told_what_the_last_one_said():
+def test_the_next_attempt_gets_the_progress_of_the_last_one():
     seen = []
     bench = Bench((objects_job(),
                    lambda context, key: seen.append(context.progress)))
@@ -153,7 +153,7 @@ def test_progress_goes_to_the_store_and_to_the_next_attempt():
     assert desk.runs[-1].progress == {'b': '"second"'}
 
 
-def test_what_a_store_that_is_away_does_not_save_is_saved_as_it_is_last():
+def test_progress_during_an_outage_of_the_store_is_saved_as_it_is_last():
     desk = Desk()
     desk.accept('a')
     [run] = desk.runs

@@ -91,7 +91,7 @@ REASONS = [
 
 
 @pytest.mark.parametrize(('why', 'known'), REASONS)
-def test_a_reason_is_told(why, known):
+def test_a_reason_follows_from_the_facts(why, known):
     assert reason.reason_of(known) is why
 
 
@@ -128,11 +128,12 @@ PAST = [
 
 
 @pytest.mark.parametrize(('known', 'expected'), PAST)
-def test_what_became_of_an_earlier_tick_is_what_is_left(known, expected):
+def test_the_outcome_of_an_earlier_tick_is_one_of_the_reasons_that_remain(
+        known, expected):
     assert list(reason.reasons_of(known)) == expected
 
 
-def test_each_reason_is_told_of_something():
+def test_each_reason_is_returned_for_some_facts():
     earlier = {found[0] for _, found in PAST if len(found) == 1}
     assert {why for why, _ in REASONS} | earlier == (
         set(Reason) - {Reason.ONE_OF_SEVERAL})
@@ -145,7 +146,7 @@ def test_each_reason_has_a_sentence():
 @pytest.mark.parametrize('state', list(State))
 @pytest.mark.parametrize('due', [None, BEFORE, DUE, NOW + 100])
 @pytest.mark.parametrize('until', [None, NOW - 1, NOW + 1])
-def test_whatever_stands_in_a_row_has_a_reason(state, due, until):
+def test_any_content_of_a_row_has_a_reason(state, due, until):
     for by, holder, listed in itertools.product(
             [None, *SkippedBy], ['', 'api~1'], [None, True, False]):
         for settled in BEFORE, DUE:
@@ -158,6 +159,6 @@ def test_whatever_stands_in_a_row_has_a_reason(state, due, until):
 
 
 @pytest.mark.parametrize('one', sorted(reason.FINE))
-def test_what_is_fine_needs_nobody(one):
+def test_a_healthy_state_needs_no_operator(one):
     assert one not in (Reason.DEAD, Reason.LOST, Reason.PAUSED,
                        Reason.NOBODY_CLAIMS, Reason.HOLDER_GONE)

@@ -138,7 +138,7 @@ def test_retries_are_no_triggered_claims(again, store):
     assert again.taken('poll', 60) == 0
 
 
-def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
+def test_a_member_that_left_counts_as_gone_until_its_silence_would_show(
         again, store, clock):
     """The holder may still run, and may be cut off only from its group."""
     again.holder_gone('left')
@@ -161,7 +161,7 @@ def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
     assert store.gone == [{'left'}]
 
 
-def test_who_is_gone_is_decided_when_the_store_can_be_reached(
+def test_the_gone_members_are_determined_when_the_store_can_be_reached(
         again, store, queue):
     """While the store is unreachable, no process can renew its leases, so even
     live holders seem silent.
@@ -176,7 +176,7 @@ def test_who_is_gone_is_decided_when_the_store_can_be_reached(
     assert store.gone == [set()]
 
 
-def test_who_waits_for_an_object_is_told_that_it_is_given_up(
+def test_a_claim_that_is_lost_too_often_is_reported_as_released(
         book, store, clock, hand):
     """A claim that is lost too often ends. The scheduler then handles a
     Released event.

@@ -132,7 +132,7 @@ def test_a_queue_that_its_process_does_not_renew_has_no_consumer(bus):
     assert found.queues(found.hosts[0], [QUEUE])[QUEUE] == (0, 0)
 
 
-def test_a_notice_that_reaches_nobody_is_not_sent(bus):
+def test_a_notice_without_a_receiver_is_not_sent(bus):
     bus.by_hand.sadd(f'{ALL}.hearers', 'gone-1', 'gone-2')
     sender = carriers.RedisCarrier(
         url.parse('redis://h/0'), None, lambda: bus.now[0])

@@ -100,7 +100,7 @@ def test_a_module_is_named_after_what_it_is():
         {'base', 'common', 'helpers', 'models', 'utils'})
 
 
-def test_nobody_reads_the_time_past_the_clock():
+def test_no_module_reads_the_time_past_the_clock():
     reads = {
         'time': {'monotonic', 'monotonic_ns', 'perf_counter', 'sleep',
                  'time', 'time_ns'},
@@ -144,7 +144,7 @@ def test_an_entry_point_leads_somewhere(entry):
     assert leads(entry.load())
 
 
-def test_the_sample_configuration_is_what_the_options_say(tmp_path):
+def test_the_sample_configuration_is_generated_from_the_options(tmp_path):
     written = tmp_path / 'distperiodic.conf.sample'
     subprocess.run(
         [sys.executable, '-m', 'oslo_config.generator',

@@ -118,7 +118,7 @@ def test_beyond_the_last_point_comes_the_first():
     assert one.owner_at(ring.MIN_POSITION) == first[1]
 
 
-def test_a_ring_without_members_owns_nothing_and_says_so():
+def test_a_ring_without_members_owns_nothing_and_raises_an_error():
     empty = ring.Ring({})
 
     with pytest.raises(LookupError, match='no members'):
@@ -140,7 +140,7 @@ def test_the_order_in_which_members_are_listed_does_not_matter(
 
 
 @given(st.lists(MEMBERS, min_size=2, max_size=6))
-def test_a_ring_that_was_changed_is_the_ring_that_was_built_anew(history):
+def test_a_changed_ring_is_equal_to_a_newly_built_one(history):
     """Members agree on the ring, even if they have seen different changes of
     the group.
     """
@@ -152,7 +152,7 @@ def test_a_ring_that_was_changed_is_the_ring_that_was_built_anew(history):
     assert changed.members == history[-1]
 
 
-def test_of_many_members_one_may_take_the_place_of_another():
+def test_one_of_many_members_may_be_replaced_by_another():
     many = {f'api-{n}': 5 for n in range(20)}
     others = {**many, 'new': 7}
     del others['api-7']
@@ -210,7 +210,7 @@ def test_members_configured_differently_agree_on_every_owner(
 # Movement.
 
 @given(MEMBERS, NAMES, POINTS)
-def test_who_joins_takes_objects_and_none_move_between_the_others(
+def test_a_member_that_joins_takes_objects_and_none_move_between_the_others(
         members, name, number):
     members = {n: p for n, p in members.items() if n != name}
     if not members:
@@ -224,7 +224,7 @@ def test_who_joins_takes_objects_and_none_move_between_the_others(
 
 
 @given(MEMBERS, POINTS, st.data())
-def test_who_changes_its_points_exchanges_objects_with_others_only(
+def test_a_member_that_changes_its_points_exchanges_objects_with_others_only(
         members, number, data):
     name = data.draw(st.sampled_from(sorted(members)))
     grows = number >= members[name]
@@ -256,7 +256,7 @@ def test_twice_the_points_own_about_twice_the_objects():
     assert one.share('light') + one.share('heavy') == pytest.approx(1)
 
 
-def test_who_comes_next_in_the_succession_takes_over_when_the_owner_goes():
+def test_the_next_member_in_the_succession_takes_over_when_the_owner_leaves():
     members = {f'api-{n}': 40 for n in range(6)}
     one = ring.Ring(members)
     for id_ in SOME_IDS[:200]:
@@ -280,7 +280,8 @@ ARCS = st.lists(st.integers(0, 60), max_size=20, unique=True).map(
 
 
 @given(ARCS, ARCS)
-def test_what_some_arcs_have_and_others_have_not(arcs, others):
+def test_the_difference_of_arcs_has_the_positions_of_the_first_only(
+        arcs, others):
     def positions(some):
         return {at for low, high in some for at in range(low, high + 1)}
 
@@ -293,8 +294,7 @@ def test_what_some_arcs_have_and_others_have_not(arcs, others):
 
 
 @given(MEMBERS, st.lists(POSITIONS, min_size=1, max_size=30))
-def test_a_position_is_in_an_arc_of_its_owner_and_of_nobody_else(
-        members, positions):
+def test_a_position_is_only_in_an_arc_of_its_owner(members, positions):
     one = ring.Ring(members)
     for name in members:
         for position in positions:
@@ -354,7 +354,7 @@ def test_many_positions_are_judged_as_each_of_them(members, positions):
         one.owner_at(p) == name for p in asked]
 
 
-def test_nobody_else_owns_anything():
+def test_a_member_that_is_not_on_the_ring_owns_nothing():
     one = ring.Ring({'a': 40})
 
     assert one.arcs('stranger') == ()

@@ -50,7 +50,7 @@ class Group:
 
 
 @pytest.mark.parametrize('shared', [True, False], ids=['store', 'ring only'])
-def test_a_new_job_runs_on_the_members_that_have_it(world, shared):
+def test_a_new_job_runs_only_on_the_members_with_that_job(world, shared):
     group = Group(world, shared)
     for name in 'ab':
         group.start(name, job('poll'))
@@ -94,7 +94,7 @@ def test_a_removed_job_runs_until_its_last_member_leaves(world, shared):
         (key, tick) for key in OBJECTS for tick in (180, 240)}
 
 
-def test_who_joins_without_the_job_costs_its_members_nothing(world):
+def test_a_member_that_joins_without_the_job_costs_its_members_nothing(world):
     group = Group(world)
     one = group.start('a', job('poll'), job('sync'))
     group.start('b', job('poll'))
@@ -220,7 +220,7 @@ def test_a_restart_with_another_job_moves_its_objects(world):
             if (run.job, run.tick) == ('sync', 120)} == {*OBJECTS}
 
 
-def test_who_lacks_a_job_does_not_count_among_its_late_scanners(world):
+def test_a_member_without_a_job_does_not_count_among_its_late_scanners(world):
     """The only other member with the job is cut off from the store."""
     group = Group(world)
     for name in 'abcdef':

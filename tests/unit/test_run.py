@@ -97,7 +97,7 @@ def test_sighup_reads_the_options_again_and_ends_nothing():
     assert service.done == ['start', 'reset', 'reset', 'stop']
 
 
-def test_what_ends_it_by_itself_is_raised():
+def test_an_error_that_ends_a_service_is_raised():
     with pytest.raises(OSError, match='no disk'):
         Service(error=OSError('no disk')).run()
 

@@ -160,7 +160,8 @@ def test_nothing_runs_before_the_store_has_granted_it(desk):
     assert desk.grants.may_start(batch) is None
 
 
-def test_what_was_not_granted_is_reported_lost_and_does_not_run(desk):
+def test_an_object_that_was_not_granted_is_reported_lost_and_does_not_run(
+        desk):
     batch = desk.batch('a', 'b', 'c', 'd')
     desk.lose(batch, 'a', 'c')
 
@@ -175,7 +176,7 @@ def test_what_was_not_granted_is_reported_lost_and_does_not_run(desk):
         (message.Report(batch.id, WORKER, lost=[0, 2]), SENDER)]
 
 
-def test_results_of_a_part_are_told_by_their_places_in_the_batch(desk):
+def test_results_of_a_part_are_reported_by_their_places_in_the_batch(desk):
     batch = desk.batch('a', 'b', 'c', 'd', 'e')
     desk.lose(batch, 'a', 'c')
     desk.grants.accept(batch)
@@ -202,7 +203,7 @@ def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
-def test_what_is_granted_has_the_fences_and_attempts_of_the_store(desk):
+def test_a_granted_run_has_the_fence_and_the_attempt_of_the_store(desk):
     """The values in a message may be forged."""
     batch = desk.batch('a', 'b')
     batch = message.Batch(
@@ -263,7 +264,7 @@ def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
 
 # -- results that count
 
-def test_done_is_told_once_it_is_written(desk):
+def test_a_done_run_is_reported_once_its_end_is_written(desk):
     batch = desk.accept('a', 'b')
     desk.line.slow = True
     desk.grants.reported(message.Report(batch.id, WORKER, [1]), SENDER)
@@ -320,7 +321,7 @@ def test_a_run_that_failed_for_the_last_time_is_dead(desk):
     assert desk.overdue() == []
 
 
-def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
+def test_a_run_that_failed_is_retried_as_often_as_its_job_allows():
     desk = Desk(worlds.job('poll', retries=2, retry_backoff=1.0))
     batch = desk.accept('a')
 
@@ -341,7 +342,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
     assert desk.overdue() == []
 
 
-def test_done_retried_and_dead_of_one_report_are_told_together():
+def test_done_retried_and_dead_of_one_report_are_reported_together():
     """Each kind of outcome is a separate write. The report waits for all three
     writes.
     """
@@ -361,7 +362,7 @@ def test_done_retried_and_dead_of_one_report_are_told_together():
         [2], [(0, 'x')], [(1, 'y')], [])
 
 
-def test_what_runs_at_most_once_is_not_retried():
+def test_an_at_most_once_run_is_not_retried():
     desk = Desk(worlds.job('poll', retries=5,
                            delivery=Delivery.AT_MOST_ONCE))
     batch = desk.accept('a')
@@ -398,7 +399,7 @@ def test_a_retry_is_due_after_its_pause_and_not_before():
     assert [one.object for one in desk.retry_of()] == ['a']
 
 
-def test_what_failed_together_is_retried_together():
+def test_objects_that_failed_together_are_retried_together():
     """All failed objects get one common lease."""
     desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0))
     batch = desk.accept(*(f'object-{n}' for n in range(100)))
@@ -428,7 +429,7 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
         seconds=60) == anew
 
 
-def test_of_results_that_were_lost_in_part_the_others_count():
+def test_results_that_were_lost_in_part_count_for_the_others():
     """The store returns the objects whose results count, and not only their
     number.
     """
@@ -471,7 +472,7 @@ def test_the_retry_of_what_was_lost_is_not_ours_to_order():
     assert desk.overdue() == []
 
 
-def test_results_of_a_batch_that_nobody_granted_count_for_nothing(desk):
+def test_results_of_a_batch_that_was_not_granted_count_for_nothing(desk):
     batch = desk.batch('a', 'b', 'c')
 
     told = desk.report(batch, done=[2], failed=[(0, 'Boom')],
@@ -485,7 +486,7 @@ def test_results_of_a_batch_that_nobody_granted_count_for_nothing(desk):
         holder='w', seconds=60)) == 3
 
 
-def test_results_of_somebody_elses_run_count_for_nothing(desk):
+def test_results_of_the_run_of_another_worker_count_for_nothing(desk):
     batch = desk.accept('a')
 
     desk.grants.reported(
@@ -496,7 +497,7 @@ def test_results_of_somebody_elses_run_count_for_nothing(desk):
     assert desk.report(batch, done=[0]).done == [0]
 
 
-def test_a_result_that_is_told_twice_counts_once(desk):
+def test_a_result_that_is_reported_twice_counts_once(desk):
     batch = desk.accept('a', 'b')
 
     assert desk.report(batch, done=[0]).done == [0]
@@ -541,7 +542,7 @@ def test_a_lease_without_signs_ends(desk):
     assert lease.was is State.RUNNING
 
 
-def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
+def test_a_batch_without_a_sign_of_life_for_very_long_is_forgotten(desk):
     silent = desk.accept('a')
 
     desk.live(3 * LEASE)
@@ -552,7 +553,7 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
     assert desk.report(silent, done=[0]).lost == [0]
 
 
-def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
+def test_leases_are_renewed_under_the_name_of_their_holder(desk):
     """A scheduler keeps the leases of all its workers in one RunLeases."""
     mine = desk.accept('a')
     theirs = desk.accept('b', worker='w2~00c0ffee00c0ffee~1~f1.t1.s10')
@@ -582,7 +583,7 @@ def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
         seconds=60) == ({granted(batch)} if holds else set())
 
 
-def test_what_was_taken_from_us_may_not_start_any_more(desk):
+def test_a_batch_that_was_taken_over_may_not_start_any_more(desk):
     batch = desk.accept('a')
     desk.lose(batch)
     assert desk.grants.may_start(batch) is None
@@ -592,7 +593,7 @@ def test_what_was_taken_from_us_may_not_start_any_more(desk):
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
-def test_what_was_taken_from_us_is_not_asked_for_again(desk):
+def test_a_batch_that_was_taken_over_is_not_requested_again(desk):
     batch = desk.accept('a')
     desk.lose(batch)
     desk.grants.renew()
@@ -735,7 +736,7 @@ def test_none_run_where_as_many_run_as_may():
     assert [index for index, _ in told.refused] == [0, 1]
 
 
-def test_of_two_that_come_at_once_the_first_has_the_last_place():
+def test_the_first_of_two_batches_that_come_at_once_gets_the_last_place():
     desk = crowd('x', 'y', 'z')
     desk.line.slow = True
     one, other = desk.batch('a'), desk.batch('b')
@@ -761,7 +762,7 @@ def test_a_batch_that_finds_no_place_has_that_of_what_ends_here():
     assert [run.id for run in desk.runs] == [first.id, waits.id]
 
 
-def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
+def test_a_batch_that_waits_too_long_is_refused_and_was_not_started():
     desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     desk.accept('a', 'b')
     waits = desk.accept('c')
@@ -820,7 +821,7 @@ def test_the_jobs_of_a_partition_are_counted_together():
 
 @pytest.mark.parametrize('term', ['~2~f1.t1.r80', '~2~f1.t2.r40'],
                          ids=['other points', 'a new tenure'])
-def test_results_count_under_whatever_entry_their_scheduler_stands(term):
+def test_results_count_under_any_entry_of_their_scheduler(term):
     desk = Desk()
     batch = desk.accept('a', 'b')
     now = SENDER.replace('~1~f1.t1.r40', term)
@@ -871,7 +872,7 @@ def test_under_a_lease_that_was_lost_no_handler_ends_its_run(desk):
     assert desk.grants.lease_of(batch) is None
 
 
-def test_what_the_pool_refuses_is_free_for_others_at_its_old_attempt():
+def test_a_run_that_the_pool_refuses_is_free_for_others_at_its_old_attempt():
     desk = Desk(shared=True)
     batch = desk.accept('a', 'b')
 

@@ -223,7 +223,7 @@ def expected_ticks(line, zone, day):
 
 class TestCronAgainstTheOracle:
     @given(LINES, st.sampled_from(SPECIAL_DAYS))
-    def test_it_ticks_when_the_wall_says_so(self, line, special):
+    def test_a_line_ticks_at_the_times_of_the_wall_clock(self, line, special):
         zone, day = special
         expected = expected_ticks(line, zone, day)
         cron = Cron(line, zone)
@@ -239,9 +239,8 @@ class TestCronAgainstTheOracle:
         assert cron.count(begin, end) == len(expected)
 
     @given(LINES, st.sampled_from(SPECIAL_DAYS), st.data())
-    def test_looking_back_finds_what_looking_forward_found(
-        self, line, special, data
-    ):
+    def test_the_backward_search_finds_the_ticks_of_the_forward_search(
+            self, line, special, data):
         zone, day = special
         expected = expected_ticks(line, zone, day)
         seen = readings(zone, day)
@@ -430,7 +429,7 @@ class TestCronOnTheCalendar:
         assert cron.after(noon) == at('2026-12-01T06:00:00')
         assert cron.at_or_before(noon) == at('2026-11-01T18:00:00')
 
-    def test_a_line_may_look_back_before_the_epoch(self):
+    def test_a_line_has_ticks_before_the_epoch(self):
         assert Cron('@yearly').at_or_before(-1) == at('1969-01-01')
 
     @pytest.mark.parametrize(
@@ -678,7 +677,7 @@ class TestBadCronLines:
             ),
         ],
     )
-    def test_one_line_says_what_is_wrong(self, line, says):
+    def test_an_invalid_line_is_refused_in_one_line(self, line, says):
         with pytest.raises(InvalidSchedule) as refused:
             Cron(line)
         text = str(refused.value)

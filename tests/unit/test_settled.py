@@ -79,8 +79,7 @@ def reasons(store):
         sa.select(tables.history.c.reason)).scalars().all())) - {None}
 
 
-def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
-        world, store):
+def test_a_busy_object_is_skipped_once_by_all_members_together(world, store):
     poll = job(every=10.0, objects=True)
     both = world.group('mn', poll, store=store, finishes=False,
                        catalogues={'poll': ['a', 'b', 'c', 'd']})
@@ -116,7 +115,7 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
                               30.0: {'due': 1, 'done': 1}}
 
 
-def test_what_a_late_claim_passes_over_is_taken_down(world, store):
+def test_ticks_that_a_late_claim_passes_over_are_recorded(world, store):
     """An owner that is late may handle a tick after a later tick of the object
     was claimed.
     """
@@ -138,7 +137,8 @@ def test_what_a_late_claim_passes_over_is_taken_down(world, store):
     assert 'misfire=latest runs the newest tick only' in reasons(store)
 
 
-def test_what_waits_with_its_own_schedule_has_no_other_ticks(world, store):
+def test_an_object_that_waits_with_its_own_schedule_has_no_other_ticks(
+        world, store):
     poll = job(every=2.0, objects=True,
                misfire=schedule.Misfire.ALL,
                overlap=schedule.Overlap.WAIT)
@@ -156,7 +156,7 @@ def test_what_waits_with_its_own_schedule_has_no_other_ticks(world, store):
 @pytest.mark.parametrize('options', [
     {'objects': True}, {'scope': Scope.GROUP}],
     ids=['objects', 'group'])
-def test_ticks_that_the_misfire_policy_drops_are_taken_down(
+def test_ticks_that_the_misfire_policy_drops_are_recorded(
         world, store, options):
     poll = job(every=10.0, **options)
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
@@ -178,7 +178,7 @@ def test_ticks_that_the_misfire_policy_drops_are_taken_down(
     {'objects': True, 'spread': True},
     {'objects': True, 'misfire': schedule.Misfire.SKIP, 'grace': 2.0}],
     ids=['objects', 'group', 'spread', 'skip'])
-def test_what_was_due_while_nobody_was_there_is_taken_down(
+def test_ticks_that_were_due_while_no_scheduler_ran_are_recorded(
         world, store, options):
     poll = job(every=10.0, **options)
     objects = [f'o-{n}' for n in range(8)]
@@ -206,7 +206,8 @@ def test_what_was_due_while_nobody_was_there_is_taken_down(
 
 
 @pytest.mark.parametrize('overlap', list(schedule.Overlap))
-def test_so_it_is_of_an_object_whose_run_was_cut_off(world, store, overlap):
+def test_ticks_of_an_object_whose_run_was_cut_off_are_recorded(
+        world, store, overlap):
     poll = job(every=10.0, objects=True, overlap=overlap)
     world.scheduler(poll, store=store, finishes=False, lease=3600.0,
                     catalogues={'poll': ['a']})
@@ -228,7 +229,7 @@ def test_so_it_is_of_an_object_whose_run_was_cut_off(world, store, overlap):
 
 
 @pytest.mark.parametrize('misfire', list(schedule.Misfire))
-def test_an_object_that_waits_is_not_skipped_by_the_look_for_late_ones(
+def test_an_object_that_waits_is_not_skipped_by_a_late_scan(
         world, store, misfire):
     poll = job(every=10.0, objects=True, misfire=misfire,
                overlap=schedule.Overlap.WAIT)
@@ -244,7 +245,7 @@ def test_an_object_that_waits_is_not_skipped_by_the_look_for_late_ones(
                               20.0: {'due': 1, 'done': 1}}
 
 
-def test_what_others_did_while_a_process_was_not_there_was_not_missed(
+def test_ticks_that_others_ran_before_a_process_started_were_not_missed(
         world, store):
     poll = job(every=10.0, objects=True)
     world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
@@ -257,7 +258,7 @@ def test_what_others_did_while_a_process_was_not_there_was_not_missed(
     assert reasons(store) == set()
 
 
-def test_what_an_object_of_its_own_schedule_missed_is_taken_down(
+def test_missed_ticks_of_an_object_with_its_own_schedule_are_recorded(
         world, store):
     poll = job(every=3600.0, objects=True)
     world.scheduler(poll, store=store, catalogues={
@@ -285,7 +286,7 @@ def test_an_object_of_its_own_schedule_has_no_ticks_of_its_job(
     assert reasons(store) == set()
 
 
-def test_what_others_ran_meanwhile_was_not_missed(world, store):
+def test_ticks_that_others_ran_meanwhile_were_not_missed(world, store):
     poll = job(every=10.0, objects=True)
     slow, other = world.group('mn', poll, store=store, catalogues={
         'poll': [f'o-{n}' for n in range(20)]})
@@ -335,7 +336,8 @@ def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
             if tick < 70} == dict.fromkeys((10, 20, 30, 40, 50, 60), 1)
 
 
-def test_what_waits_for_a_long_run_is_skipped_for_that(world, store):
+def test_ticks_that_pass_during_a_long_run_are_skipped_with_that_reason(
+        world, store):
     poll = job(every=10.0, objects=True,
                overlap=schedule.Overlap.WAIT)
     me = world.scheduler(poll, store=store, finishes=False,
@@ -409,7 +411,7 @@ def test_an_object_that_is_years_behind_costs_no_time(world, store):
         new.ticks()[-1] - first + 1)
 
 
-def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
+def test_a_waiting_tick_is_claimed_by_the_member_that_sees_the_run_end(
         world, store):
     poll = job(every=20.0, objects=True,
                overlap=schedule.Overlap.WAIT)
@@ -466,7 +468,7 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
         {'job': 'poll', 'reason': 'disks are full'}]
 
 
-def test_what_was_missed_before_a_pause_is_taken_down_with_it(
+def test_ticks_missed_before_a_pause_are_recorded_with_the_pause(
         world, store, admin):
     """No scheduler ran at a tick, and then the job was paused."""
     poll = job(every=10.0, objects=True)
@@ -500,7 +502,7 @@ def test_a_process_that_begins_knows_first_what_is_paused(world, store, admin):
     assert new.starts == []
 
 
-def test_what_was_triggered_runs_at_the_next_sweep(world, store, admin):
+def test_a_triggered_object_runs_at_the_next_sweep(world, store, admin):
     poll = job(every=60.0, objects=True)
     me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
     world.advance(61)
@@ -518,7 +520,7 @@ def test_what_was_triggered_runs_at_the_next_sweep(world, store, admin):
                         45.0: {'due': 1, 'superseded': 1}}),
     ('all', [45.0, 20.0, 30.0, 40.0, 50.0], dict.fromkeys(
         [20.0, 30.0, 40.0, 45.0], {'due': 1, 'done': 1}))])
-def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
+def test_ticks_missed_before_a_trigger_are_decided_as_without_the_trigger(
         world, store, admin, misfire, ran, told):
     poll = job(every=10.0, objects=True, overlap=schedule.Overlap.WAIT,
                misfire=schedule.Misfire(misfire))

@@ -83,7 +83,7 @@ def test_an_object_is_placed_by_its_id():
         '7') == ring.position_of('7')
 
 
-def test_what_has_no_id_has_no_place():
+def test_an_object_without_an_id_has_no_place():
     with pytest.raises(exceptions.InvalidObject, match='has no id'):
         sql.position_of(object())
 

@@ -160,7 +160,7 @@ def test_a_dead_worker_is_replaced_within_the_session_timeout_and_1_s(world):
     assert world.row.moves[1][0] - died <= LEASE + 1
 
 
-def test_nobody_takes_over_while_the_heartbeat_arrives(world):
+def test_no_worker_takes_over_while_the_heartbeat_arrives(world):
     """The active worker is out of its group, but can reach the store."""
     first, _ = world.add('h:0'), world.add('h:1')
     world.run(20)
@@ -174,7 +174,7 @@ def test_nobody_takes_over_while_the_heartbeat_arrives(world):
     assert first.starts
 
 
-def test_nobody_takes_over_while_the_active_worker_is_a_member(world):
+def test_no_worker_takes_over_while_the_active_worker_is_a_member(world):
     """The active worker is in its group, but it does not reach the store."""
     first, _ = world.add('h:0'), world.add('h:1')
     world.run(20)
@@ -191,7 +191,7 @@ def test_nobody_takes_over_while_the_active_worker_is_a_member(world):
     assert len(world.row.moves) == 1
 
 
-def test_nobody_takes_over_who_does_not_know_the_members(world):
+def test_no_worker_takes_over_that_cannot_read_the_members(world):
     first, other = world.add('h:0'), world.add('h:1')
     world.run(20)
     other.cut_off = True
@@ -204,7 +204,7 @@ def test_nobody_takes_over_who_does_not_know_the_members(world):
     assert other.starts
 
 
-def test_nobody_takes_over_who_is_not_in_the_group(world):
+def test_no_worker_takes_over_that_is_not_in_the_group(world):
     first, other = world.add('h:0'), world.add('h:1')
     world.run(20)
     world.gone[other.me.process] = 0.0
@@ -358,7 +358,7 @@ def test_a_choice_of_a_worker_that_is_gone_does_not_stop_the_active_one(
     assert len(world.row.moves) == 1
 
 
-def test_the_chosen_worker_follows_while_nobody_knows_the_members(world):
+def test_the_chosen_worker_takes_over_while_the_members_are_unknown(world):
     world.add('h:0')
     chosen = world.add('h:1')
     world.run(20)
@@ -443,7 +443,7 @@ def test_a_preference_names_a_host_or_a_member(identity, preferred, answer):
     st.sampled_from(['freeze', 'thaw', 'away', 'back', 'cut off', 'joined',
                      'busy', 'idle', 'promote', 'run']),
     st.integers(0, 2), st.floats(0.1, 25)), max_size=30))
-def test_whatever_happens_at_most_one_worker_trusts_its_lease(steps):
+def test_at_most_one_worker_trusts_its_lease_at_any_time(steps):
     """Once all faults have ended, one worker is active."""
     world = World()
     for number in range(3):

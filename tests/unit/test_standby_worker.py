@@ -186,7 +186,7 @@ def test_a_worker_that_lost_the_partition_starts_nothing(desk, caplog):
                               'partition lost', 'partition standby']
 
 
-def test_a_worker_that_loses_the_partition_while_it_leaves_is_told(desk):
+def test_a_worker_that_loses_the_partition_while_it_leaves_is_notified(desk):
     desk.live(1)
     desk.busy = True
     desk.standby.leave()
@@ -208,7 +208,7 @@ def test_to_release_the_partition_is_not_to_lose_it(desk):
 
 
 @pytest.mark.parametrize('worker', ['', OTHER])
-def test_a_worker_notices_two_changes_of_the_row_at_one_look(desk, worker):
+def test_a_worker_notices_two_changes_of_the_row_at_one_read(desk, worker):
     """The row shows that another worker took over, and possibly released the
     partition again.
     """
@@ -306,7 +306,8 @@ def test_a_worker_without_store_and_group_cancels_its_runs_once(desk):
 
 
 @pytest.mark.parametrize(('back', 'asked'), [(True, False), (False, True)])
-def test_a_take_over_that_waited_for_the_store_looks_again(desk, back, asked):
+def test_a_take_over_that_waited_for_the_store_reads_the_members_again(
+        desk, back, asked):
     """The active worker may have returned in the meantime."""
     desk.members[OTHER] = 'h:1'
     desk.row.standing = Standing(OTHER, 1, 0.1, '')

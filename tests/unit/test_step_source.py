@@ -177,7 +177,7 @@ def test_notices_that_arrive_during_a_request_are_asked_for_together(
         ['t1'], ['t2', 't3']]
 
 
-def test_too_many_notices_are_one_look_at_all(scheduler):
+def test_too_many_notices_are_one_search_for_all_tasks(scheduler):
     scheduler.source.notified(['t0'])
     scheduler.source.notified([f't{n}' for n in range(3000)])
 
@@ -265,7 +265,7 @@ def test_the_steps_of_a_module_are_claimed_when_its_worker_joins():
     assert scheduler.dispatcher.objects(A.name) == {'t1'}
 
 
-def test_what_is_delayed_is_woken_until_there_is_no_more(scheduler):
+def test_delayed_tasks_are_woken_until_there_are_no_more(scheduler):
     scheduler.sweep()
 
     assert scheduler.steps.woken == 2

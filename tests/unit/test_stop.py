@@ -52,7 +52,7 @@ def claimed(world, **options):
     return me
 
 
-def test_what_waits_for_a_worker_is_free_at_once(world):
+def test_claims_that_wait_for_a_worker_are_free_at_once(world):
     me = claimed(world)
 
     me.flow.drain()
@@ -64,7 +64,7 @@ def test_what_waits_for_a_worker_is_free_at_once(world):
     me.assert_accounted_for()
 
 
-def test_what_is_given_back_keeps_its_place_in_the_line(world):
+def test_claims_that_are_given_back_keep_their_place_in_the_line(world):
     old, new = (job(name, objects=True, every=every)
                 for name, every in (('old', 40.0), ('new', 60.0)))
     me = scheduler(world, old, new, workers=[])

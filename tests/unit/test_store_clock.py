@@ -63,7 +63,7 @@ class Slow:
         then(call(self))
 
 
-def test_the_time_is_that_of_the_store_between_two_looks(world, store):
+def test_the_time_is_that_of_the_store_between_two_reads(world, store):
     queue = Slow(world, store, 0.2)
     known = []
     time = store_clock.StoreClock(
@@ -102,7 +102,7 @@ def test_the_time_that_a_connection_takes_does_not_count(world, store):
 
 
 @pytest.mark.parametrize('seconds', [-3600, 3600])
-def test_a_wall_clock_that_is_set_has_the_store_looked_at(
+def test_a_step_of_the_wall_clock_makes_a_scheduler_read_the_clock_again(
         world, store, seconds):
     """The wall clock that was set may also be the clock of the store."""
     queue = Slow(world, store, 0.0)
@@ -197,7 +197,7 @@ def test_the_time_never_goes_back_nor_stops(steps):
         last = time.now()
 
 
-def test_the_clock_of_the_store_is_looked_at_once_a_minute(world, store):
+def test_the_clock_of_the_store_is_read_once_a_minute(world, store):
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
 
@@ -220,7 +220,7 @@ def test_an_answer_that_took_long_is_asked_for_again_soon(world, store):
     assert queue.asked == 2
 
 
-def test_a_wall_clock_that_differs_is_told_of_and_does_not_matter(
+def test_a_wall_clock_that_differs_is_logged_and_does_not_matter(
         world, store, caplog):
     me = world.scheduler(job(every=10.0, objects=True), store=store,
                          catalogues={'poll': ['a']})
@@ -234,7 +234,7 @@ def test_a_wall_clock_that_differs_is_told_of_and_does_not_matter(
         (10.0 - day, 10.0 - day), (20.0 - day, 20.0 - day)]
 
 
-def test_a_wall_clock_that_is_set_is_no_matter(world, store):
+def test_a_step_of_the_wall_clock_changes_no_tick(world, store):
     me = world.scheduler(job(every=10.0, objects=True), store=store,
                          catalogues={'poll': ['a']})
     world.advance(15)

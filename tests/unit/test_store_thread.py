@@ -119,7 +119,7 @@ def test_calls_are_made_in_order_in_one_thread(flow, store):
     assert flow.read() == [10 * number for number in range(1000)]
 
 
-def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
+def test_an_urgent_call_waits_for_no_call_of_the_ordinary_queue(store):
     """Renewals continue while a call waits for rows that others have locked.
     """
     renewals = Store()
@@ -143,7 +143,7 @@ def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
     flow.stop()
 
 
-def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
+def test_renewals_go_on_while_another_call_waits_for_a_lock(store):
     """The database finally rejects the blocked call; the thread repeats it."""
     store.there.clear()
     renewals = Store()
@@ -166,7 +166,7 @@ def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
 
 
 @pytest.mark.parametrize('urgent', [False, True])
-def test_a_store_that_is_away_for_both_is_told_of_once(
+def test_an_outage_of_the_store_for_both_threads_is_logged_once(
         flow, store, caplog, urgent):
     caplog.set_level(logging.INFO)
     store.there.clear()
@@ -203,7 +203,7 @@ def test_both_threads_close_what_they_have_connected():
     assert [one.closed for one in made] == [True, True]
 
 
-def test_an_answer_is_told_in_the_thread_of_the_flow(flow):
+def test_an_answer_is_delivered_in_the_thread_of_the_flow(flow):
     """The flow has no locks: all its code runs in one thread."""
     told_in = []
     flow.line.submit(
@@ -225,7 +225,7 @@ def test_asking_does_not_wait_for_the_store(flow, store):
     assert flow.read() == []
 
 
-def test_what_was_asked_before_the_thread_began_is_made(store):
+def test_a_call_submitted_before_the_thread_began_is_made(store):
     flow = Flow(store)
     flow.ask(1, 2)
     assert not flow.line.flush(0)
@@ -269,7 +269,7 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_overtakes(
     assert events(caplog) == ['store away', 'store back']
 
 
-def test_each_absence_is_told_once(flow, store, caplog):
+def test_each_outage_is_logged_once(flow, store, caplog):
     caplog.set_level(logging.INFO)
     for number in range(3):
         flow.time += 60.0
@@ -373,7 +373,7 @@ def test_a_store_that_is_away_at_first_is_connected_later(store, caplog):
     flow.stop()
 
 
-def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
+def test_a_call_that_fails_in_itself_is_logged_and_the_next_is_made(
         flow, caplog):
     def broken(store):
         raise ZeroDivisionError
@@ -388,7 +388,7 @@ def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
     assert not flow.line.away
 
 
-def test_who_asked_what_can_never_be_answered_is_told(flow):
+def test_a_call_that_can_never_be_answered_is_reported_to_its_caller(flow):
     failed = []
 
     flow.line.submit(lambda store: 1 / 0, flow.told.append,
@@ -468,7 +468,7 @@ def test_stopping_ends_the_thread(flow):
     assert flow.join()
 
 
-def test_a_report_says_how_long_the_store_takes(flow, store):
+def test_a_report_contains_how_long_the_store_takes(flow, store):
     def call(seconds):
         def lasts(_):
             flow.time += seconds

@@ -102,7 +102,7 @@ def test_a_type_is_refused_with_the_part_that_cannot_be_used(
 @pytest.mark.parametrize('call', [
     lambda c: c.get(5), lambda c: c.wait('\ud800'), lambda c: c.cancel(None),
     lambda c: c.retry(['x']), lambda c: c.list(after='a\0')])
-def test_what_cannot_be_an_id_is_the_id_of_no_task(client, call):
+def test_a_text_that_cannot_be_an_id_is_the_id_of_no_task(client, call):
     with pytest.raises(exceptions.UnknownTask, match='task list'):
         call(client)
 

@@ -146,7 +146,7 @@ def rows(output):
     return json.loads(output)
 
 
-def test_without_pools_the_list_says_so(command):
+def test_without_pools_the_list_explains_how_to_make_one(command):
     code, told, _ = command('pool', 'list')
 
     assert code == 0

@@ -138,7 +138,7 @@ def test_all_members_may_share_one_instance(distperiodic_cluster):
     once_a_tick(cluster, 1)
 
 
-def test_what_ran_is_shown_where_it_should_not_have(cluster):
+def test_an_unexpected_run_is_shown_in_the_error(cluster):
     cluster.advance(10)
 
     with pytest.raises(AssertionError) as told:
@@ -150,7 +150,7 @@ def test_what_ran_is_shown_where_it_should_not_have(cluster):
         testing.Cluster(Hosts).assert_ran('ping')
 
 
-def test_what_cannot_be_is_refused(cluster):
+def test_an_impossible_request_is_refused(cluster):
     with pytest.raises(ValueError, match="there is no job 'pnig'"):
         cluster.assert_ran('pnig')
     with pytest.raises(ValueError, match="no member 'member-9' is running"):

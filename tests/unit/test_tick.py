@@ -58,7 +58,7 @@ def test_a_process_that_is_always_late_does_not_drift(world):
     assert max(s.at - s.tick for s in me.starts) < 1.0
 
 
-def test_a_cron_job_runs_when_its_line_says(world):
+def test_a_cron_job_runs_at_the_times_of_its_line(world):
     me = world.scheduler(job(cron='30 2 * * *'))
 
     world.advance(3 * 86_400, sweep=None)
@@ -262,7 +262,8 @@ def test_a_waiting_tick_waits_for_the_retries_too(world):
     assert [s.attempt for s in me.starts] == [1, 2, 1]
 
 
-def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
+def test_a_waiting_tick_is_claimed_when_any_member_sees_the_end_of_the_run(
+        world):
     """One scheduler runs the retry. Another scheduler knows the waiting tick.
     """
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
@@ -438,7 +439,7 @@ def ran_at(me, name):
     return [(s.tick, round(s.at)) for s in me.starts if s.job == name]
 
 
-def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
+def test_rows_that_the_store_did_not_return_are_requested_again(world):
     """A member must read the rows of a job to find the objects that are new.
     """
     me = world.scheduler(
@@ -460,7 +461,7 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
     assert [s.object for s in me.starts] == ['a']
 
 
-def test_while_the_store_is_away_nothing_is_looked_at_in_vain(world):
+def test_no_row_is_read_while_the_store_is_unreachable(world):
     """Ticks that come due during the outage run as soon as the store is back.
     """
     me = world.scheduler(
@@ -583,7 +584,7 @@ def test_a_catalogue_that_returns_at_last_runs_by_the_misfire_policy(world):
     assert me.ticks('all') == [10, 20, 30, 40, 50, 60]
 
 
-def test_an_answer_that_nobody_waits_for_is_dropped(world):
+def test_an_answer_without_a_request_is_dropped(world):
     me = world.scheduler(job(objects=True), catalogues={'poll': ['a']})
     world.advance(60)
     asked = me.reader.asked[-1]
@@ -676,7 +677,7 @@ def test_a_listing_of_a_paused_job_is_skipped_at_once(world):
         'poll', ids(20))} == {True}
 
 
-def test_a_phase_that_came_while_nobody_was_there_is_due_all_through_a_night(
+def test_a_phase_that_came_while_no_scheduler_ran_is_due_all_through_a_night(
         world):
     """The next due time of the objects is in the long period that begins with
     the last tick of the night.
@@ -908,7 +909,7 @@ def test_objects_with_their_own_time_move_with_the_ring(world, partial):
     assert everyone[1].starts
 
 
-def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
+def test_a_change_of_the_ring_during_a_read_repeats_the_read(world):
     """The member requested only the objects of the arcs that it had then."""
     me = world.scheduler(job(every=60.0, objects=True, spread=True), name='a',
                          sees='ab', catalogues={'poll': ids(300)})
@@ -991,7 +992,7 @@ def test_ticks_before_the_first_view_are_held_and_then_run_if_alone(world):
     assert me.ticks('poll') == me.ticks('once') == [120]
 
 
-def test_what_was_due_before_a_member_joined_others_was_theirs(world):
+def test_objects_due_before_a_member_joined_were_of_the_others(world):
     a = world.scheduler(job(objects=True), name='a',
                         catalogues={'poll': ids(20)})
     b = world.scheduler(job(objects=True), name='b', sees=None,
@@ -1054,7 +1055,7 @@ def test_a_tick_at_the_very_moment_of_an_answer_hides_none_before_it(world):
     assert me.ticks() == [10, 20, 30]
 
 
-def test_nobody_needs_to_say_that_the_view_is_trusted_again(world):
+def test_a_view_that_is_trusted_again_is_used_without_a_notification(world):
     me = world.scheduler(job(every=3600.0, objects=True),
                          catalogues={'poll': ['a']})
     world.distrust(me)

@@ -30,7 +30,7 @@ def kinds(queue, now):
 
 
 @pytest.mark.parametrize('dues', [(5, 3), (3, 5)])
-def test_of_several_entries_of_one_kind_the_earliest_counts(queue, dues):
+def test_the_earliest_of_several_entries_of_one_kind_counts(queue, dues):
     for due in dues:
         queue.push(due, 'poll', TimerKind.LOOK)
 
@@ -45,7 +45,7 @@ def test_after_a_stall_the_newest_tick_of_a_grid_is_due_alone(queue):
     assert queue.next == 300 * SECOND
 
 
-def test_each_object_with_a_phase_is_due_once_between_two_looks():
+def test_each_object_with_a_phase_is_due_once_between_two_steps_of_a_cursor():
     listed = catalogue.Catalogue([f'object-{n}' for n in range(100)])
     cursor = SpreadCursor(0, listed, 60 * SECOND, -1)
 

@@ -113,7 +113,7 @@ def objects_job(**options):
 
 # -- calls of handlers
 
-def test_a_handler_is_told_about_its_run():
+def test_a_handler_gets_a_context_of_its_run():
     seen = []
     bench = Bench((objects_job(timeout=30.0),
                    lambda context, key: seen.append((context, key))))
@@ -185,7 +185,7 @@ def test_two_schedulers_may_use_the_same_number_for_a_batch():
     assert len(ran) == 2
 
 
-def test_what_a_worker_remembers_of_batches_is_bounded():
+def test_the_batches_that_a_worker_remembers_are_bounded():
     bench = Bench((job(), lambda context: None))
 
     batches = []
@@ -201,7 +201,7 @@ def test_what_a_worker_remembers_of_batches_is_bounded():
         assert (bench.pool.take() is None) is remembered
 
 
-def test_an_unknown_job_is_refused_and_told_of_once(caplog):
+def test_an_unknown_job_is_refused_and_logged_once(caplog):
     bench = Bench((objects_job(), lambda context, key: None))
 
     batches = [bench.accept(2, name=f'strange-{n}') for n in range(100)]
@@ -214,7 +214,7 @@ def test_an_unknown_job_is_refused_and_told_of_once(caplog):
     assert line['job'] == 'strange-0'
 
 
-def test_a_worker_that_may_not_start_work_refuses_it_at_its_turn():
+def test_a_worker_that_may_not_start_work_refuses_the_work_at_its_start():
     ran = []
     bench = Bench((objects_job(), lambda context, key: ran.append(key)))
     batch = bench.accept(3)
@@ -250,7 +250,7 @@ class _Wordless(Exception):
     (ValueError('not there:\n\t\x1b[31mnode-1\n'),
      'ValueError: not there: [31mnode-1'),
     (ValueError('x' * 10 ** 6), 'ValueError: ' + 'x' * 988)])
-def test_whatever_a_handler_raises_fails_its_own_object_only(error, text):
+def test_any_error_of_a_handler_fails_its_own_object_only(error, text):
     def handler(context, key):
         if key == 'object-1':
             raise error
@@ -390,7 +390,7 @@ def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
                    if key != 'object-1')
 
 
-def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
+def test_a_timeout_may_be_shorter_than_the_time_between_two_checks():
     handler = Hanging()
     bench = Bench((objects_job(timeout=0.1), handler))
     warm(bench)
@@ -526,7 +526,7 @@ def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
     assert len(bench.told(batch)) == 60
 
 
-def test_what_is_offered_to_other_threads_is_offered_once():
+def test_work_that_is_offered_to_other_threads_is_offered_once():
     """If the work were offered more than once, it could make those other
     threads hang as well.
     """
@@ -580,7 +580,7 @@ def test_results_do_not_wait_for_a_run_that_takes_long():
     thread.join(LIMIT)
 
 
-def test_handlers_are_told_when_nobody_waits_for_them_any_more():
+def test_handlers_are_notified_when_their_results_are_no_longer_wanted():
     """Handlers with a timeout and handlers without a timeout learn this."""
     for options in ({}, {'timeout': 100.0}):
         handler = Hanging()

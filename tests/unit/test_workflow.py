@@ -88,8 +88,7 @@ def expected(definition, outcomes, cancelled_after=None):
 
 @given(DEFINITIONS, st.lists(st.sampled_from(Outcome), max_size=12),
        st.none() | st.integers(1, 8))
-def test_a_task_runs_what_the_documentation_says(
-        definition, outcomes, cancelled_after):
+def test_a_task_runs_as_documented(definition, outcomes, cancelled_after):
     ran, position = follow(definition, outcomes, cancelled_after)
     model_ran, model = expected(definition, outcomes, cancelled_after)
 
@@ -152,7 +151,7 @@ def test_a_task_that_has_ended_well_or_is_running_is_not_retried():
 
 
 @given(DEFINITIONS)
-def test_what_the_store_records_of_a_workflow_is_that_workflow(definition):
+def test_a_recorded_workflow_is_equal_to_the_workflow(definition):
     text = json.dumps(definitions.as_data(definition))
 
     assert definitions.parse_definition(json.loads(text)) == definition
