@@ -23,14 +23,14 @@ LOOKS = {
     'job list': (StoreQueries, lambda one: one.group.jobs()),
     'explain': (StoreQueries, lambda one: one.object('poll', 'a')),
     'objects': (Activity, lambda one: one.unserved('poll', 0.0, 9)),
-    'jobs that nobody knows': (Activity, lambda one: one.unknown_jobs([])),
+    'unknown jobs': (Activity, lambda one: one.unknown_jobs([])),
     'audit': (StoreQueries, lambda one: one.account('poll', 0, None)),
     'doctor, the tables': (StoreProbe, lambda one: one.missing() == []),
     'status, the leases': (HealthQueries, lambda one: one.expired()),
     'status, the jobs': (HealthQueries, lambda one: one.jobs(0, 9.0)),
     'doctor, how it writes': (StoreProbe, lambda one: one.journal()),
     'the time': (StoreProbe, lambda one: one.group.now()),
-    'what is listed': (SqlClaimStore, lambda one: one.rows(
+    'listed objects': (SqlClaimStore, lambda one: one.rows(
         'poll', -2 ** 63, 2 ** 63 - 1, limit=9)),
 }
 

@@ -386,7 +386,7 @@ CASES = {
     'many objects that fail': (
         {'failing': tuple(failing(f'h{n}') for n in range(6))},
         {('objects-failing', 'job ping')}),
-    'a lease that nobody takes over': (
+    'a lease that is not taken over': (
         {'expired': health.Lease('ping', NOW - 16 * SECOND, 2)},
         {('lease-expired', 'job ping')}),
     'a lease that has just expired': (
