@@ -13,7 +13,7 @@ from distperiodic.core import partition
 from distperiodic.core import ring
 from distperiodic.core.claim import Failure
 from distperiodic.core.refusal import Refusal
-from tests.unit.test_dispatch import at_work
+from tests.unit.test_dispatcher import at_work
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import worker

@@ -11,8 +11,8 @@ from distperiodic.core.context import MAX_PROGRESS
 from distperiodic.core.context import Context
 from tests.unit import world as worlds
 from tests.unit.test_run_leases import Desk
-from tests.unit.test_work import Bench
-from tests.unit.test_work import objects_job
+from tests.unit.test_runs import Bench
+from tests.unit.test_runs import objects_job
 
 
 def saved(bench):

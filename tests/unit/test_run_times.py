@@ -18,9 +18,9 @@ from distperiodic.flow.run_times import RunTimeBook
 from distperiodic.ports import NO_TIMES
 from tests.unit import world as worlds
 from tests.unit.test_run_leases import batch_of
-from tests.unit.test_work import LIMIT
-from tests.unit.test_work import Bench
-from tests.unit.test_work import objects_job
+from tests.unit.test_runs import LIMIT
+from tests.unit.test_runs import Bench
+from tests.unit.test_runs import objects_job
 
 SECOND = 1_000_000
 TICK = 600 * SECOND

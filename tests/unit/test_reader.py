@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a scheduler in its own process: bus, reader, process slot."""
+"""Catalogue methods, read in threads of the scheduler's process."""
 
-import os
 import queue
-import re
 import threading
 import time
 import types
 
 import pytest
 
-from distperiodic import exceptions
-from distperiodic.adapters.local import process_slot
 from distperiodic.adapters.local import reader
-from distperiodic.adapters.local.bus import LocalBus
-from distperiodic.adapters.local.process_slot import ProcessSlot
-from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.reader import ThreadReader
-from distperiodic.core import member
-from distperiodic.core import message
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Catalogue
@@ -58,35 +49,6 @@ class Reading:
 def gives(*objects):
     return Reading(poll=lambda context: list(objects))
 
-
-# -- the bus
-
-def test_work_of_this_process_goes_to_its_own_pool():
-    class Further:
-        sent = []
-
-        def send(self, batch):
-            self.sent.append(batch.job)
-    here, further = [], Further()
-    bus = LocalBus(lambda batch: here.append(batch.job), {'mine'},
-                   further)
-
-    for name in ('mine', 'ours'):
-        bus.send(message.Batch('1', name, 0, ['a'], [1], [1], 's', 'w', 'l'))
-
-    assert (here, further.sent) == (['mine'], ['ours'])
-
-
-def test_without_a_way_to_workers_all_work_is_done_here():
-    here = []
-    bus = LocalBus(lambda batch: here.append(batch.job), {'mine'})
-
-    bus.send(message.Batch('1', 'ours', 0, ['a'], [1], [1], 's', 'w', 'l'))
-
-    assert here == ['ours']
-
-
-# -- the reader
 
 def test_a_catalogue_is_read_in_a_thread_of_its_own():
     threads = []
@@ -405,51 +367,3 @@ def test_an_object_that_is_left_out_again_is_logged_again(caplog):
 
     assert [(line.event, line.level) for line in lines(caplog)] == 2 * [
         ('objects left out', 'ERROR')]
-
-
-# -- the number of a process on its host
-
-def test_seats_are_the_lowest_numbers_that_are_free(tmp_path):
-    seats = [ProcessSlot(str(tmp_path), 'scheduler') for _ in range(3)]
-    other = ProcessSlot(str(tmp_path), 'worker')
-    assert [s.number for s in seats] == [0, 1, 2]
-    assert other.number == 0
-
-    seats[1].leave()
-    seats[1].leave()
-    again = ProcessSlot(str(tmp_path), 'scheduler')
-
-    assert again.number == 1
-    for seat in (seats[0], seats[2], again, other):
-        seat.leave()
-
-
-def test_a_process_that_ends_frees_its_seat(tmp_path):
-    child = os.fork()
-    if not child:
-        ProcessSlot(str(tmp_path), 'scheduler')
-        os._exit(0)
-    os.waitpid(child, 0)
-
-    seat = ProcessSlot(str(tmp_path), 'scheduler')
-
-    assert seat.number == 0
-    seat.leave()
-
-
-def test_a_directory_that_cannot_hold_locks_is_a_configuration_error(
-        tmp_path):
-    path = tmp_path / 'a-file'
-    path.write_text('')
-
-    with pytest.raises(exceptions.ConfigError, match='set .*state_path'):
-        ProcessSlot(str(path), 'scheduler')
-
-
-@pytest.mark.parametrize('name', [
-    'node-1.example.org', 'Büro-PC', '_node', '-', '', '...', 'a b', '名'])
-def test_any_host_name_begins_an_identity(monkeypatch, name):
-    monkeypatch.setattr(process_slot.socket, 'gethostname', lambda: name)
-
-    assert re.fullmatch('[A-Za-z0-9._-]+', host_name())
-    assert member.check_identity(f'{host_name()}:0')
