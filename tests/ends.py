@@ -42,15 +42,17 @@ class Ends:
         self.batches, self.reports = [], []
         self.sent, self.unsent = [], {}
         worker_keys = options.pop('worker_keys', options.get('keys', ()))
-        self.work = messaging.MessagingWorkBus(
+        endpoint = messaging.Endpoint(
             self.conf, url, group=self.group, me=self.scheduler,
-            on_report=self.reports.extend, on_sent=self._on_sent,
+            **{name: options.pop(name) for name in (
+                'keys', 'quorum', 'monotonic') if name in options})
+        self.work = messaging.MessagingWorkBus(
+            endpoint, on_report=self.reports.extend, on_sent=self._on_sent,
             on_unsent=self._on_unsent, patience=patience, **options)
         options.pop('capacity', None)
         self.back = messaging.MessagingReportBus(
-            self.conf, url, group=self.group, partition=self.partition,
-            me=self.worker, on_batch=self.batches.append,
-            **options | {'keys': worker_keys})
+            dataclasses.replace(endpoint, me=self.worker, keys=worker_keys),
+            partition=self.partition, on_batch=self.batches.append, **options)
 
     def _on_sent(self, batch):
         self.sent.append(batch.id)

@@ -28,6 +28,7 @@ from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.adapters.messaging import drivers
+from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.adapters.messaging.routes import PartitionBuses
 from distperiodic.core import catalogue
@@ -214,7 +215,9 @@ class SchedulerService(lifecycle.Lifecycle):
 
         def bus_of(url: str) -> MessagingWorkBus:
             return MessagingWorkBus(
-                self._conf, url, group=settings.group, me=me,
+                Endpoint(self._conf, url, group=settings.group, me=me,
+                         keys=settings.signing_key,
+                         quorum=settings.quorum_queues),
                 on_report=lambda reports: self._inbox.put(
                     events.Reported(reports)),
                 on_sent=lambda batch: self._inbox.put(events.Sent(batch)),
@@ -226,7 +229,6 @@ class SchedulerService(lifecycle.Lifecycle):
                 on_control=(
                     lambda request: self._control.put(request)
                 ) if url == main else None,
-                keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
 
         topics = {job.topic for job in self._jobs.values()}

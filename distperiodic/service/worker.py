@@ -20,6 +20,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.messaging import drivers
+from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.core import message
@@ -85,12 +86,13 @@ class WorkerService(lifecycle.Lifecycle):
             self._member_id, slots=0 if standby else self._slots)
         self._member.join(self._group, self._put_view if standby else None)
         self._bus = MessagingReportBus(
-            self._conf, partition.transport_url if partition else None,
-            group=settings.group, partition=self._topic,
-            me=self._member.me.entry,
+            Endpoint(
+                self._conf, partition.transport_url if partition else None,
+                group=settings.group, me=self._member.me.entry,
+                keys=settings.signing_key, quorum=settings.quorum_queues),
+            partition=self._topic,
             on_batch=lambda batch: self._accept(batch),
-            on_control=lambda request: self._control.put(request),
-            keys=settings.signing_key, quorum=settings.quorum_queues)
+            on_control=lambda request: self._control.put(request))
         tasks = self._tasks_of(self._topic)
         jobs = {n: (j, tasks.handler(n))
                 for n, j in self._known_jobs(tasks).items()

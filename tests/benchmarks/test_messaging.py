@@ -18,6 +18,7 @@ import uuid
 import oslo_messaging
 from oslo_config import cfg
 
+from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.core import message
@@ -45,8 +46,8 @@ def our_worker(url, group, ready, over):
             batch.id, WORKER, list(range(len(batch.objects)))), batch.sender)
 
     bus = MessagingReportBus(
-        configuration(), url, group=group, partition='default', me=WORKER,
-        on_batch=on_batch)
+        Endpoint(configuration(), url, group=group, me=WORKER),
+        partition='default', on_batch=on_batch)
     bus.start()
     ready.set()
     over.wait()
@@ -80,7 +81,7 @@ def our_rounds(url, objects, rounds, keys=()):
     counter = Counter()
     unsent = []
     bus = MessagingWorkBus(
-        configuration(), url, group=group, me=SCHEDULER,
+        Endpoint(configuration(), url, group=group, me=SCHEDULER),
         on_report=lambda reports: counter.add(sum(r.size for r in reports)),
         on_sent=lambda batch: None,
         on_unsent=lambda batch, reason: unsent.append(reason))
@@ -104,7 +105,7 @@ def our_rounds(url, objects, rounds, keys=()):
         bus.close()
 
 
-class Endpoint:
+class BareEndpoint:
     """The endpoint that bare oslo.messaging calls on each side."""
 
     def __init__(self, act):
@@ -125,7 +126,7 @@ def bare_target(name):
 
 def bare_server(transport, name, act):
     server = oslo_messaging.get_rpc_server(
-        transport, bare_target(name), [Endpoint(act)])
+        transport, bare_target(name), [BareEndpoint(act)])
     # The default of 64 threads would compete for one lock.
     server.start(override_pool_size=1)
     return server

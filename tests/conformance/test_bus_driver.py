@@ -179,8 +179,8 @@ def test_a_notice_reaches_all_who_hear_it(url):
     conf.set_override('transport_url', url)
     group = uuid.uuid4().hex
     buses = [bus.MessagingWorkBus(
-        conf, None, group=group, me=entry(f'api-{n}'), on_report=print,
-        on_unsent=print, on_sent=print,
+        bus.Endpoint(conf, None, group=group, me=entry(f'api-{n}')),
+        on_report=print, on_unsent=print, on_sent=print,
         on_notice=lambda tasks, n=n: heard.append((n, list(tasks))))
         for n in range(3)]
     notices = TaskNotices(conf, group=group)

@@ -39,13 +39,13 @@ class Steered:
         self.heard = []
         conf = cfg.ConfigOpts()
         conf([])
+        endpoint = bus.Endpoint(
+            conf, url, group=self.group, me=entry('api-1'), keys=keys)
         self.scheduler = bus.MessagingWorkBus(
-            conf, url, group=self.group, me=entry('api-1'), on_report=print,
-            on_unsent=print, on_sent=print, keys=keys,
+            endpoint, on_report=print, on_unsent=print, on_sent=print,
             on_control=lambda request: self.hear('scheduler', request))
         self.worker = bus.MessagingReportBus(
-            conf, url, group=self.group, partition='default',
-            me=entry('api-1'), on_batch=print, keys=keys,
+            endpoint, partition='default', on_batch=print,
             on_control=lambda request: self.hear('worker', request))
         self.operator = CommandBus(conf, [url], group=self.group,
                                    keys=operator_keys)

@@ -14,6 +14,7 @@ import pytest
 from oslo_config import cfg
 
 from distperiodic.adapters.local.bus import LocalBus
+from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.core import message
@@ -54,13 +55,13 @@ class BrokerWay:
         conf([])
         group = uuid.uuid4().hex[:8]
         self.work = MessagingWorkBus(
-            conf, url, group=group, me=self.scheduler,
+            Endpoint(conf, url, group=group, me=self.scheduler),
             on_report=self.reports.extend, on_sent=lambda batch: None,
             on_unsent=lambda batch, reason: pytest.fail(reason),
             patience=10.0)
         self.back = MessagingReportBus(
-            conf, url, group=group, partition='default', me=self.worker,
-            on_batch=self.batches.append)
+            Endpoint(conf, url, group=group, me=self.worker),
+            partition='default', on_batch=self.batches.append)
         self.report = self.back.report
         self.back.start(20)
         self.work.start(20)

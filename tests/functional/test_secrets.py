@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from distperiodic import coordinator
 from distperiodic import exceptions
+from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from tests import services
 from tests import waiting
@@ -216,9 +217,10 @@ def test_redis_logs_no_secret_at_any_level(caplog, level, password):
     caplog.set_level(level)
     with services.redis('--requirepass', SERVER, its_own=True) as server:
         bus = MessagingWorkBus(
-            cfg.ConfigOpts(), server.url.replace('//', f'//:{password}@'),
-            group='g', me='a~1~1~f1', keys=[KEY], on_report=print,
-            on_unsent=print, on_sent=print)
+            Endpoint(
+                cfg.ConfigOpts(), server.url.replace('//', f'//:{password}@'),
+                group='g', me='a~1~1~f1', keys=[KEY]),
+            on_report=print, on_unsent=print, on_sent=print)
         with contextlib.suppress(exceptions.BusUnavailable):
             bus.start(20)
             server.kill()
@@ -240,7 +242,8 @@ def test_no_library_logs_a_secret_at_any_level(
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[])
     bus = MessagingWorkBus(
-        conf, rabbitmq.url, group=uuid.uuid4().hex, me='a~1~1~f1', keys=[KEY],
+        Endpoint(conf, rabbitmq.url, group=uuid.uuid4().hex, me='a~1~1~f1',
+                 keys=[KEY]),
         on_report=print, on_unsent=print, on_sent=print)
     try:
         bus.start(20)

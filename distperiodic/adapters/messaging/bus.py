@@ -8,6 +8,7 @@ client of a broker is imported before ``start()`` is called.
 """
 
 import abc
+import dataclasses
 import logging
 import os
 from collections.abc import Callable
@@ -49,11 +50,32 @@ def _server(entry: str) -> str:
 OnControl = Callable[[ControlRequest], str | None]
 
 
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """One process at a broker: its address, and how it sends."""
+
+    #: Configuration of the service; not changed.
+    conf: Any
+    #: None means ``[DEFAULT] transport_url`` of *conf*.
+    transport_url: str | None
+    _: dataclasses.KW_ONLY
+    #: Group of the schedulers and workers.
+    group: str
+    #: Entry of this process in its group, from any term of the process.
+    me: str
+    #: Secrets that sign messages. The first key signs; messages signed with
+    #: any of the keys are accepted. If empty, messages are neither signed nor
+    #: checked.
+    keys: Sequence[Key] = ()
+    #: Use quorum queues instead of durable queues, if the broker has both.
+    quorum: bool = False
+    monotonic: Callable[[], float] = SystemClock().monotonic
+
+
 class _Bus(abc.ABC):
     """Common base of both ends of the bus.
 
-    It holds the address and the keys, receives the commands of operators, and
-    counts dropped messages.
+    It receives the commands of operators, and counts dropped messages.
     """
 
     _connection: Carrier | None = None
@@ -63,25 +85,23 @@ class _Bus(abc.ABC):
     _replies: ReplyOutbox | None = None
     _pid = 0
 
-    def __init__(self, conf: Any, transport_url: str | None, topic: str, *,
-                 group: str, me: str, keys: Sequence[Key], quorum: bool,
-                 monotonic: Callable[[], float] | None,
+    def __init__(self, endpoint: Endpoint, topic: str, *,
                  on_control: OnControl | None, hears: Sequence[str] = ()):
-        queue = f'{topic}.{_server(me)}'
+        #: Entry of this process in its group, from any term of the process.
+        self.me = endpoint.me
+        queue = f'{topic}.{_server(self.me)}'
         if len(queue) > queue_names.NAME_LIMIT:
             raise ConfigError(
                 f'the name of the queue {queue!r:.80}... would have '
                 f'{len(queue)} characters, but AMQP allows '
                 f'{queue_names.NAME_LIMIT}; shorten the group, the partition '
                 'or the member id')
-        self._conf = conf
-        self._transport_url = transport_url
+        self._conf = endpoint.conf
+        self._transport_url = endpoint.transport_url
         self._topic = topic
-        #: Entry of this process in its group, from any term of the process.
-        self.me = me
-        self._keys = tuple(keys)
-        self._quorum = quorum
-        self._group = group
+        self._keys = tuple(endpoint.keys)
+        self._quorum = endpoint.quorum
+        self._group = group = endpoint.group
         self._hears = tuple(hears)
         if on_control is not None:
             self._hears += (
@@ -89,7 +109,7 @@ class _Bus(abc.ABC):
         self._on_control = on_control
         self._filter = RequestFilter(group)
         self._now = SystemClock().now
-        self._monotonic = monotonic or SystemClock().monotonic
+        self._monotonic = endpoint.monotonic
         self._drops = Drops()
 
     @property
@@ -237,10 +257,7 @@ class MessagingWorkBus(_Bus):
     Threads of the bus call the callbacks; :meth:`send` and :meth:`close` may
     also call *on_unsent*. The callbacks must not block.
 
-    :param conf: Configuration of the service; not changed.
-    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
-    :param group: Group of the schedulers and workers.
-    :param me: The scheduler's membership entry.
+    :param endpoint: The scheduler's endpoint.
     :param on_report: Called with the reports of one message.
     :param on_unsent: Called with a batch that the broker has not confirmed,
         and the reason.
@@ -251,29 +268,21 @@ class MessagingWorkBus(_Bus):
         :class:`.RequestFilter` rejects the command. Returns the reason to drop
         the command, or None. If *on_control* itself is None, the bus receives
         no commands.
-    :param keys: Secrets that sign messages. The first key signs; messages
-        signed with any of the keys are accepted. If empty, messages are
-        neither signed nor checked.
-    :param quorum: Use quorum queues instead of durable queues, if the broker
-        has both.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up.
     :param capacity: Maximum number of batches that wait to be sent.
     """
 
-    def __init__(self, conf: Any, transport_url: str | None, *, group: str,
-                 me: str, on_report: Callable[[list[Report]], None],
+    def __init__(self, endpoint: Endpoint, *,
+                 on_report: Callable[[list[Report]], None],
                  on_unsent: Callable[[Batch, str], None],
                  on_sent: Callable[[Batch], None],
                  on_notice: Callable[[Sequence[str]], None] = lambda ids: None,
                  on_control: OnControl | None = None,
-                 keys: Sequence[Key] = (), quorum: bool = False,
-                 patience: float = 5.0, capacity: int = 1000,
-                 monotonic: Callable[[], float] | None = None):
+                 patience: float = 5.0, capacity: int = 1000):
+        group = endpoint.group
         super().__init__(
-            conf, transport_url, queue_names.reports_topic(group),
-            group=group, me=me, keys=keys, quorum=quorum,
-            monotonic=monotonic, on_control=on_control,
+            endpoint, queue_names.reports_topic(group), on_control=on_control,
             hears=[f'{queue_names.notices_topic(group)}.{queue_names.ALL}'])
         self._on_notice = on_notice
         self._on_report = on_report
@@ -325,29 +334,21 @@ class MessagingReportBus(_Bus):
 
     The thread that receives messages calls *on_batch*, which must not block.
 
-    :param conf: Configuration of the service; not changed.
-    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
-    :param group: Group of the schedulers and workers.
+    :param endpoint: The worker's endpoint.
     :param partition: Partition of this worker.
-    :param me: The worker's membership entry.
     :param on_control: See :class:`MessagingWorkBus`.
-    :param keys: See :class:`MessagingWorkBus`.
-    :param quorum: See :class:`MessagingWorkBus`.
     :param patience: Seconds after which a report is given up when an attempt
         to send it fails.
     :param capacity: Maximum number of reported objects that wait to be sent.
     """
 
-    def __init__(self, conf: Any, transport_url: str | None, *, group: str,
-                 partition: str, me: str, on_batch: Callable[[Batch], None],
+    def __init__(self, endpoint: Endpoint, *, partition: str,
+                 on_batch: Callable[[Batch], None],
                  on_control: OnControl | None = None,
-                 keys: Sequence[Key] = (), quorum: bool = False,
-                 patience: float = 60.0, capacity: int = 200_000,
-                 monotonic: Callable[[], float] | None = None):
+                 patience: float = 60.0, capacity: int = 200_000):
         super().__init__(
-            conf, transport_url, queue_names.work_topic(group, partition),
-            group=group, me=me, keys=keys, quorum=quorum,
-            monotonic=monotonic, on_control=on_control)
+            endpoint, queue_names.work_topic(endpoint.group, partition),
+            on_control=on_control)
         self._on_batch = on_batch
         self._patience = patience
         self._capacity = capacity
