@@ -32,6 +32,7 @@ from distperiodic.core.control_message import ControlRequest
 if TYPE_CHECKING:
     # Load SQLAlchemy only if there is a database.
     from distperiodic.adapters.sql.members import Found
+    from distperiodic.opts import Settings
 
 LOG = logging.getLogger(__name__)
 
@@ -222,15 +223,13 @@ class StoreControl:
 
     :param store: Queue of calls to the store.
     :param process: Name of this process.
-    :param look_interval: Seconds between two reads of the row.
-    :param report_interval: Seconds between two reports.
+    :param settings: Options; the row is read every ``sweep_interval``.
     :param found: The row as it was read when the service started.
     """
 
     def __init__(self, service: Controlled, controls: Controls, me: Me,
                  process: str, *, store: ports.StoreQueue, clock: ports.Clock,
-                 look_interval: float, report_interval: float,
-                 found: 'Found'):
+                 settings: 'Settings', found: 'Found'):
         from distperiodic.adapters.sql import members
         self._members = members
         self._service = service
@@ -239,9 +238,11 @@ class StoreControl:
         self._process = process
         self._store = store
         self._clock = clock
-        self._look_interval = look_interval
-        self._report_interval = report_interval
-        self._looked = self._reported = clock.monotonic() - report_interval
+        self._look_interval = settings.sweep_interval
+        #: Seconds between two reports.
+        self._report_interval = settings.session_timeout / 3
+        self._looked = self._reported = (
+            clock.monotonic() - self._report_interval)
         self._looking = self._reporting = False
         #: The alarms at the time of the last report.
         self._alarms: Hashable = None

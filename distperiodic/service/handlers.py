@@ -56,13 +56,14 @@ class Handlers:
             topic: settings.pool_size_of(topic) for topic in tasks})
         #: Processes of the partitions with ``executor = process``, by topic.
         self._processes: dict[str, Processes] = {}
+        isolated = self._isolate(conf, tasks)
         self.executor = runs.Executor(
-            {name: (job, forks.ends_forked(handler))
+            {name: runs.Handled(job, forks.ends_forked(handler),
+                                isolated.get(job.topic))
              for name, (job, handler) in jobs.items()},
             clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
-            isolated=self._isolate(conf, tasks), lease=settings.lease,
-            slots=lambda: self._pools.size)
+            lease=settings.lease, slots=lambda: self._pools.size)
 
     def _finisher(self) -> (
             Callable[[message.Batch, str, Any, str | None], None] | None):

@@ -96,9 +96,7 @@ class MemberControl:
             found = members.look(database, self._me)
         self._store = StoreControl(
             self._service, self._controls, self._me, self._process,
-            store=store, clock=self._clock,
-            look_interval=settings.sweep_interval,
-            report_interval=settings.session_timeout / 3, found=found)
+            store=store, clock=self._clock, settings=settings, found=found)
 
     def sweep(self) -> None:
         """Read the store if a read is due, or after a hint.

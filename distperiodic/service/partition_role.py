@@ -7,7 +7,6 @@ one of them is active. Without a store, a worker always has this right.
 """
 
 import contextlib
-from collections.abc import Callable
 
 from distperiodic import exceptions
 from distperiodic import opts
@@ -16,6 +15,7 @@ from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
 from distperiodic.flow.worker.sharing import Sharing
+from distperiodic.flow.worker.standby import RoleCallbacks
 from distperiodic.flow.worker.standby import Standby
 from distperiodic.ports import Clock
 
@@ -29,24 +29,18 @@ class PartitionRole:
     :param topic: Topic of the jobs that the worker runs.
     :param member: Membership of the worker.
     :param group: Group that the workers of the partition join.
-    :param busy: Returns whether some runs have not ended.
-    :param changed: Called when this worker may have gained or lost the right
-        to start runs.
-    :param lost: Called when the runs of this worker must be cancelled.
     """
 
     def __init__(self, topic: str, member: Membership, group: str, *,
                  settings: opts.Settings, store: StoreThread | None,
-                 clock: Clock, busy: Callable[[], bool],
-                 changed: Callable[[], None], lost: Callable[[], None]):
+                 clock: Clock, callbacks: RoleCallbacks):
         self._topic = topic
         self._member = member
         self._group = group
         self._settings = settings
         self._store = store
         self._clock = clock
-        self._changed = changed
-        self._lost = lost
+        self._callbacks = callbacks
         #: None means that the workers share the partition.
         self.standby: Standby | None = None
         #: None means that there is no store, that this worker takes part in an
@@ -56,8 +50,7 @@ class PartitionRole:
         if store is not None and partition is not None and partition.standby:
             self.standby = Standby(
                 topic, member.me, store=store, clock=clock,
-                members=self._members, busy=busy,
-                changed=lambda role: changed(), lost=lost,
+                members=self._members, callbacks=callbacks,
                 lease=settings.session_timeout,
                 preferred=partition.preferred or '')
 
@@ -107,9 +100,9 @@ class PartitionRole:
             lease=settings.session_timeout)
 
     def _sharing_changed(self) -> None:
-        self._changed()
+        self._callbacks.changed()
         if not self.open:
-            self._lost()
+            self._callbacks.lost()
 
     @property
     def open(self) -> bool:

@@ -38,6 +38,7 @@ from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.store_clock import StoreClock
 from distperiodic.flow.wiring import Wiring
 from distperiodic.flow.worker.cancellations import Cancellations
+from distperiodic.flow.worker.standby import RoleCallbacks
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
@@ -107,9 +108,9 @@ class WorkerService(lifecycle.Lifecycle):
             self._store = self._store_thread()
         self._role = PartitionRole(
             self._topic, self._member, self._group, settings=settings,
-            store=self._store, clock=self._clock, busy=self._is_busy,
-            changed=self._role_changed,
-            lost=lambda: self._executor.cancel())
+            store=self._store, clock=self._clock, callbacks=RoleCallbacks(
+                busy=self._is_busy, changed=self._role_changed,
+                lost=lambda: self._executor.cancel()))
         #: Estimate of the store's clock. None means that there is no store.
         self._store_clock: StoreClock | None = None
         if self._store is not None:

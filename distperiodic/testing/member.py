@@ -33,6 +33,7 @@ from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.pipeline import Pipeline
 from distperiodic.flow.wiring import SchedulerWiring
 from distperiodic.flow.worker.runs import Executor
+from distperiodic.flow.worker.runs import Handled
 from distperiodic.flow.worker.runs import JobQueue
 from distperiodic.testing.clock import FrozenClock
 from distperiodic.testing.record import Record
@@ -161,7 +162,7 @@ class Member:
             for job in tasks.jobs.values()}
         self._pool = _Pool(clock, settings.run_time)
         self._executor = Executor(
-            {name: (job, functools.partial(self._run, job.name))
+            {name: Handled(job, functools.partial(self._run, job.name))
              for name, job in self._jobs.items()},
             clock=clock, pool=self._pool,
             report=lambda report, _: self._results.append(report),

@@ -24,7 +24,7 @@ class Pool(runs.Executor):
     def __init__(self, process, cluster, jobs, slots, *, may_start, report,
                  lease_of):
         super().__init__(
-            {name: (job, None) for name, job in jobs.items()},
+            {name: runs.Handled(job, None) for name, job in jobs.items()},
             clock=process.clock, pool=ThreadlessPool(), report=report,
             may_start=may_start, slots=lambda: slots)
         self._process = process

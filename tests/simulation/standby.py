@@ -13,6 +13,7 @@ import random
 import types
 
 from distperiodic import exceptions
+from distperiodic.flow.worker.standby import RoleCallbacks
 from distperiodic.operator.partitions import PartitionAdmin
 from distperiodic.service.partition_role import PartitionRole
 from tests.simulation import ensemble
@@ -77,8 +78,9 @@ class Worker(members.Worker):
                 session_timeout=setup.session,
                 partitions={PARTITION: types.SimpleNamespace(
                     standby=True, preferred='')}),
-            store=self.store, clock=self.clock, busy=self._is_busy,
-            changed=self._show, lost=lambda: self.pool.cancel())
+            store=self.store, clock=self.clock, callbacks=RoleCallbacks(
+                busy=self._is_busy, changed=self._show,
+                lost=lambda: self.pool.cancel()))
         self.standby = self.role.standby
         self.later(_LOOKS, self._look_again)
         return self.standby

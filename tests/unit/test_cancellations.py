@@ -12,6 +12,7 @@ from distperiodic.core.workflow import StepInput
 from distperiodic.flow.worker.cancellations import EVERY
 from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.flow.worker.runs import Executor
+from distperiodic.flow.worker.runs import Handled
 from distperiodic.testing.clock import FrozenClock
 from tests.threadless_pool import ThreadlessPool
 
@@ -48,8 +49,9 @@ class Worker:
         self.contexts, self.errors = [], []
         self.act = lambda context: None
         self.executor = Executor(
-            {JOB.name: (JOB, self._handle)}, clock=self.clock, pool=self.pool,
-            report=lambda report, entry: None, may_start=lambda batch: None)
+            {JOB.name: Handled(JOB, self._handle)}, clock=self.clock,
+            pool=self.pool, report=lambda report, entry: None,
+            may_start=lambda batch: None)
         self.cancellations = Cancellations(
             self.executor, self.store, self.clock)
         self.rollback = rollback

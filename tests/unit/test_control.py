@@ -243,8 +243,8 @@ class Stored:
         self.control = StoreControl(
             self.service, Controls(self.service, 'api-1'),
             Me('cloud', '', 'api-1'), 'api-1~00c0ffee', store=self.queue,
-            clock=self.clock, look_interval=5, report_interval=5,
-            found=self.found)
+            clock=self.clock, settings=types.SimpleNamespace(
+                sweep_interval=5, session_timeout=15), found=self.found)
 
     def look(self):
         """Let the member read its row, which has not changed."""

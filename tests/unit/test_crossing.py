@@ -46,8 +46,9 @@ class Member:
             shared=True)
         self._pool = ThreadlessPool()
         self._shop = runs.Executor(
-            {'poll': (job, self._handle)}, clock=world.clock, pool=self._pool,
-            report=self._grants.reported, may_start=self._grants.may_start)
+            {'poll': runs.Handled(job, self._handle)}, clock=world.clock,
+            pool=self._pool, report=self._grants.reported,
+            may_start=self._grants.may_start)
         self.flow.dispatcher.schedulers_changed(
             [parse_entry(self.flow.dispatcher.entry())])
 

@@ -5,6 +5,8 @@ A component has at most one request of a kind open. If it did not notice that
 the request has failed, it would wait for the answer until the process ends.
 """
 
+import types
+
 import pytest
 
 from distperiodic.adapters.sql import members
@@ -75,7 +77,8 @@ def reads_the_row_of_a_member(clock, queue):
     service = Idle()
     return StoreControl(
         service, service, Me('cloud', '', 'api-1'), 'api-1~00c0ffee',
-        store=queue, clock=clock, look_interval=5, report_interval=5,
+        store=queue, clock=clock, settings=types.SimpleNamespace(
+            sweep_interval=5, session_timeout=15),
         found=members.Found(Desired(), [])).sweep
 
 

@@ -41,8 +41,8 @@ class Bench:
         self.reports = []
         self.reason = None
         self.shop = runs.Executor(
-            {j.name: (j, handler) for j, handler in jobs}, clock=self.clock,
-            pool=self.pool, report=self._take,
+            {j.name: runs.Handled(j, handler) for j, handler in jobs},
+            clock=self.clock, pool=self.pool, report=self._take,
             may_start=lambda batch: self.may_start(batch), **options)
         self.numbers = iter(range(1, 10 ** 6))
 

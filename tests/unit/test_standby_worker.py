@@ -18,6 +18,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
+from distperiodic.flow.worker.standby import RoleCallbacks
 from distperiodic.flow.worker.standby import Standby
 from distperiodic.service.partition_role import PartitionRole
 from tests.logged import events
@@ -95,8 +96,10 @@ class Desk:
         self.standby = Standby(
             'p', ME, store=self.line, clock=self.clock,
             members=lambda: self.members,
-            busy=lambda: self.busy or self.grants.busy,
-            changed=self.roles.append, lost=self.lose, lease=LEASE)
+            callbacks=RoleCallbacks(
+                busy=lambda: self.busy or self.grants.busy,
+                changed=lambda: self.roles.append(self.standby.role),
+                lost=self.lose), lease=LEASE)
         self.grants = worlds.run_leases(
             {'poll': worlds.job('poll')}, store=self.line, clock=self.clock,
             lease=60.0, run=self.runs.append,
@@ -393,8 +396,8 @@ class Place:
                 session_timeout=LEASE, partitions={
                     'p': types.SimpleNamespace(standby=True, preferred='')}),
             store=worlds.StoreQueue(Store(self.clock, self.row)),
-            clock=self.clock, busy=lambda: False, changed=lambda: None,
-            lost=lambda: None)
+            clock=self.clock, callbacks=RoleCallbacks(
+                lambda: False, lambda: None, lambda: None))
 
     def see(self, *members):
         self.views['workers'] = View(

@@ -33,7 +33,6 @@ import json
 import logging
 import threading
 import traceback as traceback_module
-import types
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -93,7 +92,17 @@ _TRACEBACK_LENGTH = 20_000
 #: the context.
 Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
                      Instant | None, float | None], str | None]
-_NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
+
+
+class Handled(NamedTuple):
+    """A job, and how its runs call its handler."""
+
+    job: Job
+    handler: Callable[..., Any]
+    #: Runs the handler in another process. Such a function kills the process
+    #: in which a run exceeds its timeout. None means that the handler runs in
+    #: a thread of the pool.
+    isolated: Isolated | None = None
 
 
 class Runner(Protocol):
@@ -238,12 +247,10 @@ class JobQueue:
     between batches, the job with the most batches would get the most threads.
     """
 
-    __slots__ = ('handler', 'job', 'batch_runs', 'runner')
+    __slots__ = ('handler', 'isolated', 'job', 'batch_runs', 'runner')
 
-    def __init__(self, job: Job, handler: Callable[..., Any],
-                 runner: Runner):
-        self.job = job
-        self.handler = handler
+    def __init__(self, handled: Handled, runner: Runner):
+        self.job, self.handler, self.isolated = handled
         self.runner = runner
         self.batch_runs: collections.deque[BatchRun] = collections.deque()
 
@@ -373,7 +380,7 @@ class Submit(Protocol):
 class Executor:
     """The work of one worker process.
 
-    :param jobs: Job and handler, by the name of the job.
+    :param jobs: Jobs and their handlers, by the name of the job.
     :param pool: Pool that runs the chunks of batches.
     :param report: Called with each report, and with the membership entry of
         the scheduler that receives the report.
@@ -381,8 +388,6 @@ class Executor:
         now. Otherwise it returns the reason to refuse them.
     :param finish: Ends the run of an object in the handler's own transaction.
         None means that handlers cannot do this.
-    :param isolated: Functions, by topic, that run handlers in other processes.
-        Such a function kills the process in which a run exceeds its timeout.
     :param lease: Duration of a lease, in seconds. If a step times out, its
         failure is reported when its handler returns, but at the latest after
         this time.
@@ -390,24 +395,21 @@ class Executor:
         default, the schedulers do not take turns.
     """
 
-    def __init__(self, jobs: Mapping[
-                     str, tuple[Job, Callable[..., Any]]], *,
+    def __init__(self, jobs: Mapping[str, Handled], *,
                  clock: ports.Clock, pool: Submit,
                  report: Callable[[message.Report, str], None],
                  may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[[message.Batch, str, Any, str | None],
                                   None] | None = None,
-                 isolated: Mapping[str, Isolated] = _NOWHERE,
                  lease: float = 0.0,
                  slots: Callable[[], int] = lambda: message.MAX_OBJECTS):
-        self._job_queues = {name: JobQueue(job, handler, self)
-                            for name, (job, handler) in jobs.items()}
+        self._job_queues = {name: JobQueue(handled, self)
+                            for name, handled in jobs.items()}
         self._clock = clock
         self._pool = pool
         self._report = report
         self._may_start = may_start
         self._finish = finish
-        self._isolated = isolated
         self._lease = lease
         #: Runs that have timed out, and whose failure is not reported yet.
         self._timed_out: dict[Running, TimedOut] = {}
@@ -480,7 +482,7 @@ class Executor:
         """Run the objects of *chunk* one after the other in this thread."""
         batch, job = batch_run.batch, batch_run.job
         handler = batch_run.job_queue.handler
-        isolated = self._isolated.get(job.topic)
+        isolated = batch_run.job_queue.isolated
         per_object = job.scope is Scope.OBJECTS
         timeout = job.timeout
         deadline = None

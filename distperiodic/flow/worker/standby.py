@@ -7,6 +7,7 @@ the rest of the worker when the worker becomes active, and when it is no longer
 active.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -23,17 +24,26 @@ from distperiodic.core.standby import Standing
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class RoleCallbacks:
+    """Functions by which the role of a worker affects its runs."""
+
+    #: Returns True if runs of this worker have not ended.
+    busy: Callable[[], bool]
+    #: Called when this worker may have gained or lost the right to start runs.
+    changed: Callable[[], None]
+    #: Called when the runs of this worker must be cancelled: another worker
+    #: has taken over the partition, or may have done so. This may also happen
+    #: while this worker is leaving.
+    lost: Callable[[], None]
+
+
 class Standby:
     """Participation of this worker in the election of the active worker.
 
     :param members: Returns the identities of the workers in the group, by
         process. None means that the workers are not known for certain. The
         threads of the store queue call this function, too.
-    :param busy: Returns True if runs of this worker have not ended.
-    :param changed: Called with the new role whenever the role has changed.
-    :param lost: Called when another worker has taken over the partition from
-        this worker, or may have done so. This may also happen while this
-        worker is leaving.
     :param lease: Seconds until the lease of the active worker expires.
     :param preferred: Host or member that takes over first. Empty means that no
         worker is preferred.
@@ -42,16 +52,14 @@ class Standby:
     def __init__(self, partition: str, me: Member, *,
                  store: ports.StoreQueue, clock: ports.Clock,
                  members: Callable[[], Mapping[str, str] | None],
-                 busy: Callable[[], bool], changed: Callable[[Role], None],
-                 lost: Callable[[], None], lease: float, preferred: str = ''):
+                 callbacks: RoleCallbacks, lease: float,
+                 preferred: str = ''):
         self._partition = partition
         self._me = me
         self._store = store
         self._clock = clock
         self._members = members
-        self._busy = busy
-        self._changed = changed
-        self._lost = lost
+        self._callbacks = callbacks
         self._lease = lease
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
@@ -111,8 +119,8 @@ class Standby:
                 'expired before the store answered, and the members of the '
                 'group are unknown, so the runs of this worker are cancelled',
                 self._partition, self._me.identity)
-            self._lost()
-        request = self._election.next(now, members, self._busy())
+            self._callbacks.lost()
+        request = self._election.next(now, members, self._callbacks.busy())
         self._note()
         if request is None:
             return
@@ -211,14 +219,14 @@ class Standby:
                 'taken over', self._partition, self._me.identity)
         self._note()
         if lost:
-            self._lost()
+            self._callbacks.lost()
         # The answer may show that the partition is free. Take it over now and
         # not at the next sweep, as the heartbeat itself may have waited for a
         # sweep after its interval.
         self.sweep()
 
     def _note(self) -> None:
-        """Call *changed* with the role if the role has changed."""
+        """Call *changed* if the role has changed."""
         role = self._election.role
         if role is self._role:
             return
@@ -239,4 +247,4 @@ class Standby:
                 LOG.info('partition stopping: partition=%s member=%s; this '
                          'worker finishes its runs and releases the '
                          'partition', self._partition, self._me.identity)
-        self._changed(role)
+        self._callbacks.changed()
