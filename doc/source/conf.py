@@ -3,9 +3,11 @@
 
 import html
 import re
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.writers.html5 import HTML5Translator
 
 extensions = [
@@ -94,5 +96,16 @@ class Translator(HTML5Translator):
         return False
 
 
+def show_options(app: Sphinx, what: str, name: str, function: Any,
+                 *_: Any) -> None:
+    """Show the signature that a function has for help(), not its overloads.
+    """
+    if hasattr(function, '__signature__'):
+        analyzer = ModuleAnalyzer.for_module(function.__module__)
+        analyzer.analyze()
+        analyzer.overloads.pop(function.__name__, None)
+
+
 def setup(app: Sphinx) -> None:
     app.set_translator('html', Translator)
+    app.connect('autodoc-process-signature', show_options)
