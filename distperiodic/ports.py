@@ -446,9 +446,6 @@ class ClaimStore(Protocol):
              before: int | None = None, limit: int) -> list[due.Row]:
         """Return the listed objects of *job* between two ring positions.
 
-        If the store has not recorded the schedule of an object yet, the row
-        has :data:`~distperiodic.core.due.UNRECORDED` as its schedule.
-
         :param low: First position.
         :param high: Last position, inclusive.
         :param before: A tick. If given, only two kinds of objects are

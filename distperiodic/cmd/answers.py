@@ -247,7 +247,7 @@ def _recorded_next(case: Case) -> int | None:
         return None
     own = found.claim.row(case.object, 0).rule
     text = own or found.job.schedule
-    if not text or own == due.UNRECORDED:
+    if not text:
         return None
     try:
         rule, spread = audit.named(text)

@@ -116,8 +116,7 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
             cut = cut or len(stored) > _RUNS
         fields['runs'] = [
             {'job': run.job, 'object': run.object,
-             'age_s': None if run.age is None
-             else round(max(0, run.age) / 1e6, 3),
+             'age_s': round(max(0, run.age) / 1e6, 3),
              'progress': run.progress} for run in runs]
         fields['runs_cut'] = cut
         if people:

@@ -56,7 +56,7 @@ class Running(display.Table, lister.Lister):
                     raise exceptions.ConfigError(
                         f'{exc}. A job that runs on every member is listed '
                         'only while it runs') from exc
-        runs.sort(key=lambda run: (run.age is not None, -(run.age or 0)))
+        runs.sort(key=lambda run: -run.age)
         del runs[parsed.limit:]
         if not runs:
             self.sentence = 'Nothing is running.'
@@ -73,9 +73,7 @@ class Running(display.Table, lister.Lister):
                   _progress(run.progress, people)) for run in runs])
 
 
-def _age(micros: int | None, for_people: bool) -> object:
-    if micros is None:
-        return ''
+def _age(micros: int, for_people: bool) -> object:
     seconds = max(0, micros) / 1e6
     return configured.age(seconds) if for_people else round(seconds, 3)
 

@@ -39,8 +39,6 @@ from distperiodic.core.schedule import seconds_text
 
 #: Earlier than any instant.
 ALWAYS = -2 ** 63
-#: Placeholder for a schedule that the store has not recorded yet.
-UNRECORDED = '?'
 #: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
 # Maximum default grace of ``misfire='skip'``, in seconds. The default is one
@@ -61,8 +59,8 @@ class Row(NamedTuple):
     settled: Instant
     #: The instant from which the schedule of the object applies.
     since: Instant
-    #: Text of the object's own schedule, or :data:`UNRECORDED`. Empty means
-    #: that the schedule of its job applies.
+    #: Text of the object's own schedule. Empty means that the schedule of its
+    #: job applies.
     rule: str = ''
     #: True if the object has no open claim.
     free: bool = True

@@ -135,9 +135,8 @@ class Run(NamedTuple):
     #: worker is not recorded.
     worker: str
     tick: int
-    #: Time since the run was granted. None means that an earlier release
-    #: granted the run and did not record the time.
-    age: int | None
+    #: Time since the run was granted.
+    age: int
     attempt: int
     #: The run's last progress report, as JSON. None means that the run has
     #: not reported any progress.
@@ -242,7 +241,6 @@ class Activity:
         :param process: Name, without the tenure, of the process that holds the
             leases of the runs. None means all processes.
         :param older_than: Minimum number of seconds since the grant of a run.
-            A run whose grant has no recorded time is included.
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)
@@ -261,11 +259,9 @@ class Activity:
                                ).label('age'))
                     .where(_lease.c.job.in_(list(names)),
                            _lease.c.state == State.RUNNING, held,
-                           sa.func.coalesce(_lease.c.made, 0)
-                           <= self.group.dialect.lease_now
+                           _lease.c.made <= self.group.dialect.lease_now
                            - round(older_than * 1e6))
-                    .order_by(sa.func.coalesce(_lease.c.made, 0),
-                              _lease.c.id)).all():
+                    .order_by(_lease.c.made, _lease.c.id)).all():
                 keys = json.loads(lease.objects)
                 runs += [
                     Run(names[lease.job], row.object, row.worker or '',
@@ -290,13 +286,12 @@ class Activity:
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)
-        rule = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
         listed = (
-            sa.select(_claim.c.job, rule.label('rule'),
+            sa.select(_claim.c.job, _claim.c.rule,
                       sa.func.count().label('objects'))
             .where(_claim.c.job.in_(list(names)),
                    _claim.c.since.is_not(None))
-            .group_by(_claim.c.job, rule).subquery())
+            .group_by(_claim.c.job, _claim.c.rule).subquery())
         found = self.group.rows(
             sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
                       _job.c.paused_since, listed.c.rule, listed.c.objects)

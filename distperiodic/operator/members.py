@@ -82,7 +82,7 @@ class MemberQueries:
                 if not (member.stopped or member.silent(within))
                 for run in member.runs
                 if job in (None, run.job)
-                and (run.age or 0) >= older_than * 1e6]
+                and run.age >= older_than * 1e6]
 
     def answers(self, *actions: str) -> list[Answer]:
         """Return the answers to actions, by member."""

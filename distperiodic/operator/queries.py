@@ -47,7 +47,6 @@ _JOINED = 4_000
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
-_RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
 _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
 # Columns of the history, by the outcome that they count.
 _COUNTERS = {
@@ -342,7 +341,7 @@ def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
     tick after its listing, and whether it is due for the newest tick.
     """
     return sa.and_(
-        sa.func.coalesce(_claim.c.rule, '') == '',
+        _claim.c.rule == '',
         sa.or_(_claim.c.since >= begins, _claim.c.settled < newest))
 
 
@@ -359,7 +358,7 @@ def _alike(connection: sa.Connection, number: int, begins: int,
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),
                              ('since', _claim.c.since))]
-    columns += [_RULE.label('rule'), _FREE]
+    columns += [_claim.c.rule.label('rule'), _FREE]
     which = [_claim.c.job == number, _claim.c.since.is_not(None)]
     if excluded is not None:
         which.append(sa.not_(excluded))

@@ -169,15 +169,13 @@ class WaitingQueries:
         """Return the claims in *lease* that have waited longest."""
         keys = connection.scalar(sa.select(_lease.c.objects).where(
             _lease.c.id == lease.id))
-        waiting = sa.func.coalesce(
-            _claim.c.waiting, _claim.c.tick).label('waiting')
         return connection.execute(
             sa.select(_claim.c.object, _claim.c.rule, _claim.c.tick,
-                      waiting).where(
+                      _claim.c.waiting).where(
                 _claim.c.job == lease.job,
                 _claim.c.object.in_(json.loads(keys or '[]')),
                 _claim.c.lease == lease.id, _claim.c.state == State.CLAIMED)
-            .order_by(waiting, _claim.c.object).limit(limit)).all()
+            .order_by(_claim.c.waiting, _claim.c.object).limit(limit)).all()
 
     def _steps(self, connection: sa.Connection,
                jobs: Mapping[int, str]) -> Sequence[Any]:

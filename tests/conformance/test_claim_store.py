@@ -1880,40 +1880,6 @@ def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
     assert store.settled(job, later - SECOND) == 0
 
 
-# Rows without a recorded schedule, as earlier releases wrote them.
-
-def unrecorded(store, job):
-    """Change a job's rows to the format of earlier releases."""
-    number = sa.select(tables.job.c.id).where(
-        tables.job.c.name == job).scalar_subquery()
-    store.database.write(lambda connection: connection.execute(
-        sa.update(tables.claim).where(tables.claim.c.job == number)
-        .values(rule=None)))
-
-
-def test_an_object_without_a_recorded_schedule_is_claimed_by_any(
-        one, job, tick):
-    enlist(one, job, tick, 'a', 'b')
-    unrecorded(one, job)
-
-    take(one, job, tick + SECOND, 'a', rule='every 5')
-    take(one, job, tick + SECOND, 'b')
-
-    assert listed(one, job)['a'][2] == due.UNRECORDED
-    assert listed(one, job, before=tick + 9 * SECOND) == {}
-
-
-def test_a_schedule_that_is_recorded_counts_from_where_it_did(
-        one, job, tick):
-    enlist(one, job, tick, 'a', at=tick + 5)
-    unrecorded(one, job)
-
-    for _ in range(2):
-        enlist(one, job, tick + 8, 'a', at=tick + 9, rule='every 9')
-
-    assert listed(one, job) == {'a': (tick, tick + 5, 'every 9')}
-
-
 # Claims of listed objects.
 
 def test_a_listed_object_that_was_never_claimed_is_free(store, job, tick):

@@ -244,8 +244,7 @@ class MemoryClaimStore:
                 since = tick
                 row = rows[key] = row_with(row, since=tick, rule=rule,
                                            settled=max(row.settled, tick - 1))
-            row_rule = row.rule
-            if row_rule != rule and row_rule is not None:
+            if row.rule != rule:
                 continue
             attempt, losses = 1, 0
             waiting_since = now
@@ -290,7 +289,7 @@ class MemoryClaimStore:
                 continue
             started = row.started
             rows[key] = lease_row.rows[key] = ClaimRow(
-                tick, fence, lease_row, attempt, since, row_rule, row.ended,
+                tick, fence, lease_row, attempt, since, rule, row.ended,
                 waiting_since, started, losses)
             # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (

@@ -55,7 +55,7 @@ class EndedClaim(NamedTuple):
     settled: int
     #: None means not listed.
     since: int | None
-    rule: str | None
+    rule: str
     ended: int | None
     started: int | None
 
@@ -66,7 +66,7 @@ class ClaimRow:
                  'waiting')
 
     def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
-                 since: int | None, rule: str | None, ended: int | None,
+                 since: int | None, rule: str, ended: int | None,
                  waiting: int, started: int | None, losses: int = 0,
                  state: State = State.CLAIMED):
         self.tick = self.settled = tick
@@ -180,7 +180,6 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
 
 def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,
             since: int) -> due.Row:
-    rule = due.UNRECORDED if row.rule is None else row.rule
     free = isinstance(row, EndedClaim) or row.state in ENDINGS
     began = row.started
     if isinstance(row, ClaimRow):
@@ -188,8 +187,8 @@ def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,
             began = None
         elif row.attempt > 1:
             began = row.tick
-    return due.Row(key, position, row.settled, since, rule, free, row.ended,
-                   began)
+    return due.Row(key, position, row.settled, since, row.rule, free,
+                   row.ended, began)
 
 
 def row_with(row: ClaimRow | EndedClaim,

@@ -194,11 +194,8 @@ def is_behind(row: Any, min_watermark: int, min_since: int) -> bool:
 
 
 def follows(row: Any, rule: str) -> bool:
-    """Return whether the object follows the schedule *rule*.
-
-    An object whose schedule is not recorded yet follows any schedule.
-    """
-    return row.rule is None or row.rule == rule
+    """Return whether the object follows the schedule *rule*."""
+    return bool(row.rule == rule)
 
 
 def _relisted(tx: transaction.Transaction, number: int, tick: int,

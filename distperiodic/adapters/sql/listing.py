@@ -30,8 +30,7 @@ _Change = tuple[tuple[str, Any], ...]
 
 def row_of(row: Any) -> due.Row:
     """Convert a row that :attr:`.statements.Statements.look` selects."""
-    rule = due.UNRECORDED if row.rule is None else row.rule
-    return due.Row(row.object, row.position, row.settled, row.since, rule,
+    return due.Row(row.object, row.position, row.settled, row.since, row.rule,
                    row.state not in OPEN, row.ended, row.began)
 
 
@@ -111,7 +110,7 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
     # whose recorded schedule applies from an instant after *at*: another
     # process has recorded a newer reading of the catalogue.
     later = [key for key, row in rows.items() if row.since is not None
-             and row.since > at and row.rule is not None and (
+             and row.since > at and (
                  key not in listed or listed[key].rule != row.rule)]
     if not differ and not gone:
         return later
@@ -150,14 +149,12 @@ def _insert(tx: Transaction, number: int,
 
 
 def _differs(row: Any, one: ports.Listed, at: int) -> bool:
-    return (row.since is None or row.rule is None
-            or (row.rule != one.rule and row.since <= at))
+    return row.since is None or (
+        row.rule != one.rule and row.since <= at)
 
 
 def _change(row: Any, one: ports.Listed,
             readings: tuple[int, ...]) -> _Change:
-    if row.since is not None and row.rule is None:
-        return (('rule', one.rule),)
     since = readings[0] if row.since is not None else due.listed_again(
         readings, row.delisted)
     return (('since', since), ('rule', one.rule),

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.dialect import Dialect
-from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
@@ -37,11 +36,9 @@ LAST = 2 ** 63 - 1
 #: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (
     _claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick,
-    # An earlier release did not record these instants.
     sa.func.coalesce(
-        _claim.c.started, _claim.c.waiting - UNSTARTED_FIRST,
-        _claim.c.tick).label('place'),
-    sa.func.coalesce(_claim.c.waiting, _claim.c.tick).label('waiting'),
+        _claim.c.started, _claim.c.waiting - UNSTARTED_FIRST).label('place'),
+    _claim.c.waiting,
     sa.func.coalesce(_claim.c.losses, 0).label('losses'))
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
@@ -160,7 +157,7 @@ class Statements:
         before, state = MOVES[Move.CLAIM]
         listed = _claim.c.since.is_not(None)
         rule = sa.bindparam('of_rule', type_=_claim.c.rule.type)
-        follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
+        follows = _claim.c.rule == rule
         in_force = self._in_force()
         self.claim_ended = self._step(
             before, state, claim_values, earlier, begun, in_time, listed,
@@ -206,7 +203,7 @@ class Statements:
             [(_claim.c.worker, sa.bindparam('runner')),
              (_claim.c.started, self._now - (
                  self._now - sa.func.coalesce(
-                     _claim.c.started, _claim.c.waiting, self._now)
+                     _claim.c.started, _claim.c.waiting)
              ) // STARTED_EARLIER)], self._stands)
         before, state = MOVES[Move.RETRY]
         self.retry = self._step(before, state, [], self._stands)
@@ -269,8 +266,7 @@ class Statements:
         # taken over first.
         self.release = sa.update(_lease).where(
             some, _lease.c.state == State.CLAIMED).values(
-                holder='', until=sa.func.coalesce(
-                    _lease.c.made, dialect.lease_now))
+                holder='', until=_lease.c.made)
 
         self.running = sa.select(
             _lease.c.job, sa.func.sum(_lease.c.remaining)).where(
@@ -382,10 +378,9 @@ class Statements:
         # read the first few.
         ).order_by(_claim.c.position).limit(
             sa.bindparam('at_most', type_=sa.Integer))
-        self.list_behind = self.list_range.where(
-            _claim.c.rule.is_not(None), sa.or_(
-                _claim.c.rule != '',
-                _claim.c.settled < sa.bindparam('of_tick')))
+        self.list_behind = self.list_range.where(sa.or_(
+            _claim.c.rule != '',
+            _claim.c.settled < sa.bindparam('of_tick')))
 
     def at_once(self, dialect: Dialect, move: Any,
                 counted: Sequence[str] = COUNTED) -> Any:
@@ -433,11 +428,8 @@ class Statements:
 
 def _listed_columns() -> list[Any]:
     """Return the columns of :class:`distperiodic.core.due.Row`, in order."""
-    rule = sa.type_coerce(
-        sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
-        _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
-            _claim.c.since, rule, in_state(set(State) - OPEN),
+            _claim.c.since, _claim.c.rule, in_state(set(State) - OPEN),
             _ended(), _began()]
 
 

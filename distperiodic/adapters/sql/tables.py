@@ -160,8 +160,8 @@ claim = sa.Table(
     #: None means that the object was never delisted.
     sa.Column('delisted', sa.BigInteger),
     #: Text of the object's own schedule. Empty means that the object follows
-    #: the schedule of its job. None means that no schedule is recorded yet.
-    sa.Column('rule', Exact(LONGEST_RULE)),
+    #: the schedule of its job.
+    sa.Column('rule', Exact(LONGEST_RULE), nullable=False),
     #: Index for queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
     **_OF_TABLES, **_TOGETHER)
@@ -178,9 +178,8 @@ lease = sa.Table(
     #: When the lease expires, in microseconds of the lease clock.
     sa.Column('until', sa.BigInteger, nullable=False),
     #: When the lease was created, in microseconds of the lease clock. If the
-    #: lease contains runs, they were granted at that time. None means that an
-    #: earlier release created the lease.
-    sa.Column('made', sa.BigInteger),
+    #: lease contains runs, they were granted at that time.
+    sa.Column('made', sa.BigInteger, nullable=False),
     #: Number of claims in the lease, without those that are counted as ended.
     sa.Column('remaining', sa.Integer, nullable=False),
     #: Number of earlier claims that the claims of this lease superseded.

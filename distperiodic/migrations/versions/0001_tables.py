@@ -81,7 +81,7 @@ def _create_jobs() -> None:
         sa.Column('progress', _LONG_TEXT),
         sa.Column('since', sa.BigInteger),
         sa.Column('delisted', sa.BigInteger),
-        sa.Column('rule', _exact(300)),
+        sa.Column('rule', _exact(300), nullable=False),
         sa.Index('distperiodic_claim_position', 'position', 'job'),
         **_OF_TABLES, **_TOGETHER)
     op.create_table(
@@ -92,7 +92,7 @@ def _create_jobs() -> None:
         sa.Column('state', sa.SmallInteger, nullable=False),
         sa.Column('holder', _exact(255), nullable=False),
         sa.Column('until', sa.BigInteger, nullable=False),
-        sa.Column('made', sa.BigInteger),
+        sa.Column('made', sa.BigInteger, nullable=False),
         sa.Column('remaining', sa.Integer, nullable=False),
         sa.Column('superseded', sa.Integer, nullable=False),
         sa.Column('objects', _LONG_TEXT, nullable=False),
