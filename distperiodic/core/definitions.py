@@ -15,7 +15,6 @@ from distperiodic.core.job import Delivery
 from distperiodic.core.schedule import LONGEST_S
 from distperiodic.core.schedule import finite_number
 from distperiodic.core.task_values import name_problem
-from distperiodic.core.task_values import recorded_name_problem
 from distperiodic.core.values import shown
 from distperiodic.core.workflow import DEFAULT_TIMEOUT
 from distperiodic.core.workflow import Action
@@ -70,7 +69,6 @@ def parse_workflows(source: object, where: str = 'workflows',
             if problem := name_problem(name):
                 raise _Invalid((name,), f'the type of task is {problem}')
             found[name] = _definition((name,), steps)
-            _check_new((name,), found[name])
         return found
 
 
@@ -190,7 +188,7 @@ def _action(path: Path, source: object) -> Action:
                            + ('module whose workers run the command'
                               if key == 'module' else
                               'command within its module'))
-        if problem := recorded_name_problem(found[key], key == 'module'):
+        if problem := name_problem(found[key], key == 'module'):
             raise _Invalid((*path, key), f'the {key} cannot be {problem}')
     timeout = found.get('timeout', DEFAULT_TIMEOUT)
     _refuse_text((*path, 'timeout'), timeout)
@@ -198,6 +196,9 @@ def _action(path: Path, source: object) -> Action:
     if number is None or number <= 0:
         raise _Invalid((*path, 'timeout'), f'{shown(timeout)} is not a '
                        f'valid time limit; {_TIMEOUTS}')
+    if number > LONGEST_S:
+        raise _Invalid((*path, 'timeout'),
+                       f'{number:g} is too large; {_TIMEOUTS}')
     retry = found.get('retry', 0)
     _refuse_text((*path, 'retry'), retry)
     if type(retry) is not int or not 0 <= retry <= 1_000_000:
@@ -208,6 +209,11 @@ def _action(path: Path, source: object) -> Action:
     if delivery not in tuple(Delivery):
         raise _Invalid((*path, 'delivery'), f'{shown(delivery)} is unknown; '
                        f'give one of {", ".join(Delivery)}')
+    if retry and delivery == Delivery.AT_MOST_ONCE:
+        raise _Invalid(
+            (*path, 'retry'), f'{retry} retries contradict delivery '
+            'at_most_once, which never repeats a command; remove retry or '
+            'delivery')
     return Action(found['module'], found['command'], number, retry,
                   Delivery(delivery))
 
@@ -221,31 +227,6 @@ def _refuse_text(path: Path, value: object) -> None:
         raise _Invalid(path, f'{shown(value)} is text, not a number; write '
                        'digits without quotes and without an exponent, such '
                        'as 300')
-
-
-def _check_new(path: Path, definition: Definition) -> None:
-    """Reject values that an earlier release accepted.
-
-    Workflows that are recorded in the store are not checked, because their
-    tasks must continue. A command with delivery ``'at_most_once'`` never runs
-    a second time, so it must not have retries.
-    """
-    for at, step in enumerate(definition):
-        for key, action in zip(_STEP_KEYS, step, strict=True):
-            if action is None:
-                continue
-            if problem := name_problem(action.command):
-                raise _Invalid((*path, at, key, 'command'),
-                               f'the command cannot be {problem}')
-            if action.timeout > LONGEST_S:
-                raise _Invalid((*path, at, key, 'timeout'),
-                               f'{action.timeout:g} is too large; {_TIMEOUTS}')
-            if action.retry and action.delivery is Delivery.AT_MOST_ONCE:
-                raise _Invalid(
-                    (*path, at, key, 'retry'),
-                    f'{action.retry} retries contradict delivery '
-                    'at_most_once, which never repeats a command; remove '
-                    'retry or delivery')
 
 
 def _mapping(path: Path, source: object,

@@ -197,9 +197,5 @@ def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
 
 
 def moment(instant: int | None) -> datetime.datetime | None:
-    """Return *instant* as an aware datetime, or None.
-
-    An earlier release has stored instants outside the years 1 to 9999. Such an
-    instant becomes the nearest datetime.
-    """
-    return None if instant is None else schedule.nearest_datetime(instant)
+    """Return *instant* as an aware datetime, or None."""
+    return None if instant is None else schedule.datetime_of(instant)

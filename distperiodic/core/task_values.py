@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from typing import cast
 
 from distperiodic.core import values
 from distperiodic.core.values import shown
@@ -29,21 +28,6 @@ def name_problem(value: object, module: bool = False) -> str:
     :returns: A text with the value and the remedy. Empty means that *value* is
         valid.
     """
-    if problem := recorded_name_problem(value, module):
-        return problem
-    text = str.__str__(cast(str, value))
-    if text != text.strip():
-        return (f'{shown(value)}, which begins or ends with a space; remove '
-                'the space')
-    return ''
-
-
-def recorded_name_problem(value: object, module: bool = False) -> str:
-    """Return the result of :func:`name_problem` for a name from the store.
-
-    An earlier release accepted names that begin or end with a space. Tasks
-    with such names must remain readable.
-    """
     letters = 'from A-Z a-z 0-9 _ -' if module else 'that are printable'
     remedy = f'give 1 to {MAX_NAME} characters {letters}'
     if not isinstance(value, str):
@@ -52,7 +36,12 @@ def recorded_name_problem(value: object, module: bool = False) -> str:
     legal = 0 < len(text) <= MAX_NAME and (
         _MODULE.fullmatch(text) is not None if module
         else text.isprintable())
-    return '' if legal else f'{shown(value)}; {remedy}'
+    if not legal:
+        return f'{shown(value)}; {remedy}'
+    if text != text.strip():
+        return (f'{shown(value)}, which begins or ends with a space; remove '
+                'the space')
+    return ''
 
 
 def parameters_text(parameters: Mapping[Any, Any]) -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that show tasks and control them."""
 
-import contextlib
 import datetime
 import json
 import re
@@ -687,33 +686,6 @@ def test_a_start_in_the_past_is_at_once(desk_of_sqlite):
 
     assert found['due_at'] == '2001-01-31T04:00:00Z'
     assert found['reason'] == 'not claimed yet'
-
-
-@pytest.mark.parametrize(('by', 'shown'), [
-    (10 ** 18, '9999-12-31T23:59:59'), (-10 ** 18, '0001-01-01T00:00:00')],
-    ids=['late', 'early'])
-def test_a_stored_start_that_is_no_datetime_is_shown(tmp_path, by, shown):
-    """An earlier release accepted such a start, and then no task of the group
-    could be read.
-    """
-    group = Group(tmp_path)
-    with contextlib.closing(group):
-        task = group.client.submit(
-            'single', queue='q', at=datetime.datetime.now(datetime.UTC))
-        engine = database.make_engine(
-            f'sqlite:///{tmp_path}/state/{group.options["group"]}.sqlite')
-        with engine.begin() as connection:
-            connection.execute(sa.update(tables.task).values(
-                due=tables.task.c.due + by))
-        engine.dispose()
-
-        for argv in (['task', 'list'], ['task', 'show', task],
-                     ['queue', 'show', 'q']):
-            for form in ('table', 'json'):
-                told = commands.run(*argv, '-f', form, '--config-file',
-                                    group.config, COLUMNS='400')
-                assert (told.returncode, told.stderr) == (0, '')
-                assert shown in told.stdout
 
 
 @pytest.mark.parametrize(('text', 'told'), [

@@ -9,10 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic import exceptions
-from distperiodic import opts
 from distperiodic import tasks
-from distperiodic.adapters.sql import database
-from distperiodic.adapters.sql import tables
 from tests.configured import configuration
 
 UTC = datetime.UTC
@@ -145,19 +142,3 @@ def test_a_task_may_start_at_any_instant_of_a_datetime(client, at):
     task = client.submit('m.ok', at=at)
 
     assert client.get(task).due_at == at
-
-
-def test_a_stored_start_outside_the_range_of_datetimes_is_shown(conf, client):
-    """An earlier release accepted starts outside this range."""
-    late, early = (client.submit('m.ok', at=at) for at in (LAST, FIRST))
-    engine = database.make_engine(opts.settings(conf).connection)
-    with engine.begin() as connection:
-        for task, by in ((late, 1), (early, -1)):
-            connection.execute(sa.update(tables.task).where(
-                tables.task.c.id == task).values(
-                    due=tables.task.c.due + by * 3600 * 1_000_000))
-    engine.dispose()
-
-    assert [task.due_at for task in client.list()] == [LAST, FIRST]
-    assert client.get(late).due_at == LAST
-    assert client.get(early).due_at == FIRST

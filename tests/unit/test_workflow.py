@@ -290,19 +290,6 @@ def test_an_anchor_may_be_used_many_times(tmp_path):
         StepDefinition(Action('m', 'c'), Action('m', 'c')))
 
 
-@pytest.mark.parametrize('recorded', [
-    {'retry': 2, 'delivery': 'at_most_once'}, {'timeout': 1e300},
-    {'command': 'do '}], ids=str)
-def test_a_recorded_workflow_may_have_what_is_refused_today(recorded):
-    action = {**STEP['normal'], **recorded}
-
-    [step] = definitions.parse_definition([{'normal': action}])
-
-    assert step.normal._asdict().items() >= recorded.items()
-    with pytest.raises(exceptions.InvalidWorkflow):
-        definitions.parse_workflows({'x': [{'normal': action}]})
-
-
 @pytest.mark.parametrize('content', [b'\xff\xfe', None])
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path = tmp_path / 'f.yaml'
