@@ -155,7 +155,7 @@ def test_four_processes_pull_ten_tasks_at_a_time(postgresql, redis):
             row(kind, *cells)
 
 
-def test_a_large_pool_costs_what_a_small_one_does(database):
+def test_a_large_pool_costs_as_much_as_a_small_one(database):
     kind, url = database
     schema.sync(url)
     pools = {}

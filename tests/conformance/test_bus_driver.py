@@ -95,7 +95,7 @@ def test_two_processes_of_one_name_do_not_share_a_queue(url):
         assert others.work.dropped == others.back.dropped == {}
 
 
-def test_signed_messages_are_heard_and_others_are_not(url):
+def test_signed_messages_are_accepted_and_others_are_dropped(url):
     with (connected(url, keys=['new', 'old'],
                     worker_keys=['old', 'new']) as ends,
           connected(url, keys=['new'], worker_keys=['guess']) as others):
@@ -171,7 +171,7 @@ def test_a_probe_deletes_the_queues_of_dead_processes(url, ends):
 
 
 @of_brokers
-def test_a_notice_reaches_all_who_hear_it(url):
+def test_a_notice_reaches_all_its_receivers(url):
     heard = []
     conf = cfg.ConfigOpts()
     conf([])
@@ -216,7 +216,7 @@ def test_a_cast_without_a_receiver_is_refused(url):
         carrier.close(5)
 
 
-def test_closing_sends_what_waits(ends):
+def test_closing_sends_the_messages_that_wait(ends):
     ends.report('first')
     for number in range(10):
         ends.send(number)

@@ -414,8 +414,7 @@ def test_an_object_that_stands_twice_in_a_list_is_won_once(store, job, tick):
     assert objects_of(claimed.won) == ['a', 'b']
 
 
-def test_only_what_was_claimed_before_is_taken_where_that_is_asked_for(
-        store, job, tick):
+def test_a_claim_without_new_objects_takes_listed_ones_only(store, job, tick):
     bring(store, job, tick, 'a', State.DONE)
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b'], include_new=False)
@@ -512,7 +511,7 @@ def test_names_of_holders_and_jobs_are_compared_exactly(store, job, tick):
     take(store, f'{job} ', tick, 'a')
 
 
-def test_holders_are_those_who_hold_leases_of_these_jobs(store, job, tick):
+def test_holders_are_the_owners_of_leases_of_these_jobs(store, job, tick):
     assert store.holders([]) == store.holders([job]) == set()
     lease, _ = take(store, job, tick, 'a', 'b', holder='api ')
     take(store, f'{job}-2', tick, 'a', holder='other')
@@ -1157,7 +1156,7 @@ def assert_adds_up(store, job, tick, still_open=0):
 
 
 @each('state', CLAIM_STATES)
-def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
+def test_the_history_has_the_outcome_of_a_claim(one, job, tick, state):
     bring(one, job, tick, 'a', state)
 
     expected = {'due': 1}
@@ -1241,7 +1240,7 @@ def test_a_claim_is_one_lease_and_counted_once_for_objects_in_every_state(
     assert objects_of(over.claims) == ['new', 'a', 'b']
 
 
-def test_a_claim_of_what_has_ended_is_one_lease_and_counted_once(
+def test_a_claim_of_ended_objects_is_one_lease_and_counted_once(
         one, job, tick):
     running, _ = run(one, job, tick, 'b', 'a')
     one.finish(job, tick, ['a', 'b'], lease=running)
@@ -1537,7 +1536,7 @@ def test_a_skip_counts_for_each_object_the_ticks_that_it_has_missed(
         'due': 8, 'skipped': 8, 'by_pause': 8, 'missed': 5}
 
 
-def test_two_that_skip_what_was_missed_count_it_once(
+def test_missed_ticks_that_two_members_skip_are_counted_once(
         one, another, job, tick):
     keys = [f'o-{n}' for n in range(40)]
     bring(one, job, tick, keys[0], State.DONE)
@@ -1935,7 +1934,7 @@ def test_a_claim_lists_objects_that_are_not_listed(store, job, tick):
     assert later - 1 <= found['c'][0] < later
 
 
-def test_a_claim_of_what_was_delisted_lists_it_though_its_tick_is_taken(
+def test_a_claim_of_a_delisted_object_lists_the_object_without_a_win(
         store, job, tick):
     bring(store, job, tick, 'a', State.DONE)
     delist(store, job, tick, 'a')
@@ -2008,7 +2007,8 @@ def test_an_unknown_job_has_no_schedule_in_force(store, job):
     store.adopt({})
 
 
-def test_the_first_schedule_of_a_job_holds_for_always(store, job):
+def test_the_first_schedule_of_a_job_is_in_force_from_the_beginning(
+        store, job):
     enlist(store, job, 60 * SECOND, 'a')
     for _ in range(2):
         store.adopt({job: 'every 5', f'{job}-2': 'every 9 spread'})
@@ -2132,7 +2132,7 @@ def test_many_members_that_adopt_a_schedule_at_once_agree_since_when(
     assert len(set(together(shared, 4, ask))) == 1
 
 
-def test_the_record_of_what_was_checked_only_moves_forward(store, job, tick):
+def test_the_record_of_a_check_only_moves_forward(store, job, tick):
     def scan(until):
         return ports.Checked(status(store, job).checked, until)
     assert status(store, job, scan=scan(tick)).checked == tick
@@ -2530,7 +2530,8 @@ def test_a_reclaimed_object_can_be_started_again_and_not_by_the_old_worker(
 
 
 @pytest.mark.parametrize('ran', [False, True])
-def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
+def test_only_a_run_that_may_have_begun_counts_as_an_attempt(
+        store, job, tick, ran):
     """A run that its worker refused does not count as an attempt."""
     lease, [held] = run(store, job, tick, 'a')
     for _ in range(3):

@@ -90,7 +90,7 @@ def steered(url):
 
 
 @of_brokers
-def test_a_process_gets_what_is_sent_to_each_name_that_it_hears(url):
+def test_a_process_receives_the_messages_to_each_of_its_names(url):
     conf = cfg.ConfigOpts()
     conf([])
     word, got = uuid.uuid4().hex, []
@@ -123,7 +123,7 @@ def test_a_command_reaches_schedulers_and_workers(steered):
 
 
 @of_brokers
-def test_the_replies_reach_the_operator_who_asked_and_no_other(steered):
+def test_the_replies_reach_only_the_operator_of_the_command(steered):
     request = steered.send()
     replies = [ControlReply(request.id, part, 'api-1', 'api-1~1', True, 'done')
                for part in ('', 'default')]

@@ -41,7 +41,7 @@ def report(world, name, part='', process='p~1'):
     return me
 
 
-def test_a_member_finds_what_is_wanted_and_answers_it_once(world):
+def test_a_member_reads_its_desired_state_and_answers_once(world):
     me, other = report(world, 'api-1'), report(world, 'api-2')
     chosen = [one for one in world.admin.members() if one.name == 'api-1']
 

@@ -172,7 +172,7 @@ def test_a_view_is_not_known_before_there_was_an_answer(enter, group):
         one.view(group)
 
 
-def test_members_come_to_know_each_other_and_agree(enter):
+def test_members_see_each_other_and_agree(enter):
     crowd = [enter(name, points=points) for name, points in (
         ('a', 40), ('b', 80), ('c', 1))]
 

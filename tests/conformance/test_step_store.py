@@ -769,7 +769,7 @@ def parameters_of(board, id_):
     return found.parameters
 
 
-def test_a_task_that_runs_again_does_not_see_what_was_rolled_back(board):
+def test_a_task_that_runs_again_does_not_see_results_rolled_back(board):
     id_ = board.client.submit('two', {'size': 1, 'name': 'x'})
     board.run(result={'server': 'srv-1', 'size': 2})
     board.run(error='ill')
@@ -828,7 +828,7 @@ def failure_of(board, id_):
     return Context('', id_, 0, 1, 1, step=found).failure
 
 
-def test_a_rollback_knows_which_command_failed_and_why(board):
+def test_a_rollback_gets_the_failed_command_and_its_error(board):
     id_ = board.client.submit('to and fro')
     board.run()
     board.run()
@@ -848,7 +848,7 @@ def test_a_rollback_knows_which_command_failed_and_why(board):
     assert board.client.get(id_).status == 'failed'
 
 
-def test_a_rollback_knows_that_its_task_was_cancelled(board):
+def test_a_rollback_gets_the_cancellation_of_its_task(board):
     id_ = board.client.submit('two')
     board.run()
     board.client.cancel(id_)
@@ -857,7 +857,7 @@ def test_a_rollback_knows_that_its_task_was_cancelled(board):
     assert board.run() == ['task:a.undo']
 
 
-def test_a_rollback_knows_that_a_command_was_lost_too_often(board):
+def test_a_rollback_gets_the_losses_of_a_command(board):
     id_ = board.client.submit('two')
     [lease] = board.take()
     for _ in range(MOST_LOSSES):

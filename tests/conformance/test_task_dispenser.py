@@ -157,7 +157,7 @@ def test_check_is_true_for_exactly_the_tasks_in_the_bucket(one):
     assert not one.check_tasks('nobody', [1])
 
 
-def test_done_ends_what_is_named_and_held_and_nothing_else(one):
+def test_only_named_tasks_in_the_bucket_are_done(one):
     one.recreate_task_pool({'a': 3, 'b': 2, 'c': 1, 'd': 0})
     one.assign_tasks(3, 'ann')
     one.assign_tasks(1, 'bob')
@@ -338,7 +338,7 @@ def test_a_worker_that_was_silent_for_too_long_holds_nothing(world, one):
     assert one.assign_tasks(9, 'bob') == ['b']
 
 
-def test_a_recreation_frees_what_has_expired(world, one):
+def test_a_recreation_frees_expired_tasks(world, one):
     one.recreate_task_pool({'a': 2, 'b': 1})
     one.assign_tasks(2, 'ann')
     world.expire(one, 'ann')
@@ -748,7 +748,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.one.close()
 
 
-def test_any_calls_do_what_the_model_does(world, request):
+def test_any_calls_have_the_results_of_the_model(world, request):
     kind = type('Machine', (Machine,), {'world': world})
     examples = hypothesis.settings().max_examples
     stateful.run_state_machine_as_test(

@@ -110,7 +110,7 @@ def test_objects_that_are_superseded_again_and_again_starve(world):
         'claimed once', 'b']
 
 
-def test_a_schedule_that_this_release_does_not_know_starves_nothing(world):
+def test_a_schedule_of_a_later_release_starves_nothing(world):
     world.store.adopt({'poll': 'at dawn'})
     claim(world, 45, 'a')
 

@@ -140,7 +140,7 @@ def test_sending_returns_at_once(way):
     wait_until(lambda: len(way.batches) == 300)
 
 
-def test_a_report_comes_to_who_sent_the_batch(way):
+def test_a_report_reaches_the_sender_of_the_batch(way):
     way.work.send(a_batch(way))
     wait_until(lambda: way.batches)
     [batch] = way.batches

@@ -436,7 +436,7 @@ def spacing_without_tick(now, *spacings):
     return next(n for n in spacings if now % (n * SECOND) < (n - 300) * SECOND)
 
 
-def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
+def test_a_trigger_leaves_the_missed_ticks_to_be_decided(place):
     """An operator triggers a job, and then its scheduler starts again."""
     seconds = spacing_without_tick(place.now, 3600, 4300, 5000, 5700)
     place.write_tasks(POLL.replace('spacing=60', f'spacing={seconds}'))

@@ -178,7 +178,7 @@ def test_a_driver_that_is_not_installed_is_refused_at_start(tmp_path):
     ('ALTER TABLE distperiodic_job DROP CONSTRAINT distperiodic_job_of',
      r'distperiodic_job .*\(space, kind, name\).*; '),
 ])
-def test_tables_that_lost_a_key_are_refused_with_what_puts_it_back(
+def test_tables_without_a_key_are_refused_with_the_statement_to_add_it(
         tmp_path, postgresql_url, broken, said):
     schema.sync(postgresql_url)
     execute(postgresql_url, broken)

@@ -214,7 +214,7 @@ def with_progress(cluster):
 
 
 @pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
-def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
+def test_the_attempt_after_a_killed_one_gets_its_progress(claimed):
     claimed.set(takes=10, objects=10, spacing=16, pool_size=10,
                 behaves=','.join(f'192.168.10.{n}:say' for n in range(10)))
     _, workers = started(claimed, ticks=1)

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_schedulers_cleanly(embedded):
             sorted(embedded.lines('ended')))
 
 
-def test_ps_names_what_a_process_is(embedded):
+def test_ps_names_the_role_of_a_process(embedded):
     with embedded.start('scheduler') as scheduler:
         embedded.wait_members(1)
         [member] = [row['member'] for row in embedded.table('status')
@@ -135,7 +135,7 @@ def test_ps_names_what_a_process_is(embedded):
     assert titles == [f'distperiodic: scheduler {member}']
 
 
-def test_status_misses_who_was_there_and_who_is_expected(embedded):
+def test_status_names_missing_and_expected_members(embedded):
     with embedded.start('scheduler', '--workers', '2') as scheduler:
         embedded.wait_members(2)
         [enough, *_] = embedded.table('status', '--expect', '2')

@@ -296,8 +296,7 @@ def test_a_killed_member_is_gone_within_its_session(
     assert gone - killed - pauses.total < SESSION + 1.0 + 3.0
 
 
-def test_members_that_join_at_once_all_come_to_know_each_other(
-        zookeeper, join, figure):
+def test_members_that_join_at_once_all_see_each_other(zookeeper, join, figure):
     number = 30
     rings = [join(zookeeper.url, f'm{n:02}', start=False, session_timeout=20)
              for n in range(number)]
@@ -657,7 +656,7 @@ def test_a_server_that_lost_its_data(fragile, join, figure):
     assert shared(rings)
 
 
-def test_a_server_that_stands_still(fragile, join):
+def test_members_trust_no_view_while_their_server_is_frozen(fragile, join):
     rings = [join(fragile.url, name) for name in 'ab']
     all_know(rings)
 
@@ -940,8 +939,7 @@ def test_a_group_that_was_deleted_comes_back(
 
 # -- changes of points
 
-def test_changed_points_move_only_what_they_must_and_leave_no_gap(
-        zookeeper, observe):
+def test_changed_points_move_few_objects_and_leave_no_gap(zookeeper, observe):
     a, b, c = (observe(zookeeper.url, name, points=40, session_timeout=20)
                for name in 'abc')
     for one in (a, b, c):
@@ -1222,7 +1220,7 @@ def test_a_member_at_rest_asks_little(mortal, way, join, record_property):
     assert sent / seconds < 200
 
 
-def test_it_logs_who_came_and_went_and_nothing_while_nothing_happens(
+def test_joins_and_departures_are_logged_and_nothing_else(
         zookeeper, group, join, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
     one = join(zookeeper.url, 'a')

@@ -112,8 +112,7 @@ def test_a_store_of_an_embedded_service_is_read_like_any_other(alone):
     assert ask(alone, 'doctor', '--offline').returncode == 0
 
 
-def test_two_processes_that_know_nothing_of_each_other_share_its_ticks(
-        alone):
+def test_two_processes_with_one_file_share_the_ticks(alone):
     for _ in range(2):
         alone.start('scheduler')
     begin = alone.wait_complete(1, after=time.time())[0]
@@ -193,7 +192,7 @@ def scheduler(tasks):
     made.stop()
 
 
-def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
+def test_the_collector_skips_the_objects_of_a_started_service(scheduler):
     """The objects of a started service are excluded from garbage collection,
     because a full collection would stop all threads in the middle of a tick.
     """

@@ -424,7 +424,7 @@ def test_why_of_a_tick_whose_history_is_pruned(scene, earlier):
     assert why_at(scene, earlier(1000)) == 'history pruned'
 
 
-def test_why_of_what_is_not_there(scene):
+def test_why_names_an_unknown_job_object_or_tick(scene):
     scene.ran(scene.due)
 
     assert why(scene, 'a')[0] == 0

@@ -361,7 +361,7 @@ def test_a_forged_call_is_not_answered_and_delays_no_message(rabbitmq, ends):
         ends.talk('after')
 
 
-def test_a_message_doubled_by_the_broker_is_heard_once(rabbitmq, ends):
+def test_a_message_doubled_by_the_broker_is_delivered_once(rabbitmq, ends):
     ends.send(1)
     wait_until(lambda: ends.got == ['1'])
     batch = message.encode_batch(ends.batches[0])
@@ -372,7 +372,7 @@ def test_a_message_doubled_by_the_broker_is_heard_once(rabbitmq, ends):
     assert ends.got == ['1', '2', 'after']
 
 
-def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
+def test_signed_messages_are_accepted_and_others_are_dropped(rabbitmq):
     with connected(rabbitmq.url, keys=['new', 'old'],
                    worker_keys=['old', 'new']) as ends:
         ends.send(1)

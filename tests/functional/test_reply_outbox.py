@@ -11,7 +11,7 @@ from distperiodic.core.control_message import ControlReply
 REPLY = ControlReply('1', 'main', 'one', 'one~1', True, 'drained')
 
 
-def test_close_sends_what_waits():
+def test_close_sends_the_replies_that_wait():
     sent = []
     outbox = ReplyOutbox(lambda reply, word: sent.append(word))
     for word in 'abc':

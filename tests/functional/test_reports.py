@@ -136,7 +136,7 @@ def service(tmp_path, request):
 
 
 @pytest.mark.parametrize('made', [embedded, on_servers])
-def test_processes_report_what_is_wrong_with_them(tmp_path, request, made):
+def test_processes_report_their_problems(tmp_path, request, made):
     service = Service(tmp_path, SICK, **made(request))
     request.addfinalizer(service.close)
     conf = cfg.ConfigOpts()
@@ -210,8 +210,7 @@ def by_role(rows):
     return {one['role']: one for one in rows}
 
 
-def test_a_member_reports_its_queue_and_runs_that_the_store_does_not_know(
-        service):
+def test_a_member_reports_its_queue_and_runs_outside_the_store(service):
     runs_disks = 'worker of disks' if service.sends else 'scheduler'
 
     def members():

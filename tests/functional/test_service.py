@@ -150,7 +150,7 @@ def test_a_frozen_member_starts_nothing_until_it_is_back(local):
     assert not doubled(r for r in local.runs() if r.tick > back)
 
 
-def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
+def test_a_member_that_is_asked_to_stop_finishes_its_runs(local):
     def pairs(event):
         return sorted(r.key for r in local.runs(event) if r.pid == pid)
     # So many objects that each member owns some, whatever its name. The long
@@ -177,7 +177,7 @@ def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
     assert 'Traceback' not in local.logs()
 
 
-def test_changed_points_move_only_what_they_must(local):
+def test_changed_points_move_few_objects(local):
     """Change hash_ring_replicas_count in the file, and send SIGHUP."""
     with local.observe() as group:
         programs = [local.start('scheduler') for _ in range(3)]

@@ -546,7 +546,7 @@ def test_a_drained_worker_hands_its_partition_over(cluster):
     waiting.wait_until(lambda: first.active == 2, 30, 'it did not rejoin')
 
 
-def test_the_commands_show_who_is_active_and_move_the_partition(cluster):
+def test_the_commands_show_the_active_worker_and_move_the_partition(cluster):
     first, (other,) = start(cluster, 2)
 
     def call(*words):

@@ -335,7 +335,7 @@ def test_a_large_number_of_failures_is_found(
     assert 'dead list' in found['store_size']['remedy']
 
 
-def test_jobs_that_the_tasks_do_not_know_are_found(place_of_sqlite, examine):
+def test_jobs_that_the_tasks_do_not_define_are_found(place_of_sqlite, examine):
     place = place_of_sqlite
     place.write_tasks("""
         @periodic_task(spacing=60, scope='group', name='poll')

@@ -152,7 +152,7 @@ def test_the_judge_sees_that_a_renewed_bucket_expired():
                     ) == ['in two buckets', 'of another worker']
 
 
-def test_the_judge_allows_what_was_given_back_to_go_on():
+def test_the_judge_allows_a_task_that_was_given_back_to_go_on():
     assert verdicts(call('a', 'assign', 0, 0.1, answer=['x', 'y']),
                     call('a', 'back', 0.2, 0.5, ['x'], True),
                     call('b', 'assign', 0.3, 0.4, answer=['x']),

@@ -333,7 +333,7 @@ def test_the_rollback_of_a_step_that_hangs_waits_for_its_lease(alone):
     assert back - began >= 0.5 + alone.options['lease']
 
 
-def test_a_command_in_a_process_does_what_it_does_in_a_thread(isolated):
+def test_a_command_has_the_same_effect_in_a_process_as_in_a_thread(isolated):
     isolated.start('scheduler')
 
     task = isolated.ended(isolated.submit(n=1))
@@ -775,8 +775,7 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
         group.close()
 
 
-def test_schedulers_share_a_burst_and_an_urgent_task_passes_what_waits(
-        tmp_path):
+def test_schedulers_share_a_burst_and_an_urgent_task_goes_first(tmp_path):
     """The first burst comes before any run was measured, the second one
     afterwards.
     """

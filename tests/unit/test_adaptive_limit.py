@@ -73,7 +73,7 @@ def test_a_scheduler_with_no_more_to_do_takes_no_more():
     assert one.bound.room(3, 0.0) == 2
 
 
-def test_a_refusal_takes_what_was_refused_and_no_more():
+def test_a_refusal_costs_only_the_refused_runs():
     one = grown()
 
     one.refuse()

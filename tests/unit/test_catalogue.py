@@ -171,7 +171,7 @@ def test_where_few_objects_move_the_rest_keep_their_order(before, after):
     assert set(held.placed_ids(after, 'api-5')) == {one.id for one in second}
 
 
-def test_an_answer_belongs_to_who_asked():
+def test_an_answer_is_a_copy_for_its_caller():
     held = catalogue.Catalogue(nodes(100))
 
     held.subset(RING, ME).clear()

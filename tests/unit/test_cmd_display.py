@@ -113,7 +113,7 @@ def test_60_columns_are_enough(argv, capsys, monkeypatch):
     assert [line for line in told.splitlines() if len(line) > 60] == []
 
 
-def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
+def test_a_narrow_table_keeps_its_essential_columns(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '60')
     shell.main(['ring', 'show', '--arcs', '--members', 'a=2,b=1'])
 

@@ -60,7 +60,7 @@ def test_an_option_that_cannot_be_used_is_a_failure(doctor):
     assert found['state_path_writable']['result'] == 'skip'
 
 
-def test_a_misspelt_option_is_found_with_what_was_meant(doctor):
+def test_a_misspelt_option_is_found_with_a_suggestion(doctor):
     code, found = doctor('hash_ring_replica_count = 3')
 
     assert code == 1

@@ -186,7 +186,7 @@ def test_the_class_is_built_with_the_configuration_and_found_here():
     assert list(tasks.jobs) == ['poll']
 
 
-def test_an_error_keeps_what_caused_it():
+def test_an_error_keeps_its_cause():
     with pytest.raises(exceptions.ConfigError) as caught:
         loading.load_class('broken_raises:T')
 

@@ -78,7 +78,7 @@ def test_a_desired_state_is_applied_once(made, caplog):
                               'member undrained', 'pool size set']
 
 
-def test_a_drain_is_answered_with_what_is_left(made):
+def test_a_drain_is_answered_with_the_number_of_runs_left(made):
     made.controls.apply(Desired(drained=True))
 
     assert made.controls.answer(Verb.DRAIN) == (True, 'drained; 7 in flight')

@@ -434,7 +434,7 @@ def test_a_view_that_is_not_known_raises(made, hash_ring, ask):
 
 @pytest.mark.parametrize('ask', ASK.values(), ids=ASK)
 @pytest.mark.parametrize('doubt', [{'trusted_for': 0.0}, {'me': False}],
-                         ids=['not heard of it for long', 'not in it'])
+                         ids=['no recent view', 'not in it'])
 def test_a_view_that_is_not_trusted_raises_until_it_is_again(
         made, hash_ring, ask, doubt):
     hash_ring.start()
@@ -506,7 +506,7 @@ def test_a_request_after_a_stop_does_not_join_again(made, hash_ring, ask):
     assert len(made) == 1
 
 
-def test_an_observer_owns_nothing_and_knows_who_does(made):
+def test_an_observer_owns_nothing_and_returns_the_owners(made):
     observer = coordinator.HashRing(URL, GROUP, member_id=ME, observe=True)
     observer.start()
     made[0].tell(GROUP, me=False)
@@ -540,7 +540,7 @@ def test_an_observer_of_a_group_of_drained_members_raises_an_error(made):
     assert observer.get_subset(['a', 'b']) == []
 
 
-def test_an_observer_that_hears_nothing_does_not_know(made):
+def test_an_observer_without_a_recent_view_raises_an_error(made):
     observer = coordinator.HashRing(URL, GROUP, observe=True)
     observer.start()
     made[0].tell(GROUP, me=False, trusted_for=-1.0)

@@ -12,7 +12,7 @@ def window(slots=10):
     return credit.CreditWindow(slots, credit.RunTimeAverage())
 
 
-def test_the_pace_of_a_job_follows_what_was_measured():
+def test_the_pace_of_a_job_follows_the_measured_runs():
     seen = credit.RunTimeAverage()
     assert seen.of('poll') is None
 

@@ -83,7 +83,7 @@ def test_movement_compares_two_rings():
     assert found.between_others == 0
 
 
-def test_movement_sees_what_moves_between_those_who_stay():
+def test_moves_between_remaining_members_are_counted():
     hosts = pings.hosts(500)
     found = movement(
         hosts, Ring({'a': 40, 'b': 40, 'c': 40}),

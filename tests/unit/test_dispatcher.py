@@ -481,7 +481,7 @@ def test_partitions_have_workers_of_their_own(world):
 
 # -- refusals by workers
 
-def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
+def test_a_job_unknown_to_one_worker_goes_to_another(world):
     me = at_work(world, 10, workers=[
         worker('old', slots=5), worker('new', slots=5)])
 
@@ -544,7 +544,7 @@ def test_a_refusal_of_one_job_does_not_keep_back_another(world):
     assert [s.at for s in me.starts if s.job == 'mine'] == [60.5]
 
 
-def test_a_worker_that_drains_keeps_what_it_has_and_gets_no_more(world):
+def test_a_worker_that_drains_keeps_its_batches_and_gets_no_more(world):
     me = at_work(world, 30, workers=[worker(slots=10)])
 
     me.dispatcher.workers_changed('default', [worker(slots=0, generation=2)])
@@ -588,7 +588,7 @@ def test_a_worker_that_was_gone_in_between_is_another_one(world):
     assert me.dispatcher.outstanding == 10
 
 
-def test_a_worker_under_a_new_term_keeps_what_it_holds(world):
+def test_a_worker_under_a_new_term_keeps_its_batches(world):
     me = at_work(world, 10, workers=[worker(slots=10)])
 
     me.dispatcher.workers_changed('default', [
@@ -629,7 +629,7 @@ def test_a_report_in_the_name_of_another_worker_is_dropped(world):
     assert me.dispatcher.outstanding == 10
 
 
-def test_a_report_that_refuses_what_it_never_had_changes_nothing(world):
+def test_a_refusal_of_an_object_outside_the_batch_changes_nothing(world):
     me = at_work(world, 10, workers=[worker('w1', slots=10)])
     batch = me.bus.batches[0]
 
@@ -1042,7 +1042,7 @@ def test_the_state_kept_of_workers_that_come_and_go_does_not_grow(
 @pytest.mark.parametrize(('renews', 'seen', 'repeated'), [
     (False, False, True), (True, False, False), (False, True, False),
 ], ids=['gone and silent', 'not seen, and alive', 'silent, but there'])
-def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
+def test_leases_of_a_silent_holder_in_no_group_are_taken_over(
         world, renews, seen, repeated):
     """All members may die at once. Then none of them sees the others leave."""
     store = MemoryClaimStore(world.clock)

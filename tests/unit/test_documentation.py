@@ -215,7 +215,7 @@ PICTURES = script(ROOT / 'doc' / 'pictures.py').PICTURES
 
 
 @pytest.mark.parametrize('name', sorted(PICTURES))
-def test_a_picture_is_what_its_script_draws(name):
+def test_a_picture_is_up_to_date_with_its_script(name):
     drawn = SOURCE / 'images' / name
 
     assert drawn.read_text() == PICTURES[name](), (

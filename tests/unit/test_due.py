@@ -329,7 +329,7 @@ class TestEdges:
         row = row._replace(settled=NOON)
         assert plan.verdict(row, NOON + HOUR - 1) is NOTHING
 
-    def test_a_changed_schedule_keeps_the_phase_of_what_runs_at_once(self):
+    def test_a_changed_schedule_keeps_the_phase_of_an_immediate_job(self):
         plan = Plan(Every(3600), spread=True, immediate=True,
                     since=NOON + 1)
         row = Row('a', 2 ** 61, NOON - DAY, since=NOON - DAY + 1)

@@ -267,7 +267,7 @@ def test_a_drain_that_moves_only_the_objects_of_its_member_is_right():
     ([(AFTER, (106,)), ({**AFTER, 'a': 3}, (107,))],
      'a moved more than once'),
     ([({**AFTER, 'b': 3}, (106, 107))], 'b moved from scheduler-2')])
-def test_a_drain_that_does_not_do_what_it_promises_is_found(parts, found):
+def test_a_drain_that_breaks_its_promise_is_found(parts, found):
     [fault] = drain_faults(*parts)
 
     assert fault.startswith(found)

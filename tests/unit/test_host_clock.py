@@ -64,7 +64,7 @@ def test_both_clocks_begin_with_the_wall_clock(host):
 
 
 @pytest.mark.parametrize('hours', [1, -1, 24 * 365])
-def test_leases_know_nothing_of_a_wall_clock_that_is_set(host, hours):
+def test_leases_do_not_depend_on_a_wall_clock_that_is_set(host, hours):
     host.wall += hours * HOUR
     host.keep()
     host.sleep(SECOND)

@@ -47,7 +47,7 @@ def test_an_object_that_was_never_in_a_batch_is_not_taken():
     assert batch.left == 1
 
 
-def test_it_knows_the_objects_that_are_claimed_and_not_settled():
+def test_objects_that_are_claimed_and_not_settled_are_recognised():
     jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
     known = in_flight.InFlight(jobs, partition.NONE, shared=())
     lease = in_flight.HeldLease('lease', 'me')

@@ -146,7 +146,7 @@ class TestJob:
     def test_a_run_that_may_run_at_most_once_has_no_other(self):
         assert not poll(retries=3, delivery='at_most_once').tries_again(1)
 
-    def test_a_spread_is_a_part_of_what_the_store_keeps(self):
+    def test_a_spread_is_a_part_of_the_recorded_schedule(self):
         assert poll().schedule_text() != poll(spread=True).schedule_text()
 
     def test_a_job_is_a_value(self):

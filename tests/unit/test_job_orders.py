@@ -72,7 +72,7 @@ def test_a_paused_job_runs_again_after_it_is_resumed(alone, caplog):
         (True, 'it was not paused here')]
 
 
-def test_a_member_that_joins_later_does_not_know_of_a_pause(alone):
+def test_a_pause_over_the_bus_does_not_reach_a_member_that_joins_later(alone):
     alone.tell(Verb.PAUSE, job='poll')
     later = alone.world.scheduler(
         worlds.job('poll', objects=True), name='new', sees=['me', 'new'],

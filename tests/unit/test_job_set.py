@@ -108,7 +108,7 @@ def test_a_ring_whose_members_stay_is_the_same_in_the_next_view():
                     before=after) is after
 
 
-def test_only_the_objects_of_who_joins_or_leaves_move():
+def test_only_the_objects_of_a_member_that_joins_or_leaves_move():
     before = rings_of({'a': OLD, 'b': NEW, 'c': NEW})
     after = rings_of({'a': OLD, 'b': NEW, 'c': NEW, 'd': NEW}, before=before)
 

@@ -124,7 +124,7 @@ def test_sigint_that_is_ignored_stays_so():
     assert service.second is signal.SIG_IGN
 
 
-def test_a_thread_that_hears_no_signals_is_refused_in_one_line():
+def test_a_thread_that_receives_no_signals_is_refused_in_one_line():
     service, told = Service(), []
 
     def run():

@@ -395,7 +395,7 @@ def test_decoding_does_not_change_the_message():
     assert encoded == before
 
 
-def test_an_error_does_not_repeat_what_the_message_held():
+def test_an_error_does_not_repeat_the_content_of_the_message():
     """The error is logged, and an untrusted message may contain a secret."""
     with pytest.raises(exceptions.InvalidMessage) as refusal:
         message.decode(an_encoded('run') | {'tick': 'hunter2'})
@@ -410,7 +410,7 @@ def on_the_wire(payload):
         {'method': 'hear', 'args': {'message': payload}})})
 
 
-def test_the_longest_batch_is_heard():
+def test_the_longest_batch_is_accepted():
     number = next(o.type.max for o in opts.OPTS
                   if o.dest == 'dispatch_batch_size')
     objects = [f'{n:04}' + '\U0001f600' * (catalogue.MAX_ID_LENGTH - 4)
@@ -425,7 +425,7 @@ def test_the_longest_batch_is_heard():
 
 
 @pytest.mark.parametrize('number', [1, 500, message.MAX_OBJECTS])
-def test_the_longest_reports_are_heard(number):
+def test_the_longest_reports_are_accepted(number):
     reports = [message.Report('b-1', WORKER, failed=[
         (n, '\U0001f600' * 5_000) for n in range(number)])]
 

@@ -47,7 +47,7 @@ def bug(text):
     return one
 
 
-def test_a_bug_replaces_whole_lines_beside_what_it_leaves(tmp_path):
+def test_a_bug_replaces_whole_lines_and_keeps_its_context(tmp_path):
     (tmp_path / 'a.py').write_text('one\ntwo\ntwo three\n')
     planted = bug(
         'bug: x\nin: a.py\nsuites: unit/a.py\n one\n-two\n+four\n')

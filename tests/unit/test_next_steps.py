@@ -149,7 +149,7 @@ def test_a_request_for_the_next_step_may_begin_a_run(desk, follows):
     assert len(desk.runs) == follows
 
 
-def test_only_the_end_of_what_a_scheduler_sent_is_reported_to_it(desk):
+def test_a_scheduler_gets_reports_only_of_the_steps_that_it_sent(desk):
     batch = desk.run('t')
     desk.store.steps.following = [following(B, 't')]
     desk.end(batch, done=[0])

@@ -180,7 +180,7 @@ def test_an_option_that_only_a_store_needs_is_free_without_a_store(given):
 
 
 @pytest.mark.parametrize('relation', times.RELATIONS, ids=str)
-def test_the_help_of_an_option_names_what_bounds_it(relation):
+def test_the_help_of_an_option_names_its_bounds(relation):
     told = {opt.dest: opt.help for opt in opts.OPTS}
 
     assert relation.greater in told[relation.lesser]

@@ -184,7 +184,7 @@ def test_a_full_outbox_refuses_at_once(broker):
     assert box.sent == numbers(4)
 
 
-def test_closing_sends_what_waits_and_refuses_what_comes(broker, box):
+def test_closing_sends_the_waiting_batches_and_refuses_later_ones(broker, box):
     broker.seconds = 0.01
     for n in range(10):
         box.put(a_batch(n))

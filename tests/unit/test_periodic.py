@@ -148,7 +148,7 @@ class TestTheDecorator:
         assert job.run_immediately
         assert job.grace == 120
 
-    def test_a_job_knows_the_file_and_line_of_its_decorator(self):
+    def test_a_job_has_the_file_and_line_of_its_decorator(self):
         place = here(2)
 
         @periodic_task(spacing=5)
@@ -444,7 +444,7 @@ class TestPeriodicTasks:
         assert Nodes(None).jobs['beat'].schedule == Every(60)
 
     @pytest.mark.parametrize('decorator', [periodic_task, oslo_task()])
-    def test_an_override_that_is_not_decorated_removes_the_job_aloud(
+    def test_an_override_that_is_not_decorated_removes_the_job_with_a_log_line(
             self, caplog, decorator):
         class Loud(PeriodicTasks):
             @decorator
@@ -869,7 +869,7 @@ class TestOsloTasks:
         ):
             Tasks(None)
 
-    def test_the_real_decorator_leaves_what_is_read_here(self):
+    def test_the_real_decorator_leaves_the_attributes_that_are_read_here(self):
         """oslo.service fixes its backend when it is imported, so the test runs
         in a process of its own.
         """

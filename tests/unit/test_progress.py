@@ -168,7 +168,7 @@ def test_progress_during_an_outage_of_the_store_is_saved_as_it_is_last():
     assert desk.store.load_progress('poll', ['a'], lease=lease) == {'a': '99'}
 
 
-def test_the_traceback_of_what_failed_for_good_goes_to_the_store():
+def test_the_traceback_of_a_final_failure_goes_to_the_store():
     desk = Desk()
     desk.accept('a')
     [run] = desk.runs

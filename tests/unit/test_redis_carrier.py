@@ -88,7 +88,7 @@ def heard(bus):
     return [message['n'] for message in bus.heard]
 
 
-def test_a_message_is_heard_once_though_its_acknowledgement_was_lost(bus):
+def test_a_message_is_delivered_once_though_its_acknowledgement_was_lost(bus):
     bus.carrier.open(5)
     bus.client.failures['pipeline'] = [redis.ConnectionError('reset')]
 
@@ -100,7 +100,7 @@ def test_a_message_is_heard_once_though_its_acknowledgement_was_lost(bus):
     assert heard(bus) == [1, 2]
 
 
-def test_all_pending_messages_of_an_earlier_connection_are_heard(bus):
+def test_all_pending_messages_of_an_earlier_connection_are_delivered(bus):
     bus.by_hand.xgroup_create(QUEUE, 'distperiodic', '0', mkstream=True)
     put(bus, *range(350))
     bus.by_hand.xreadgroup('distperiodic', IDENTITY, {QUEUE: '>'}, count=350)

@@ -95,7 +95,7 @@ def test_a_source_file_names_its_licence_first():
     assert found_in(SOURCES, unlicensed) == {}
 
 
-def test_a_module_is_named_after_what_it_is():
+def test_no_module_has_a_name_without_a_meaning():
     assert {path.stem for path in MODULES}.isdisjoint(
         {'base', 'common', 'helpers', 'models', 'utils'})
 

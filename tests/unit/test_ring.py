@@ -304,8 +304,7 @@ def test_a_position_is_only_in_an_arc_of_its_owner(members, positions):
 
 
 @given(MEMBERS)
-def test_the_edges_of_an_arc_are_its_owners_and_what_lies_beyond_is_not(
-        members):
+def test_an_arc_ends_at_the_edge_of_its_owner(members):
     one = ring.Ring(members)
     for name in members:
         arcs = one.arcs(name)

@@ -250,7 +250,7 @@ def test_batches_of_two_senders_may_have_one_name(desk):
     assert desk.grants.may_start(second) is None
 
 
-def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
+def test_an_unknown_job_is_left_to_the_runs_to_refuse(desk):
     batch = desk.batch('a')
     batch.job = 'strange'
 
@@ -450,7 +450,7 @@ def test_results_that_were_lost_in_part_count_for_the_others():
         assert sorted(told.lost) == [0, 2, 4]
 
 
-def test_results_of_what_others_have_run_to_its_end_do_not_count(desk):
+def test_results_of_runs_that_others_have_done_do_not_count(desk):
     batch = desk.accept('a')
     [anew] = desk.lose(batch)
     second = batch_of([anew], 'taken', 'second')
@@ -460,7 +460,7 @@ def test_results_of_what_others_have_run_to_its_end_do_not_count(desk):
     assert desk.report(batch, done=[0]).lost == [0]
 
 
-def test_the_retry_of_what_was_lost_is_not_ours_to_order():
+def test_the_retry_of_a_lost_run_is_not_ordered_here():
     desk = Desk(worlds.job('poll', retries=3, retry_backoff=1.0))
     batch = desk.accept('a')
     desk.lose(batch)
@@ -680,7 +680,7 @@ def test_standing_still_does_not_count_as_silence(desk):
     assert desk.report(batch, done=[0]).done == [0]
 
 
-def test_after_standing_still_what_others_took_is_lost(desk):
+def test_a_batch_that_was_taken_over_during_a_freeze_is_lost(desk):
     batch = desk.accept('a')
     desk.clock.advance(5 * LEASE)
     assert desk.overdue()
@@ -750,7 +750,7 @@ def test_the_first_of_two_batches_that_come_at_once_gets_the_last_place():
     assert (told.batch, told.refused) == (other.id, [(0, Refusal.JOB_LIMIT)])
 
 
-def test_a_batch_that_finds_no_place_has_that_of_what_ends_here():
+def test_a_batch_that_waits_gets_the_place_of_a_run_that_ends():
     desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     first = desk.accept('a', 'b')
     waits = desk.accept('c')

@@ -633,7 +633,7 @@ class _Gate:
 
 # -- drain and stop
 
-def test_drain_hands_back_what_waits_and_finishes_what_runs():
+def test_drain_returns_waiting_objects_and_finishes_running_ones():
     handler = Hanging()
     bench = Bench((objects_job(), handler))
     first = bench.accept(['object-1', 'object-2'])

@@ -445,7 +445,7 @@ class TestCronOnTheCalendar:
             (' @Daily ', '0 0 * * *'),
         ],
     )
-    def test_a_name_means_what_it_always_did(self, name, line):
+    def test_a_name_of_a_schedule_equals_its_line(self, name, line):
         start = at('2026-11-21T10:11:12')
         assert ticks(Cron(name), start, 5) == ticks(Cron(line), start, 5)
 

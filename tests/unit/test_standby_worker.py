@@ -224,7 +224,7 @@ def test_a_worker_notices_two_changes_of_the_row_at_one_read(desk, worker):
     assert Role.STANDBY in desk.roles[2:]
 
 
-def test_the_store_learns_who_is_in_the_group(desk):
+def test_the_store_gets_the_members_of_the_group(desk):
     desk.row.taking_part.add(OTHER)
     desk.members = {ME.process: ME.identity, OTHER: 'h:1'}
     desk.live(1)

@@ -122,7 +122,7 @@ def scheduler():
     return Scheduler()
 
 
-def test_a_sweep_takes_what_is_ready_and_sends_it(scheduler):
+def test_a_sweep_takes_and_sends_the_steps_that_are_ready(scheduler):
     scheduler.steps.ready[A.name] = ['t1', 't2']
 
     scheduler.sweep()

@@ -78,7 +78,7 @@ def test_claims_that_are_given_back_keep_their_place_in_the_line(world):
     assert [lease.job for lease in leases] == ['old', 'new']
 
 
-def test_another_starts_at_its_next_sweep_what_was_given_back(world):
+def test_another_member_starts_released_claims_at_its_next_sweep(world):
     me = claimed(world)
     me.flow.drain()
     other = scheduler(world, name='other', store=me.store, sweep_interval=1.0)
@@ -271,7 +271,7 @@ def test_a_reclaim_under_way_is_given_back_when_it_arrives(world):
     assert sorted(free(world, me)) == all_of()
 
 
-def test_without_a_store_what_is_claimed_is_run(world):
+def test_without_a_store_the_claimed_objects_run(world):
     """No other process knows these claims."""
     me = world.scheduler(job(objects=True), catalogues={'poll': OBJECTS},
                          workers=[], finishes=False)

@@ -185,7 +185,7 @@ def test_an_outage_of_the_store_for_both_threads_is_logged_once(
     assert events(caplog) == ['store away', 'store back']
 
 
-def test_both_threads_close_what_they_have_connected():
+def test_both_threads_close_their_connections():
     made = []
 
     def connect():
@@ -430,7 +430,7 @@ def test_flush_has_nothing_to_wait_for_where_nothing_was_asked(flow):
     assert flow.line.flush(0)
 
 
-def test_stopping_makes_what_was_asked(flow, store):
+def test_stopping_makes_the_pending_calls(flow, store):
     flow.ask(*range(100))
 
     flow.stop()

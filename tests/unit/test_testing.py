@@ -220,7 +220,7 @@ def test_a_context_of_a_process_that_was_replaced_ends_nothing():
         testing.make_context('ping', 'a', current=False).finish(None)
 
 
-def test_a_context_of_a_step_knows_its_task():
+def test_a_context_of_a_step_has_its_task():
     context = testing.make_context(
         'mysql.clean', task='t-1', step=2, rollback=True)
 

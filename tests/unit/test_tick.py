@@ -1237,7 +1237,7 @@ def test_claims_are_not_given_out_in_doubt(world):
     assert len(me.starts) == 11
 
 
-def test_a_closed_clockwork_still_gives_out_what_it_claimed(world):
+def test_a_closed_ticker_still_dispatches_its_claims(world):
     """The member left the ring, but no other member has claimed the objects.
     """
     me = world.scheduler(job(objects=True), workers=[],

@@ -100,7 +100,8 @@ def test_a_busy_object_is_skipped_once_by_all_members_together(world, store):
     assert history(store)[30.0] == {'due': 4}
 
 
-def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
+def test_an_object_that_waits_skips_ticks_that_a_newer_one_replaces(
+        world, store):
     poll = job(every=10.0, objects=True,
                overlap=schedule.Overlap.WAIT)
     me = world.scheduler(poll, store=store, finishes=False,
@@ -488,7 +489,7 @@ def test_ticks_missed_before_a_pause_are_recorded_with_the_pause(
     assert ended == {'due': 5, 'done': 1, 'skipped': 4}
 
 
-def test_a_process_that_begins_knows_first_what_is_paused(world, store, admin):
+def test_a_process_that_begins_reads_the_pauses_first(world, store, admin):
     poll = job(every=10.0, objects=True)
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)

@@ -116,7 +116,7 @@ def test_a_task_that_waits_is_cancelled_at_once(definition):
     assert workflow.cancel(definition, workflow.START, started=True) is None
 
 
-def test_a_cancelled_task_between_two_steps_rolls_back_what_was_done():
+def test_a_task_cancelled_between_two_steps_rolls_back_the_steps_done():
     definition = (StepDefinition(NORMAL, ROLLBACK),) * 3
     position = Position(Status.RUNNING, 2, 2)
 
@@ -386,7 +386,7 @@ def test_a_device_a_fifo_and_a_directory_are_refused_at_once(tmp_path):
 
 
 @pytest.mark.parametrize('text', [_BOMB, _MERGES])
-def test_aliases_are_counted_with_what_they_repeat(tmp_path, text):
+def test_aliases_are_counted_with_the_nodes_that_they_repeat(tmp_path, text):
     path = tmp_path / 'w.yaml'
     path.write_text(text)
 
