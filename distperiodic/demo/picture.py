@@ -7,7 +7,6 @@ a host for the current tick has finished, its cell has the colour of the
 process that ran the ping.
 """
 
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -201,7 +200,7 @@ class Picture:
 
     # -- ticks and events
 
-    def _last_ticks(self, scene: Scene, most: int) -> Any:
+    def _last_ticks(self, scene: Scene, most: int) -> Text | Table:
         if not self._ticks:
             return Text('waiting for the first tick', 'dim')
         table = Table.grid(padding=(0, 2))

@@ -31,6 +31,7 @@ from distperiodic.core.control_message import ControlRequest
 
 if TYPE_CHECKING:
     # Load SQLAlchemy only if there is a database.
+    from distperiodic.adapters.sql.database import Database
     from distperiodic.adapters.sql.members import Found
     from distperiodic.opts import Settings
 
@@ -340,7 +341,7 @@ class StoreControl:
             ended, ended, urgent=True)
 
 
-def _database(store: ports.ClaimStore) -> Any:
+def _database(store: ports.ClaimStore) -> 'Database':
     from distperiodic.adapters.sql.store import SqlClaimStore
     assert isinstance(store, SqlClaimStore)
     return store.database

@@ -21,6 +21,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic.adapters.coordination.membership import Membership
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.bus import LocalBus
@@ -144,7 +145,7 @@ class SchedulerService(lifecycle.Lifecycle):
         #: Key under which this process receives notices from its host. None
         #: means that it receives none.
         self._board: notices.Key | None = None
-        membership: Any = SoloMembership(
+        membership: SoloMembership | Membership = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
         self._solo_member: Member = membership.me
@@ -163,11 +164,13 @@ class SchedulerService(lifecycle.Lifecycle):
         self._executor = self._handlers.executor
         self._bus: PartitionBuses | None = None
         if sends:
+            # check_options() rejects this dispatcher without a backend_url.
+            assert self._group_member is not None
             self._bus = self._buses(membership.me.entry)
             for topic in {j.topic for j in self._jobs.values()} - {_LOCAL}:
                 name = worker_group(settings.group, topic)
                 self._partitions[name] = topic
-                membership.watch(name, self._put_view)
+                self._group_member.watch(name, self._put_view)
         self._reader = ThreadReader(
             self._tasks.catalogue, self._put_reading)
         self._flow = pipeline.Pipeline(
