@@ -58,7 +58,7 @@ class History(display.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         from distperiodic.operator.members import MemberQueries
-        job = configured.job_of(parsed)
+        job = parsed.job
         settings = self.database(parsed)
         with self.store(parsed, Activity) as activity:
             since = parsed.since.before(activity.group.now())
