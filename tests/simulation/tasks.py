@@ -120,9 +120,11 @@ class Tasks:
 
         def action(names):
             once = random.random() < 0.1
+            # A definition with retries of a command that runs at most once is
+            # rejected.
             return workflow.Action(
                 _MODULE, random.choice(names), timeout=timeout,
-                retry=random.choice([0, 0, 1, 2]),
+                retry=random.choice([0, 0, 1, 2]) * (not once),
                 delivery=workflow.Delivery.AT_MOST_ONCE if once
                 else workflow.Delivery.AT_LEAST_ONCE)
         return workflow.StepDefinition(

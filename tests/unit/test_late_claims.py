@@ -12,7 +12,7 @@ from distperiodic.core.catalogue import id_of
 from distperiodic.core.claim import Claimed
 from distperiodic.core.job import Scope
 from distperiodic.flow import events
-from distperiodic.flow.scheduler import pipeline
+from distperiodic.flow.scheduler import authority
 from distperiodic.flow.scheduler.part import CIRCLE
 from tests.unit import world as worlds
 
@@ -514,7 +514,7 @@ class Watched:
 
 def test_two_of_many_members_scan_and_the_others_wait_for_the_result(
         world, monkeypatch):
-    monkeypatch.setattr(pipeline, '_PAGE', 1)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 1)
     store = world.shared_store()
     counted = set()
     for name in 'abcde':
@@ -531,7 +531,7 @@ def test_two_of_many_members_scan_and_the_others_wait_for_the_result(
 
 
 def test_a_count_that_has_failed_is_followed_by_others(world, monkeypatch):
-    monkeypatch.setattr(pipeline, '_PAGE', 1)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 1)
     counted = set()
 
     class Failing(Watched):
@@ -553,7 +553,7 @@ def test_objects_of_a_long_catalogue_that_were_not_counted_are_claimed(
     """The catalogue is longer than one page of rows, so a scan compares counts
     first.
     """
-    monkeypatch.setattr(pipeline, '_PAGE', 3)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 3)
     objects = [f'o-{n}' for n in range(9)]
     both = world.group('ab', worlds.job(every=60.0, objects=True),
                        catalogues={'poll': objects})
@@ -572,7 +572,7 @@ def test_an_object_delisted_after_its_claim_hides_no_unclaimed_object(
     """The store's count of claimed objects includes delisted objects. So the
     count may seem complete although a listed object was not claimed.
     """
-    monkeypatch.setattr(pipeline, '_PAGE', 3)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 3)
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [f'o-{n}' for n in range(20)]
     of = {name: [key for key in objects if parts.owner_of(key) == name]
@@ -745,7 +745,7 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
     """A walk that began again at each change would never end if the ring
     changed more often than a walk takes.
     """
-    monkeypatch.setattr(pipeline, '_PAGE', 3)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 3)
     store = world.shared_store()
     slow = slow_to_read(store, monkeypatch)
     one = world.scheduler(
@@ -770,7 +770,7 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
     """The object waits neither in the period in which the walk begins, nor in
     the next period.
     """
-    monkeypatch.setattr(pipeline, '_PAGE', 3)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 3)
     store = world.shared_store()
     slow = slow_to_read(store, monkeypatch)
     objects = [f'o-{n}' for n in range(40)]
@@ -808,7 +808,7 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         sizes.append(max(len(listed), len(delisted)))
         return sync(job, listed, delisted, **options)
     monkeypatch.setattr(store, 'sync', count)
-    monkeypatch.setattr(pipeline, '_PAGE', 100)
+    monkeypatch.setattr(authority.StoreAuthority, 'page', 100)
     names = [f'o-{n}' for n in range(1050)]
     me = world.scheduler(
         worlds.job('poll', every=60.0, objects=True), store=store,
