@@ -20,6 +20,7 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
+from tests.unit import test_cron
 from tests.unit import test_due
 from tests.unit import test_schedule
 from tests.unit.deciding import End
@@ -51,7 +52,7 @@ def grids(special):
         begin + offset * SECOND, end, spacing * SECOND)))
         for spacing, offset in SPACINGS]
     return found + [Grid(Cron(line, zone), tuple(
-        tick for tick in test_schedule.expected_ticks(line, zone, day)
+        tick for tick in test_cron.expected_ticks(line, zone, day)
         if begin <= tick < end)) for line in LINES]
 
 

@@ -25,6 +25,7 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import phase_us
+from tests.unit import test_cron
 from tests.unit import test_schedule
 
 MINUTE = 60 * SECOND
@@ -100,8 +101,8 @@ def grids(draw):
         return every, [begin + every.offset_us + n * every.spacing_us
                        for n in range(draw(st.sampled_from([8, 250])))]
     line = draw(st.sampled_from(LINES))
-    zone, day = draw(st.sampled_from(test_schedule.SPECIAL_DAYS))
-    ticks = test_schedule.expected_ticks(line, zone, day)
+    zone, day = draw(st.sampled_from(test_cron.SPECIAL_DAYS))
+    ticks = test_cron.expected_ticks(line, zone, day)
     return Cron(line, zone), ticks
 
 
