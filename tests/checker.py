@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic.core import audit
-from distperiodic.core.audit import Fate
+from distperiodic.core import outcomes
 from distperiodic.core.claim import State
+from distperiodic.core.outcomes import Fate
 
 SECOND = 1_000_000
 
@@ -84,7 +85,7 @@ class Claim:
         return self.endings[-1][0] if self.endings else None
 
     @property
-    def counts(self) -> audit.Counts:
+    def counts(self) -> outcomes.Counts:
         """The endings as counts, like those in the history of a store."""
         return audit.counts_of(
             (State(ending) for _, ending in self.endings),

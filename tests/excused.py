@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from distperiodic.core import audit
-from distperiodic.core.audit import Fate
+from distperiodic.core import outcomes
 from distperiodic.core.claim import State
+from distperiodic.core.outcomes import Fate
 from tests import checker
 
 
@@ -86,7 +87,7 @@ def classify(record: Record) -> dict[checker.Key, Fate]:
         elif accounted_for(key, by_object, windows, record):
             fates = audit.classify(audit.counts_of([State.SKIPPED]))
         else:
-            fates = audit.classify(audit.Counts(), lost=1)
+            fates = audit.classify(outcomes.Counts(), lost=1)
         classes[key] = (Fate.UNEXPLAINED if fates[Fate.UNEXPLAINED]
                         else next(iter(fates)))
     return classes

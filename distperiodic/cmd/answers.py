@@ -9,11 +9,11 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import listed
-from distperiodic.core.reason import Facts
-from distperiodic.core.reason import Past
+from distperiodic.core.explanation import Facts
+from distperiodic.core.explanation import Past
+from distperiodic.core.explanation import reason_of
+from distperiodic.core.explanation import reasons_of
 from distperiodic.core.reason import Reason
-from distperiodic.core.reason import reason_of
-from distperiodic.core.reason import reasons_of
 
 if TYPE_CHECKING:
     from distperiodic import opts

@@ -19,8 +19,8 @@ from distperiodic.cmd import listed
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import task_audit
-from distperiodic.core.audit import Fate
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.outcomes import Fate
 from distperiodic.core.schedule import SECOND
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from cliff import lister
 
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.core.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
     from distperiodic.core.histogram import Histogram
@@ -23,6 +24,9 @@ _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)',
 # Columns of the times of runs. They are empty until a run has ended.
 _TIMES = ('Mean late (ms)', 'P95 late (ms)', 'Most late (ms)',
           'Mean run (ms)', 'P95 run (ms)', 'Longest run (ms)')
+# Headings of the numbers of objects, by the names of the numbers.
+_TITLES = {name: outcome.title for name, outcome in OUTCOMES.items()
+           if outcome.title}
 
 
 class History(display.Table, lister.Lister):
@@ -86,15 +90,10 @@ class History(display.Table, lister.Lister):
                     for one in histograms for value in (
                         one.mean, one.quantile(0.95),
                         one.max if one.count else None)]
-        return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
-                 'Misfire', 'Overlap', 'Paused', 'Lost', 'Superseded',
-                 'Cancelled', 'Open', 'Retried', 'Taken over',
-                 'Processes', *_TIMES, 'Reason'),
-                [(tick.job, configured.moment(tick.tick), tick.due,
-                  tick.done, tick.dead, tick.skipped, tick.by_misfire,
-                  tick.by_overlap, tick.by_pause, tick.by_lost,
-                  tick.superseded, tick.cancelled, tick.open, tick.retried,
-                  tick.taken_over,
+        return (('Job', 'Tick', *_TITLES.values(), 'Processes', *_TIMES,
+                 'Reason'),
+                [(tick.job, configured.moment(tick.tick),
+                  *(getattr(tick.counts, name) for name in _TITLES),
                   tick.members, *times(tick.late, tick.ran),
                   _reason(tick) if none == '' else tick.reason)
                  for tick in ticks])
@@ -135,6 +134,7 @@ def _reason(tick: 'Ticked') -> str:
     Without the number, one skipped object among many would read as if the
     whole tick had been skipped.
     """
-    if tick.reason and tick.skipped:
-        return f'{tick.skipped:,} of {tick.due:,} skipped: {tick.reason}'
+    counts = tick.counts
+    if tick.reason and counts.skipped:
+        return f'{counts.skipped:,} of {counts.due:,} skipped: {tick.reason}'
     return tick.reason

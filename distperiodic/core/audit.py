@@ -38,7 +38,6 @@ and the record of a simulated cluster.
 
 import bisect
 import collections
-import enum
 import functools
 import itertools
 from collections.abc import Iterable
@@ -53,59 +52,24 @@ from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
 from distperiodic.core.job import schedule_named
+from distperiodic.core.outcomes import ENDED
+from distperiodic.core.outcomes import OUTCOMES
+from distperiodic.core.outcomes import Counts
+from distperiodic.core.outcomes import Fate
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
 from distperiodic.core.schedule import last_scattered
 from distperiodic.core.schedule import scattered
 
-
-class Fate(enum.StrEnum):
-    """Class of an object and a tick; see the docstring of this module."""
-
-    ON_TIME = 'on time'
-    LATE = 'late'
-    DEAD = 'dead'
-    SUPERSEDED = 'superseded'
-    CANCELLED = 'cancelled'
-    SKIPPED = 'skipped'
-    PASSED_OVER = 'passed over'
-    LOST = 'lost'
-    PENDING = 'pending'
-    NOT_LISTED = 'not listed'
-    UNEXPLAINED = 'unexplained'
-
-
 #: Classes that are errors. No object should be in one of them.
 FINDINGS = (Fate.LOST, Fate.UNEXPLAINED)
 
 
-class Counts(NamedTuple):
-    """The history of one tick of a job, as numbers of objects."""
-
-    #: Objects that were claimed, or skipped without a claim.
-    due: int = 0
-    done: int = 0
-    dead: int = 0
-    superseded: int = 0
-    cancelled: int = 0
-    #: Objects that were skipped, for any reason.
-    skipped: int = 0
-    #: Objects among *skipped* whose tick was passed over.
-    by_misfire: int = 0
-    #: Objects among *skipped* whose tick was lost.
-    by_lost: int = 0
-    #: Earlier ticks of these objects that were skipped together with this
-    #: tick. *due* and *skipped* count one more object for each of these ticks.
-    missed: int = 0
-    #: Objects whose first run began too late.
-    late: int = 0
-    #: Objects whose claims are open, according to the rows of the claims.
-    open: int = 0
-
-    @property
-    def ended(self) -> int:
-        return (self.done + self.dead + self.skipped + self.superseded
-                + self.cancelled)
+# Number of a tick, class of the objects that it counts, and True if they are
+# also included in the number of skipped objects.
+_FATES = [(at, outcome.fate, outcome.skipped_by is not None)
+          for at, outcome in enumerate(OUTCOMES.values())
+          if outcome.fate is not None]
 
 
 def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
@@ -114,13 +78,8 @@ def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
 
     :param endings: Final states of the claims of this object and tick.
     """
-    number = collections.Counter(endings)
-    return Counts(
-        due, number[State.DONE], number[State.DEAD],
-        skipped=number[State.SKIPPED],
-        superseded=number[State.SUPERSEDED],
-        cancelled=number[State.CANCELLED],
-        late=int(late), open=int(still_open))
+    return Counts(due, late=int(late), open=int(still_open), **(
+        collections.Counter(ENDED[state] for state in endings)))
 
 
 def classify(counts: Counts, lost: int = 0,
@@ -139,13 +98,12 @@ def classify(counts: Counts, lost: int = 0,
     # The history and the rows must agree on the number of claims that have not
     # ended.
     without_end = counts.due - counts.ended
-    found = {
-        Fate.ON_TIME: counts.done - late, Fate.LATE: late,
-        Fate.DEAD: counts.dead, Fate.SUPERSEDED: counts.superseded,
-        Fate.CANCELLED: counts.cancelled,
-        Fate.SKIPPED: counts.skipped - counts.by_misfire - counts.by_lost,
-        Fate.PASSED_OVER: counts.by_misfire,
-        Fate.LOST: counts.by_lost + lost, Fate.PENDING: counts.open}
+    found = collections.Counter({
+        Fate.ON_TIME: -late, Fate.LATE: late, Fate.LOST: lost})
+    for at, fate, in_skipped in _FATES:
+        found[fate] += counts[at]
+        if in_skipped:
+            found[Fate.SKIPPED] -= counts[at]
     # A negative number means that more claims left a class than entered it,
     # for example because more claims were requeued than had been dead.
     too_few = -sum(number for number in found.values() if number < 0)

@@ -10,7 +10,7 @@ import collections
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from distperiodic.core.audit import Fate
+from distperiodic.core.outcomes import Fate
 from distperiodic.core.waiting import Wait
 from distperiodic.core.workflow import Status
 

@@ -19,6 +19,9 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core import histogram
 from distperiodic.core.claim import State
 from distperiodic.core.histogram import Histogram
+from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.outcomes import Counts
+from distperiodic.operator import counting
 from distperiodic.operator.group_reader import Snapshot
 from distperiodic.operator.group_reader import reader
 
@@ -35,25 +38,12 @@ _FAILURES = 20_000
 
 
 class Ticked(NamedTuple):
-    """The outcome of a tick, counted in objects."""
+    """The outcome of a tick."""
 
     job: str
     #: Microseconds since the epoch.
     tick: int
-    due: int
-    done: int
-    dead: int
-    skipped: int
-    #: Skipped objects by cause.
-    by_misfire: int
-    by_overlap: int
-    by_pause: int
-    by_lost: int
-    superseded: int
-    cancelled: int
-    #: Number of failed runs that were scheduled for a retry.
-    retried: int
-    taken_over: int
+    counts: Counts
     #: Number of schedulers and workers in the tick's history. All entries
     #: without a member together count as one more, for example those of a
     #: trigger or a requeue by an operator.
@@ -66,12 +56,6 @@ class Ticked(NamedTuple):
     #: Reason for a skip, or for ending claims that must not run again. An
     #: empty text means that no reason is recorded.
     reason: str
-
-    @property
-    def open(self) -> int:
-        """Number of objects without an outcome yet."""
-        return self.due - (self.done + self.dead + self.skipped
-                           + self.superseded + self.cancelled)
 
 
 class Load(NamedTuple):
@@ -341,14 +325,10 @@ class Activity:
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)
-        counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
-                   'by_overlap', 'by_pause', 'by_lost', 'superseded',
-                   'cancelled', 'retried', 'taken_over')
         found = self.group.rows(
             sa.select(
                 _history.c.job, _history.c.tick,
-                *(sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
-                  .label(name) for name in counted),
+                *counting.sums(COLUMNS),
                 sa.func.count().label('members'),
                 sa.func.max(_history.c.reason).label('reason'))
             .where(_history.c.job.in_(list(names)), _history.c.tick >= since)
@@ -359,13 +339,14 @@ class Activity:
             edge(row.tick for row in found) for edge in (min, max))
             ) if found else {}
         none = Histogram(), Histogram()
-        return [Ticked(
-            names[row.job], row.tick, row.due, row.done, row.dead,
-            row.skipped, row.by_misfire, row.by_overlap, row.by_pause,
-            row.by_lost, row.superseded, row.cancelled, row.retried,
-            row.taken_over,
-            row.members, *times.get((row.job, row.tick), none),
-            row.reason or '') for row in found]
+        ticks = []
+        for row in found:
+            counts = counting.counts(row)
+            ticks.append(Ticked(
+                names[row.job], row.tick,
+                counts._replace(open=counts.due - counts.ended), row.members,
+                *times.get((row.job, row.tick), none), row.reason or ''))
+        return ticks
 
     def _times(self, jobs: Collection[int], first: int, last: int
                ) -> dict[tuple[int, int], tuple[Histogram, Histogram]]:

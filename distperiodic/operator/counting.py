@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of rows, up to a maximum that bounds the cost of a count."""
+"""Counts of rows, up to a maximum that bounds the cost of a count, and sums of
+the numbers in the history.
+"""
 
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.outcomes import Counts
 from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.workflow import Status
 
+_history = tables.history
 _queue = tables.queue
 _task = tables.task
 
@@ -32,6 +38,21 @@ def count(column: Any, value: Any, *conditions: Any) -> Any:
         MOST_COUNTED - 1).scalar_subquery()
     exact = sa.select(sa.func.count()).where(*conditions).scalar_subquery()
     return sa.case((last.is_not(None), MOST_COUNTED), else_=exact)
+
+
+def sums(names: Iterable[str]) -> list[sa.Label[int]]:
+    """Return SQL expressions for sums of columns of the history.
+
+    :param names: Names from :data:`distperiodic.core.outcomes.COLUMNS`. The
+        expressions have the same names.
+    """
+    return [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger).label(name)
+            for name in names]
+
+
+def counts(row: sa.Row[Any]) -> Counts:
+    """Return the :func:`sums` of all columns in a row of a result."""
+    return Counts(**{name: row._mapping[name] for name in COLUMNS})
 
 
 def waiting_in_queue(namespace: str) -> Any:

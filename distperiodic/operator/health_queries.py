@@ -19,6 +19,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core import audit
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.operator import counting
 from distperiodic.operator import group_reader
 from distperiodic.operator import health
 from distperiodic.operator import live_processes
@@ -125,8 +126,7 @@ def _recent(connection: sa.Connection,
     :param newest: The newest tick of each job, and the job's period.
     """
     found: dict[int, list[health.Recent]] = {}
-    columns = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
-               for name in ('due', 'superseded', 'by_lost')]
+    columns = counting.sums(('due', 'superseded', 'by_lost'))
     numbers = list(newest)
     for at in range(0, len(numbers), _AT_A_TIME):
         some = {number: newest[number]

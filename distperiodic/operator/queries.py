@@ -20,9 +20,14 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.core import audit
 from distperiodic.core import due
-from distperiodic.core import reason
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
+from distperiodic.core.explanation import Standing
+from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.outcomes import OUTCOMES
+from distperiodic.core.outcomes import Counts
+from distperiodic.core.reason import Reason
+from distperiodic.operator import counting
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import Job
 from distperiodic.operator.group_reader import connect
@@ -48,14 +53,9 @@ _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
 _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
-# Columns of the history, by the outcome that they count.
-_COUNTERS = {
-    reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
-    reason.Reason.SUPERSEDED: 'superseded',
-    reason.Reason.CANCELLED: 'cancelled',
-    reason.Reason.PASSED_OVER: 'by_misfire', reason.Reason.LOST: 'by_lost',
-    reason.Reason.SKIPPED_BY_OVERLAP: 'by_overlap',
-    reason.Reason.SKIPPED_BY_PAUSE: 'by_pause'}
+# Columns of the history, by the reason for the objects that they count.
+_COUNTERS = {outcome.reason: name for name, outcome in OUTCOMES.items()
+             if outcome.reason is not None}
 
 
 class Account(NamedTuple):
@@ -73,7 +73,7 @@ class Account(NamedTuple):
     #: The instant at which an operator paused the job. None means that the job
     #: is not paused.
     paused: int | None
-    ticks: dict[int, audit.Counts]
+    ticks: dict[int, Counts]
     #: Listed objects that are not in ``placed``: for each group of equal rows,
     #: one of the rows and the size of the group.
     alike: list[tuple[due.Row, int]]
@@ -101,7 +101,7 @@ class Object(NamedTuple):
     #: None means that the store has no row for the job.
     job: Job | None
     #: None means that the store has no row for the object.
-    claim: reason.Standing | None
+    claim: Standing | None
     fence: int = 0
     attempt: int = 0
     #: The worker to which the last run of the claim was granted. An empty text
@@ -137,7 +137,7 @@ class Tick(NamedTuple):
     #: Number of objects of this tick by outcome. If the history has no row for
     #: this tick, the dictionary counts the lost and passed-over ticks that
     #: were given up together with the next recorded tick.
-    counts: dict[reason.Reason, int]
+    counts: dict[Reason, int]
     #: Reason for a skip at this tick or at the next recorded tick, or for
     #: ending claims that must not run again. An empty text means that no
     #: reason is recorded.
@@ -180,7 +180,7 @@ class StoreQueries:
             if row is None:
                 return Object(now, known, None)
             return Object(
-                now, known, reason.Standing(
+                now, known, Standing(
                     row.tick, row.settled, row.skipped_by, row.state,
                     row.holder or '', row.until, row.since),
                 row.fence, row.attempt, row.worker or '', row.previous,
@@ -220,23 +220,22 @@ class StoreQueries:
                     .where(_job.c.id == number)).one())
             failed = _failures_of(
                 connection, number, key, 1, _failure.c.tick == tick)
-            sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
-                    .label(name) for name in (*_COUNTERS.values(), 'missed')]
             # Read the row of the tick, or else the row of the next tick.
             row = connection.execute(
-                sa.select(_history.c.tick, *sums,
+                sa.select(_history.c.tick,
+                          *counting.sums((*_COUNTERS.values(), 'missed')),
                           sa.func.max(_history.c.reason).label('reason'))
                 .where(_history.c.job == number, _history.c.tick >= tick)
                 .group_by(_history.c.tick).order_by(_history.c.tick)
                 .limit(1)).one_or_none()
-            counts: dict[reason.Reason, int] = {}
+            counts: dict[Reason, int] = {}
             if row is not None and row.tick == tick:
                 counts = {outcome: getattr(row, name)
                           for outcome, name in _COUNTERS.items()}
             elif row is not None:
                 lost = min(row.missed, row.by_lost)
-                counts = {reason.Reason.LOST: lost,
-                          reason.Reason.PASSED_OVER: row.missed - lost}
+                counts = {Reason.LOST: lost,
+                          Reason.PASSED_OVER: row.missed - lost}
             return Tick(
                 since, begins, failed[0] if failed else None, counts,
                 '' if row is None else row.reason or '')
@@ -314,21 +313,18 @@ def _failures_of(connection: sa.Connection, number: int, key: str, limit: int,
 
 
 def _ticks(connection: sa.Connection, number: int,
-           since: int) -> dict[int, audit.Counts]:
-    names = [name for name in audit.Counts._fields if name != 'open']
+           since: int) -> dict[int, Counts]:
     counted = connection.execute(
-        sa.select(_history.c.tick, *(
-            sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
-            for name in names))
+        sa.select(_history.c.tick, *counting.sums(COLUMNS))
         .where(_history.c.job == number, _history.c.tick >= since)
         .group_by(_history.c.tick)).all()
-    found = {row.tick: audit.Counts(*row[1:]) for row in counted}
+    found = {row.tick: counting.counts(row) for row in counted}
     for tick, still_open in connection.execute(
             sa.select(_claim.c.tick, sa.func.count())
             .where(_claim.c.job == number, _claim.c.tick >= since,
                    _STANDS_OPEN)
             .group_by(_claim.c.tick)):
-        found[tick] = found.get(tick, audit.Counts())._replace(
+        found[tick] = found.get(tick, Counts())._replace(
             open=still_open)
     return found
 

@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.core.audit import Fate
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.outcomes import Fate
 from distperiodic.core.task_audit import Alike
 from distperiodic.core.task_audit import Condition
 from distperiodic.core.waiting import Wait

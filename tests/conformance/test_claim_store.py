@@ -32,10 +32,10 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.session import finish_in
-from distperiodic.adapters.sql.statements import COUNTED
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import claim as claims
 from distperiodic.core import due
+from distperiodic.core import outcomes
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Failure
@@ -1145,7 +1145,7 @@ def history(store, job, tick=None):
     for row in rows:
         if tick in (None, row['tick']):
             found.update({counted: row[counted]
-                          for counted in COUNTED})
+                          for counted in outcomes.COLUMNS})
     return {counted: number for counted, number in found.items() if number}
 
 

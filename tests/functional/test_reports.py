@@ -176,7 +176,7 @@ def test_processes_report_their_problems(tmp_path, request, made):
     def quick_run():
         return [one for one in activity.history(
             job='check', since=row.facts.started, limit=99)
-            if one.done == 1 and one.ran.count]
+            if one.counts.done == 1 and one.ran.count]
     quick = waiting.wait_until(quick_run, 30)[0]
     assert quick.late.count >= 1
     assert 20_000 <= quick.ran.max <= 10_000_000

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from distperiodic.core import audit
 from distperiodic.core import schedule
 from distperiodic.core.audit import Attendance
-from distperiodic.core.audit import Counts
-from distperiodic.core.audit import Fate
 from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
+from distperiodic.core.outcomes import ENDED
+from distperiodic.core.outcomes import OUTCOMES
+from distperiodic.core.outcomes import Counts
+from distperiodic.core.outcomes import Fate
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
@@ -31,9 +33,7 @@ JOB = audit.Job(Plan(RULE), known=True, patience=MINUTE + SECOND)
 #: Possible endings of the claim of one object for a tick.
 ENDS = [State.DONE, State.DEAD, State.SUPERSEDED, State.CANCELLED,
         State.SKIPPED]
-FATES = {State.DONE: Fate.ON_TIME, State.DEAD: Fate.DEAD,
-         State.SUPERSEDED: Fate.SUPERSEDED, State.CANCELLED: Fate.CANCELLED,
-         State.SKIPPED: Fate.SKIPPED}
+FATES = {state: OUTCOMES[ENDED[state]].fate for state in ENDS}
 #: An ending, or None for a claim that is still open.
 OBJECTS = st.lists(st.sampled_from([*ENDS, None]), max_size=20)
 
@@ -92,7 +92,9 @@ def test_an_end_that_is_missing_or_doubled_is_always_noticed(ends, data):
 
 @pytest.mark.parametrize(('by', 'fate'), [
     ({}, Fate.SKIPPED), ({'by_misfire': 1}, Fate.PASSED_OVER),
-    ({'by_lost': 1}, Fate.LOST)], ids=['policy', 'misfire', 'lost'])
+    ({'by_overlap': 1}, Fate.SKIPPED), ({'by_pause': 1}, Fate.SKIPPED),
+    ({'by_lost': 1}, Fate.LOST)],
+    ids=['no cause', 'misfire', 'overlap', 'pause', 'lost'])
 def test_a_skip_is_classified_by_its_cause(by, fate):
     assert audit.classify(Counts(due=1, skipped=1, **by)) == {fate: 1}
 

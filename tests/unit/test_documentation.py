@@ -24,10 +24,10 @@ from distperiodic import tasks
 from distperiodic.adapters.coordination import driver as redis_groups
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.redis import client as redis_bus
-from distperiodic.core import audit
 from distperiodic.core import control_message
 from distperiodic.core import message
 from distperiodic.core import reason
+from distperiodic.core.outcomes import Fate
 from distperiodic.core.ring import Ring
 from distperiodic.operator import health
 from tests.chaos import plan
@@ -142,7 +142,7 @@ def test_each_class_of_an_audit_is_listed():
 
     listed = re.findall(r'^``([A-Z][a-z ]+)`` ', page, re.MULTILINE)
 
-    assert listed == [fate.capitalize() for fate in audit.Fate]
+    assert listed == [fate.capitalize() for fate in Fate]
 
 
 def test_every_command_is_documented():

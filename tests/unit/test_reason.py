@@ -6,24 +6,25 @@ import itertools
 import pytest
 
 from distperiodic.cmd import answers
-from distperiodic.core import reason
+from distperiodic.core import explanation
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.reason import FINE
 from distperiodic.core.reason import Reason
 
 NOW, DUE, BEFORE = 1000, 900, 800
 
 
 def facts(**known):
-    return reason.Facts(**{
+    return explanation.Facts(**{
         'now': NOW, 'stored': True, 'due': DUE, 'undecided': DUE,
         'newest': DUE, 'late_after': 50, **known})
 
 
 def standing(tick=DUE, settled=None, by=None, state=State.DONE,
              holder='api~1', until=NOW + 50):
-    return reason.Standing(tick, tick if settled is None else settled, by,
+    return explanation.Standing(tick, tick if settled is None else settled, by,
                            state, holder, until)
 
 
@@ -92,13 +93,13 @@ REASONS = [
 
 @pytest.mark.parametrize(('why', 'known'), REASONS)
 def test_a_reason_follows_from_the_facts(why, known):
-    assert reason.reason_of(known) is why
+    assert explanation.reason_of(known) is why
 
 
 def past(tick=600, counts=None, **known):
-    return reason.Past(**{
+    return explanation.Past(**{
         'tick': tick,
-        'claim': reason.Standing(DUE, DUE, None, State.DONE, since=100),
+        'claim': explanation.Standing(DUE, DUE, None, State.DONE, since=100),
         'previous': BEFORE, 'served': NOW, 'failed': False,
         'counts': {Reason.RAN: 3} if counts is None else counts, **known})
 
@@ -130,7 +131,7 @@ PAST = [
 @pytest.mark.parametrize(('known', 'expected'), PAST)
 def test_the_outcome_of_an_earlier_tick_is_one_of_the_reasons_that_remain(
         known, expected):
-    assert list(reason.reasons_of(known)) == expected
+    assert list(explanation.reasons_of(known)) == expected
 
 
 def test_each_reason_is_returned_for_some_facts():
@@ -150,7 +151,7 @@ def test_any_content_of_a_row_has_a_reason(state, due, until):
     for by, holder, listed in itertools.product(
             [None, *SkippedBy], ['', 'api~1'], [None, True, False]):
         for settled in BEFORE, DUE:
-            told = reason.reason_of(facts(
+            told = explanation.reason_of(facts(
                 due=due, undecided=None, listed=listed, claim=standing(
                     BEFORE, settled, by, state, holder, until)))
             assert told in Reason
@@ -158,7 +159,7 @@ def test_any_content_of_a_row_has_a_reason(state, due, until):
                 assert told is not Reason.RUNNING
 
 
-@pytest.mark.parametrize('one', sorted(reason.FINE))
+@pytest.mark.parametrize('one', sorted(FINE))
 def test_a_healthy_state_needs_no_operator(one):
     assert one not in (Reason.DEAD, Reason.LOST, Reason.PAUSED,
                        Reason.NOBODY_CLAIMS, Reason.HOLDER_GONE)

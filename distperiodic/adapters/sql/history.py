@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.statements import COUNTED
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import Failure
+from distperiodic.core.outcomes import COLUMNS
 from distperiodic.ports import NO_TIMES
 from distperiodic.ports import RunTimes
 
 #: Maximum number of characters of a stored error or traceback.
 _MAX_TEXT = 100_000
 # Parameters that are added up, and those whose newest value applies.
-_MORE = tuple(f'more_{name}' for name in COUNTED)
+_MORE = tuple(f'more_{name}' for name in COLUMNS)
 _NEWEST = 'newest_started', 'newest_ran'
 
 

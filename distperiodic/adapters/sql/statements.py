@@ -25,6 +25,7 @@ from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
+from distperiodic.core.outcomes import COLUMNS
 
 _claim = tables.claim
 _lease = tables.lease
@@ -48,10 +49,6 @@ _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
 #: States from which an object may be claimed without superseding a claim.
 CLOSED = MOVES[Move.CLAIM][0]
 
-#: Columns of the history that count objects.
-COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
-           'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',
-           'retried', 'taken_over', 'late')
 # Columns of the history that have a text, and the parameters with the texts.
 _TEXTS = {'reason': 'because', 'started': 'newest_started',
           'ran': 'newest_ran'}
@@ -383,7 +380,7 @@ class Statements:
             _claim.c.settled < sa.bindparam('of_tick')))
 
     def at_once(self, dialect: Dialect, move: Any,
-                counted: Sequence[str] = COUNTED) -> Any:
+                counted: Sequence[str] = COLUMNS) -> Any:
         """Build a statement that moves claims and, if all were moved, counts
         them and creates their lease.
 
@@ -403,7 +400,7 @@ class Statements:
             count.cte('counted'), lease.cte('made'))
 
     def _count(self, dialect: Dialect, member: Any,
-               counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
+               counted: Sequence[str] = COLUMNS, given: Any = None) -> Any:
         """Build the statement that adds to the history of a tick.
 
         :param counted: Columns to which the statement may add; the other
@@ -411,18 +408,18 @@ class Statements:
         :param given: Subquery with the column ``now``; see
             :meth:`Dialect.add_up`.
         """
-        texts = _TEXTS if counted is COUNTED else {}
+        texts = _TEXTS if counted is COLUMNS else {}
         return dialect.add_up(_history, {
             'job': sa.bindparam('of_job'),
             'tick': sa.bindparam('at_tick', type_=sa.BigInteger),
             'member': member,
             **{name: sa.bindparam(f'more_{name}', type_=sa.BigInteger)
                if name in counted else sa.literal_column('0')
-               for name in COUNTED},
+               for name in COLUMNS},
             **{name: sa.bindparam(value, type_=sa.String)
                for name, value in texts.items()},
         }, newest=list(texts), given=given, nothing=[
-            name for name in (*COUNTED, *_TEXTS)
+            name for name in (*COLUMNS, *_TEXTS)
             if name not in (*counted, *texts)])
 
 

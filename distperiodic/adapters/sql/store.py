@@ -67,6 +67,8 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import names_of_leases
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.outcomes import ENDED
+from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.standby import Active
 from distperiodic.core.workflow import Status
 
@@ -474,7 +476,7 @@ class SqlClaimStore:
                 history.count(
                     tx, number, tick, holder, reason=reason, due=every,
                     skipped=every, missed=before,
-                    **{f'by_{by.value}': every})
+                    **{SKIPPED[by]: every})
             return settled
         return self._run(work)
 
@@ -617,7 +619,7 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
         # All claims in a lease have the same tick.
         history.count_in(tx, number, rows[0].tick, lease,
                          reason=reason, times=times,
-                         **{ending.value: len(rows)})
+                         **{ENDED[ending]: len(rows)})
     left = len(rows)
     if left < len(keys):
         left += history.count_committed(

@@ -18,6 +18,7 @@ from distperiodic.adapters.sql.column_types import RoleColumn
 from distperiodic.adapters.sql.column_types import SkippedByColumn
 from distperiodic.adapters.sql.column_types import StateColumn
 from distperiodic.adapters.sql.column_types import StatusColumn
+from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.task_pool import LONGEST_KEY
 from distperiodic.core.task_pool import LONGEST_POOL
 from distperiodic.core.task_pool import LONGEST_WORKER
@@ -204,32 +205,7 @@ history = sa.Table(
     #: objects, that their lease had no holder, or that the worker of a command
     #: was lost.
     sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
-    #: Objects that were claimed, or skipped without a claim.
-    sa.Column('due', sa.BigInteger, nullable=False),
-    sa.Column('done', sa.BigInteger, nullable=False),
-    #: Dead objects, minus the objects that an operator has requeued. A
-    #: requeued object does not count as due again.
-    sa.Column('dead', sa.BigInteger, nullable=False),
-    #: Skipped objects. The columns that begin with by_ contain the numbers by
-    #: cause.
-    sa.Column('skipped', sa.BigInteger, nullable=False),
-    sa.Column('by_misfire', sa.BigInteger, nullable=False),
-    sa.Column('by_overlap', sa.BigInteger, nullable=False),
-    sa.Column('by_pause', sa.BigInteger, nullable=False),
-    sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
-    #: Skips of ticks before this tick; also included in ``skipped``. If an
-    #: object missed several ticks at once, all of them are counted in the row
-    #: of the newest of these ticks.
-    sa.Column('missed', sa.BigInteger, nullable=False),
-    sa.Column('superseded', sa.BigInteger, nullable=False),
-    sa.Column('cancelled', sa.BigInteger, nullable=False),
-    #: Failures after which a run is retried.
-    sa.Column('retried', sa.BigInteger, nullable=False),
-    #: Take-overs of claims from a holder whose lease expired or that was gone.
-    sa.Column('taken_over', sa.BigInteger, nullable=False),
-    #: Number of objects whose first run was started more than
-    #: ``late_claim_after`` seconds after the object was due.
-    sa.Column('late', sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in COLUMNS),
     #: Histograms of the first runs of the objects by the time from the instant
     #: at which the object was due to the start of its handler, and of all
     #: runs by their duration. The member replaces the whole text each time
