@@ -17,13 +17,14 @@ from typing import TypeVar
 from distperiodic.core import due
 from distperiodic.core import message
 from distperiodic.core import workflow
-from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.ring import Arc
@@ -466,62 +467,15 @@ class ClaimStore(Protocol):
         together with *tick*.
         """
 
-    def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, holder: str, seconds: float, supersede: bool,
-              include_new: bool = True, previous_tick: int | None = None,
-              max_attempts: int = UNBOUNDED, rule: str = '',
-              schedule: str = '', schedule_since: int | None = None,
-              due_at: int | None = None, until: int | None = None,
-              listing_is_tick: bool = False) -> Claimed:
-        """Claim all *objects* whose watermark is before *tick*.
+    def claim(self, request: ClaimRequest, lease: NewLease) -> Claimed:
+        """Claim the objects of *request* that may be claimed.
 
-        An object whose earlier tick is claimed but not started is treated
-        according to *supersede*. An object whose earlier tick runs or waits
-        for a retry is reported as busy and not claimed.
+        An object whose earlier tick runs or waits for a retry is reported as
+        busy and not claimed. An object that is not listed is reported as
+        unlisted; see :func:`~distperiodic.core.claim_request.decide`.
 
-        The store compares *until* and *due_at* with its own clock. It claims
-        no object after *until*. A store that members share claims no object
-        earlier than :data:`~distperiodic.core.claim.EARLIEST` microseconds
-        before *due_at*.
-
-        :param tick: Microseconds since the epoch.
-        :param lease: Name of the new lease, in which the acquired claims wait
-            for their start. If no claim is acquired, no lease is created.
-        :param holder: Holder of the lease.
-        :param seconds: Seconds until the lease expires.
-        :param supersede: Applies to an object with a claim for an earlier tick
-            whose run was not started. True voids this claim, and claims the
-            object for *tick*. False reports the object as waiting, and does
-            not claim it.
-        :param include_new: True lists the objects that are not listed yet, and
-            claims them; their schedule *rule* applies from *tick* on. False
-            reports these objects as unlisted.
-        :param previous_tick: The tick before this one. An object whose
-            watermark is earlier than the previous tick is reported as behind
-            and not claimed. None disables the check.
-        :param max_attempts: Maximum number of attempts per tick. A claim whose
-            last attempt is lost becomes dead. If an object has used all
-            attempts of a tick without success, each later tick has only one
-            attempt, until a run of the object succeeds. If *tick* supersedes
-            an earlier claim, the attempts of that claim also count for *tick*.
-        :param rule: Text of the schedule to which *tick* belongs. Empty means
-            the schedule of the job. Objects with another recorded schedule
-            are left out.
-        :param schedule: Text of the job's schedule as the caller knows it. If
-            another schedule is in force, no object is claimed. Empty disables
-            the check.
-        :param schedule_since: Instant since which *schedule* has been in force
-            as the caller knows it, in microseconds since the epoch. If another
-            schedule was in force after this instant, no object is claimed.
-            None disables the check.
-        :param due_at: Instant at which the last of *objects* is due for the
-            tick, in microseconds since the epoch. None means *tick*.
-        :param until: Last instant at which the tick may be claimed, in
-            microseconds since the epoch. None means no limit.
-        :param listing_is_tick: True means that an object has a tick at the
-            instant at which it was listed. If that tick is earlier than *tick*
-            and is not settled, the object is reported as behind and not
-            claimed.
+        :param lease: Lease in which the acquired claims wait for their start.
+            If no claim is acquired, no lease is created.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
@@ -687,9 +641,13 @@ class ClaimStore(Protocol):
             returns the number of ticks between it and *tick*. The history
             counts these ticks as skipped together with *tick*. None means that
             there are no such ticks.
-        :param schedule: As in :meth:`claim`.
-        :param schedule_since: As in :meth:`claim`.
-        :param due_at: As in :meth:`claim`.
+        :param schedule: Text of the job's schedule as the caller knows it. If
+            another schedule is in force, no object is skipped. Empty disables
+            the check.
+        :param schedule_since: Instant since which *schedule* has been in force
+            as the caller knows it. None means any instant.
+        :param due_at: Instant at which the last of *objects* is due for the
+            tick. None means *tick*.
         :returns: Previous watermark of each object whose skip was recorded.
         """
 

@@ -24,6 +24,7 @@ from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
@@ -154,20 +155,21 @@ class StoreAdmin:
         for keys in [[key]] if key is not None else (
                 [row.object for row in found]
                 for found in self._chunks(listed, _IN_A_LEASE)):
-            some = self._trigger(number, tick, keys)
+            some = self._trigger(job, number, tick, keys)
             total = Triggered(tick, total.objects + some.objects,
                               total.busy + some.busy,
                               total.overtaken + some.overtaken)
         return total
 
-    def _trigger(self, number: int, tick: int, keys: list[str]) -> Triggered:
+    def _trigger(self, job: str, number: int, tick: int,
+                 keys: list[str]) -> Triggered:
         """Claim *keys* in one transaction."""
         name = uuid.uuid4().hex
 
         def work(tx: Transaction) -> Triggered:
             claimed, _ = claiming.take(
-                tx, number, tick, keys, name, supersede=False, due_at=tick,
-                include_new=False, settle=False)
+                tx, number, ClaimRequest(job, tick, keys, supersede=False),
+                keys, name, settle=False)
             if won := len(claimed.won):
                 tx.make(name, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won], '', 0.0,

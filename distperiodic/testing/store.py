@@ -4,7 +4,6 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 from distperiodic import ports
 from distperiodic.adapters.local.memory import MemoryClaimStore
@@ -12,6 +11,9 @@ from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.schedule import SECOND
 
 
@@ -55,25 +57,18 @@ class SharedMemoryStore(MemoryClaimStore):
             found[job] = found[job]._replace(paused=paused, attended=since)
         return found
 
-    def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              include_new: bool = True, rule: str = '',
-              due_at: int | None = None, **options: Any) -> Claimed:
-        early = ((tick if due_at is None else due_at) - EARLIEST
-                 - self.now())
+    def claim(self, request: ClaimRequest, lease: NewLease) -> Claimed:
+        tick = request.tick
+        early = request.first_due - EARLIEST - self.now()
         if early > 0:
             return Claimed([], [], 0, [], [], early)
-        rows = self._rows_of(job)
-        wanted = []
-        for key in objects:
-            row = rows.get(key)
-            if row is None or row.settled < tick or (
-                    row.settled == tick == row.tick):
-                wanted.append(key)
-            elif include_new and row.since is None:
-                self.sync(job, [ports.Listed(key, rule, tick - 1)], [],
-                          at=tick)
-        return super().claim(job, tick, wanted, include_new=include_new,
-                             rule=rule, **options)
+        rows = self._rows_of(request.job)
+        # A settled tick can no longer be claimed, not even if the clock was
+        # set back.
+        return super().claim(request._replace(objects=[
+            key for key in request.objects
+            if (row := rows.get(key)) is None or row.settled < tick
+            or row.settled == tick == row.tick]), lease)
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
@@ -89,7 +84,8 @@ class SharedMemoryStore(MemoryClaimStore):
     def _may_skip(self, job: str, due_at: int, schedule: str,
                   schedule_since: int | None) -> bool:
         return (due_at - EARLIEST <= self.now()
-                and self._in_force(job, schedule, schedule_since))
+                and self._in_force(
+                    job, KnownSchedule(schedule, schedule_since)))
 
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:

@@ -20,6 +20,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import ring
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
+from tests import claiming
 
 SPACE = 'benchmark'
 JOB = 'poll'
@@ -47,8 +48,8 @@ def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
     """
     schema.sync(url)
     store = sql_store_of(url)
-    store.claim(job, LAST, ['the first'], lease=uuid.uuid4().hex,
-                holder='filler', seconds=60, supersede=False)
+    claiming.claim(store, job, LAST, ['the first'], lease=uuid.uuid4().hex,
+                   holder='filler', seconds=60, supersede=False)
     store.close()
     with connected(url) as connection:
         cursor = connection.cursor()

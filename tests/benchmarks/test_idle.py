@@ -15,6 +15,7 @@ import uuid
 
 import sqlalchemy as sa
 
+from tests import claiming
 from tests.benchmarks import filled
 from tests.benchmarks import measuring
 
@@ -26,8 +27,8 @@ LOOKS = 200
 def looks(store):
     """Return the calls that a member makes to its store, by name."""
     held, _ = uuid.uuid4().hex, store.now()
-    store.claim(filled.JOB, store.now(), ['held'], lease=held, holder='api-1',
-                seconds=600.0, supersede=False)
+    claiming.claim(store, filled.JOB, store.now(), ['held'], lease=held,
+                   holder='api-1', seconds=600.0, supersede=False)
     return {
         'leases that ended': lambda: store.take_over_expired(
             [filled.JOB], into='again', holder='api-1', seconds=60.0,

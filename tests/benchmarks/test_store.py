@@ -23,6 +23,7 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import State
+from tests import claiming
 from tests.benchmarks import filled
 from tests.benchmarks import measuring
 
@@ -76,9 +77,9 @@ class Ours:
             self.held = []
             for keys in batches:
                 lease = uuid.uuid4().hex
-                won = self.store.claim(
-                    filled.JOB, tick, keys, lease=lease, holder='api-1',
-                    seconds=600.0, supersede=True).won
+                won = claiming.claim(self.store, filled.JOB, tick, keys,
+                                     lease=lease, holder='api-1',
+                                     seconds=600.0, supersede=True).won
                 assert len(won) == size
                 self.held.append((tick, keys, lease))
         return act
@@ -190,8 +191,8 @@ def measured(ours, bare=None, indexed=None):
 def test_claims_per_second_in_memory(objects):
     store = MemoryClaimStore()
     began = uuid.uuid4().hex
-    store.claim(filled.JOB, filled.LAST, objects, lease=began, holder='api-1',
-                seconds=600.0, supersede=True)
+    claiming.claim(store, filled.JOB, filled.LAST, objects, lease=began,
+                   holder='api-1', seconds=600.0, supersede=True)
     running = uuid.uuid4().hex
     store.start(filled.JOB, filled.LAST, objects, lease=began, into=running,
                 holder='api-1', seconds=600.0)

@@ -47,6 +47,7 @@ from distperiodic.core.histogram import Histogram
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
+from tests import claiming
 from tests import waiting
 from tests.conformance.cases import each
 from tests.simulation import journal
@@ -235,7 +236,7 @@ def delist(store, job, at, *keys):
 
 
 def claim(store, job, tick, objects, lease=None, **options):
-    return store.claim(job, tick, objects, lease=lease or name(), **{
+    return claiming.claim(store, job, tick, objects, lease=lease or name(), **{
         'holder': SCHEDULER, 'seconds': LONG, 'supersede': False, **options})
 
 
@@ -417,7 +418,7 @@ def test_an_object_that_stands_twice_in_a_list_is_won_once(store, job, tick):
 def test_a_claim_without_new_objects_takes_listed_ones_only(store, job, tick):
     bring(store, job, tick, 'a', State.DONE)
 
-    claimed = claim(store, job, tick + SECOND, ['a', 'b'], include_new=False)
+    claimed = claim(store, job, tick + SECOND, ['a', 'b'], listing=False)
 
     assert objects_of(claimed.won) == ['a']
     assert claimed.busy == []
@@ -431,7 +432,7 @@ def test_an_object_behind_the_previous_tick_is_returned_and_not_claimed(
     bring(store, job, tick + SECOND, 'd', State.DONE)
 
     claimed = claim(store, job, tick + 2 * SECOND, ['a', 'd', 'c', 'b', 'e'],
-                    previous_tick=tick + SECOND)
+                    min_watermark=tick + SECOND)
 
     assert objects_of(claimed.won) == ['d', 'e']
     assert claimed.busy == []
@@ -439,7 +440,7 @@ def test_an_object_behind_the_previous_tick_is_returned_and_not_claimed(
                   for row in claimed.behind) == [
         ('a', tick, True), ('b', tick, True), ('c', tick, False)]
     caught_up = claim(store, job, tick + SECOND, ['a', 'b'],
-                      previous_tick=tick)
+                      min_watermark=tick)
     assert objects_of(caught_up.won) == ['a', 'b']
     assert list(caught_up.behind) == []
 
@@ -449,9 +450,9 @@ def test_a_listing_that_is_a_tick_comes_before_later_ticks(
     listed = tick + SECOND // 2
     store.sync(job, [ports.Listed(key, '', listed - 1) for key in 'abc'], [],
                at=listed)
-    claim(store, job, listed, ['a'], include_new=False, listing_is_tick=True)
+    claim(store, job, listed, ['a'], listing=False, listing_is_tick=True)
     later, options = tick + SECOND, {
-        'include_new': False, 'previous_tick': tick, 'supersede': True}
+        'listing': False, 'min_watermark': tick, 'supersede': True}
 
     claimed = claim(store, job, later, ['a', 'b'], listing_is_tick=True,
                     **options)
@@ -462,7 +463,7 @@ def test_a_listing_that_is_a_tick_comes_before_later_ticks(
     assert objects_of(claim(
         store, job, later, ['c'], **options).won) == ['c']
     assert objects_of(claim(
-        store, job, listed, ['b'], include_new=False,
+        store, job, listed, ['b'], listing=False,
         listing_is_tick=True).won) == ['b']
 
 
@@ -587,7 +588,7 @@ def test_an_object_that_never_started_waits_since_its_claim(store, job, tick):
     enlist(store, job, tick, 'a')
     before = store.now()
 
-    [first] = claim(store, job, tick + SECOND, ['a'], include_new=False).won
+    [first] = claim(store, job, tick + SECOND, ['a'], listing=False).won
 
     assert before <= first.waiting <= store.now()
     assert first.place == first.waiting - UNSTARTED_FIRST
@@ -1376,7 +1377,7 @@ def test_a_skipped_object_is_not_claimed_for_that_tick(one, job, tick):
     assert one.finish(job, tick, ['b'], lease=lease) == {'b'}
     assert history(one, job, skipped) == {
         'due': 2, 'skipped': 2, 'by_pause': 2}
-    claimed = claim(one, job, later, ['a', 'b'], previous_tick=skipped)
+    claimed = claim(one, job, later, ['a', 'b'], min_watermark=skipped)
     assert objects_of(claimed.won) == ['a', 'b']
     assert list(claimed.behind) == []
 
@@ -1499,7 +1500,7 @@ def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
     assert history(one, job, tick + 9 * SECOND) == {
         'due': 9, 'skipped': 9, 'by_pause': 9, 'missed': 8}
     claimed = claim(one, job, tick + 11 * SECOND, ['a'],
-                    previous_tick=tick + 10 * SECOND)
+                    min_watermark=tick + 10 * SECOND)
     assert [(row.object, row.settled) for row in claimed.behind] == [
         ('a', tick + 9 * SECOND)]
 
@@ -1603,7 +1604,7 @@ def test_an_object_that_is_delisted_is_not_there_until_it_is_listed_again(
     assert set(listed(store, job)) == {'b'}
     assert [row.object for row in store.rows_of(job, ['a', 'b'])] == ['b']
     assert claim(store, job, tick + SECOND, ['a', 'unheard of'],
-                 include_new=False) == claims.Claimed(
+                 listing=False) == claims.Claimed(
                      [], [], 0, [], [], unlisted=('a', 'unheard of'))
     assert skip(store, job, tick + SECOND, 'a') == 0
 
@@ -1885,7 +1886,7 @@ def test_a_listed_object_that_was_never_claimed_is_free(store, job, tick):
     enlist(store, job, tick, 'a', 'b')
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c'],
-                    include_new=False, previous_tick=tick)
+                    listing=False, min_watermark=tick)
 
     assert objects_of(claimed.won) == ['a', 'b']
     assert {one.attempt for one in claimed.won} == {1}
@@ -1921,7 +1922,7 @@ def test_a_claim_lists_objects_that_are_not_listed(store, job, tick):
     delist(store, job, tick, 'b', 'c')
 
     claimed = claim(store, job, tick + 9 * SECOND, ['b', 'c'],
-                    previous_tick=tick + 8 * SECOND, rule='every 9')
+                    min_watermark=tick + 8 * SECOND, rule='every 9')
 
     assert objects_of(claimed.won) == ['b']
     assert claimed.behind == []
@@ -1951,7 +1952,8 @@ def test_objects_that_follow_another_schedule_are_left_out(
 
     claimed = claim(
         store, job, tick + 9 * SECOND, ['a', 'b', 'c'], supersede=True,
-        previous_tick=tick + 8 * SECOND if after else None, rule='every 9')
+        min_watermark=tick + 8 * SECOND if after else due.ALWAYS,
+        rule='every 9')
 
     assert objects_of(claimed.won) == ['c']
     assert claimed[1:5] == ([], 0, [], [])
@@ -2070,14 +2072,14 @@ def test_only_by_the_schedule_in_force_anything_is_decided(
         store.adopt({job: known})
 
     old = claim(store, job, later, ['a', 'waits'], supersede=True,
-                include_new=False, schedule='every 5')
+                listing=False, schedule='every 5')
     skipped = skip(store, job, later, 'b', schedule='every 5')
 
     if known:
         assert old == claims.Claimed([], [], 0, [], [], outdated=True)
         assert skipped == 0
         old = claim(store, job, later, ['a', 'waits'], supersede=True,
-                    include_new=False, schedule=known)
+                    listing=False, schedule=known)
         assert skip(store, job, later, 'b', schedule=known) == 1
     assert objects_of(old.won) == ['a', 'waits']
     assert not old.outdated
@@ -2097,13 +2099,13 @@ def test_a_caller_that_missed_a_change_and_its_reversal_decides_nothing(
 
     for known in (due.ALWAYS, since - 1):
         options = {'schedule': 'every 5', 'schedule_since': known}
-        assert claim(store, job, later, ['a'], include_new=False,
+        assert claim(store, job, later, ['a'], listing=False,
                      **options) == claims.Claimed(
                          [], [], 0, [], [], outdated=True)
         assert skip(store, job, later, 'b', **options) == 0
 
     options = {'schedule': 'every 5', 'schedule_since': since}
-    found = claim(store, job, later, ['a'], include_new=False, **options)
+    found = claim(store, job, later, ['a'], listing=False, **options)
     assert objects_of(found.won) == ['a']
     assert skip(store, job, later, 'b', **options) == 1
 
@@ -2115,7 +2117,7 @@ def test_a_claim_won_before_its_schedule_was_replaced_is_answered_again(
     take(store, job, tick, 'b')
     lease = name()
     first, again = (claim(store, job, tick, ['a', 'b'], lease,
-                          include_new=False, schedule='every 5')
+                          listing=False, schedule='every 5')
                     for _ in map(store.adopt, [{}, {job: 'every 9'}]))
 
     assert first.won == again.won
@@ -2330,7 +2332,8 @@ def test_an_object_whose_tick_is_over_during_the_call_is_not_busy(
             waiting.wait_until(lambda: another.now() > until)
     used = one.database.read(lambda connection: connection)
     sa.event.listen(used, 'after_cursor_execute', wait)
-    claimed = claim(one, job, tick + SECOND, ['a'], until=until)
+    claimed = claim(
+        one, job, tick + SECOND, ['a'], until=until, listing=False)
     sa.event.remove(used, 'after_cursor_execute', wait)
 
     assert waits
@@ -2581,7 +2584,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     objects = ['new', 'busy', 'late', 'done', 'behind', 'taken']
     lease = name()
     told = claim(one, job, tick + SECOND, objects, lease, supersede=True,
-                 previous_tick=tick)
+                 min_watermark=tick)
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
         3, ['busy'], 1, [due.Row(
             'behind', position_of('behind'), tick - SECOND,
@@ -2589,7 +2592,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,
-                     supersede=True, previous_tick=tick) == told
+                     supersede=True, min_watermark=tick) == told
     for key in objects:
         begin(one, job, tick + SECOND, [key], lease)
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == set()

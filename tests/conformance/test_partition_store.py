@@ -21,6 +21,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.operator.partitions import PartitionAdmin
+from tests import claiming
 from tests import programs
 from tests import waiting
 
@@ -80,8 +81,8 @@ class World:
         """
         lease = uuid.uuid4().hex
         self.tick = self.store.now()
-        self.store.claim('poll', self.tick, objects, lease=lease,
-                         holder='api-1', seconds=LONG, supersede=False)
+        claiming.claim(self.store, 'poll', self.tick, objects, lease=lease,
+                       holder='api-1', seconds=LONG, supersede=False)
         return lease, uuid.uuid4().hex
 
     def start(self, lease, into, *objects, active=None):

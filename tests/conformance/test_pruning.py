@@ -22,6 +22,7 @@ from distperiodic.core.standby import Role
 from distperiodic.operator import pruning
 from distperiodic.operator.task_insertion import TaskInsertion
 from distperiodic.ports import Failure
+from tests import claiming
 from tests.configured import configuration
 from tests.pruned import pruned
 
@@ -59,9 +60,9 @@ class World:
         them succeed.
         """
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
-        assert len(self.store.claim(
-            'poll', tick, objects, lease=lease, holder='api-1', seconds=60.0,
-            supersede=False).won) == len(objects)
+        assert len(claiming.claim(self.store, 'poll', tick, objects,
+                                  lease=lease, holder='api-1', seconds=60.0,
+                                  supersede=False).won) == len(objects)
         self.store.start('poll', tick, objects, lease=lease, into=running,
                          holder='w-1', seconds=60.0)
         if dead:

@@ -17,6 +17,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from distperiodic.ports import NO_TIMES
+from tests import claiming
 from tests.functional import commands
 
 SECOND = 1_000_000
@@ -94,9 +95,8 @@ class Place:
     def run(self, job, tick, *objects, dead=(), times=NO_TIMES):
         """Run objects until they end."""
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
-        won = self.store.claim(
-            job, tick, objects, lease=lease, holder='api-1', seconds=60.0,
-            supersede=False).won
+        won = claiming.claim(self.store, job, tick, objects, lease=lease,
+                             holder='api-1', seconds=60.0, supersede=False).won
         assert len(won) == len(objects)
         self.store.start(job, tick, objects, lease=lease, into=running,
                          holder='w-1', seconds=60.0)

@@ -9,6 +9,7 @@ import pytest
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
 from distperiodic.operator.activity import Activity
+from tests import claiming
 from tests import waiting
 from tests.functional.commands import numbers
 from tests.functional.places import SECOND
@@ -17,9 +18,9 @@ from tests.functional.places import SECOND
 def start(place, job, tick, *objects, worker='host-1:2~00112233aabbccdd~t1'):
     """Claim objects and grant them to a worker."""
     claimed, running = f'claimed-{job}-{tick}', f'running-{job}-{tick}'
-    assert len(place.store.claim(
-        job, tick, objects, lease=claimed, holder='api-1', seconds=60.0,
-        supersede=False).won) == len(objects)
+    assert len(claiming.claim(place.store, job, tick, objects, lease=claimed,
+                              holder='api-1', seconds=60.0,
+                              supersede=False).won) == len(objects)
     place.store.start(job, tick, objects, lease=claimed, into=running,
                       holder=worker, seconds=60.0)
     return running

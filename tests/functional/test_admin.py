@@ -26,6 +26,7 @@ from distperiodic.operator.activity import Activity
 from distperiodic.operator.admin import StoreAdmin
 from distperiodic.operator.admin import Triggered
 from distperiodic.ports import RunTimes
+from tests import claiming
 from tests import waiting
 from tests.functional import commands
 from tests.functional.commands import numbers
@@ -82,8 +83,8 @@ def test_only_old_rows_are_pruned(place):
 def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
     old = place.now - 9 * DAY
     place.run('poll', old, 'gone', 'ill', 'skipped', 'here', dead=['ill'])
-    place.store.claim('poll', old, ['runs'], lease='one', holder='api-1',
-                      seconds=60.0, supersede=False)
+    claiming.claim(place.store, 'poll', old, ['runs'], lease='one',
+                   holder='api-1', seconds=60.0, supersede=False)
     place.store.skip('poll', place.now - DAY, ['skipped'], holder='api-1',
                      by=SkippedBy.PAUSE, reason='paused')
     place.run('poll', place.now, 'here')
@@ -99,8 +100,8 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
 
 
 def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
-    place.store.claim('gone', place.now - 9 * DAY, ['a', 'b'], lease='one',
-                      holder='api-1', seconds=60.0, supersede=False)
+    claiming.claim(place.store, 'gone', place.now - 9 * DAY, ['a', 'b'],
+                   lease='one', holder='api-1', seconds=60.0, supersede=False)
 
     assert pruned(place, '--claims', 7) == {
         'history': '0', 'dead': '0', 'claims': '2', 'tasks': '0'}
@@ -130,8 +131,9 @@ def test_the_history_compares_the_work_with_the_slots(place):
         tick = begin + at * 4 * SECOND
         place.run('poll', tick, *keys[:10],
                   times=RunTimes(0, took.text(), took.text()))
-        place.store.claim('poll', tick, keys[10:], lease=f'open-{at}',
-                          holder='api', seconds=60.0, supersede=True)
+        claiming.claim(place.store, 'poll', tick, keys[10:],
+                       lease=f'open-{at}', holder='api', seconds=60.0,
+                       supersede=True)
     for part, state in (('', {'topics': {'disks': ['poll']}}),
                         ('disks', {'pools': {'disks': {
                             'size': 10, 'busy': 10, 'hanging': 0}}})):
@@ -166,8 +168,8 @@ def test_the_history_shows_the_outcome_of_each_tick(place):
     took.add(300_000, 3)
     place.run('poll', first, 'a', 'b', 'c', dead=['c'],
               times=RunTimes(1, late.text(), took.text()))
-    place.store.claim('poll', second, ['a', 'b'], lease='open', holder='api',
-                      seconds=60.0, supersede=False)
+    claiming.claim(place.store, 'poll', second, ['a', 'b'], lease='open',
+                   holder='api', seconds=60.0, supersede=False)
     place.store.skip('poll', second, ['c'], holder='api',
                      by=SkippedBy.OVERLAP, reason='not now')
     place.run('sync', place.now - 2 * HOUR, 'a')
@@ -270,8 +272,8 @@ def test_dead_objects_are_listed_and_run_again_when_they_are_put_back(place):
 
 def test_a_traceback_is_shown_for_one_object(place):
     place.run('poll', place.now - SECOND, 'a', 'b', dead=['a'])
-    place.store.claim('poll', place.now, ['b'], lease='one', holder='api-1',
-                      seconds=60.0, supersede=False)
+    claiming.claim(place.store, 'poll', place.now, ['b'], lease='one',
+                   holder='api-1', seconds=60.0, supersede=False)
     place.store.start('poll', place.now, ['b'], lease='one', into='two',
                       holder='w-1', seconds=60.0)
     place.store.fail('poll', place.now, [
@@ -392,9 +394,9 @@ def test_jobs_are_listed_with_their_schedules(place_of_sqlite):
 def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     objects = [f'object-{n:03}' for n in range(700)]
     place.run('poll', place.now - SECOND, *objects)
-    running = place.store.claim(
-        'poll', place.now, ['object-000'], lease='one', holder='api-1',
-        seconds=60.0, supersede=False)
+    running = claiming.claim(place.store, 'poll', place.now, ['object-000'],
+                             lease='one', holder='api-1', seconds=60.0,
+                             supersede=False)
     started = place.store.start(
         'poll', place.now, ['object-000'], lease='one', into='two',
         holder='w-1', seconds=60.0)
@@ -454,9 +456,9 @@ def test_a_trigger_leaves_the_missed_ticks_to_be_decided(place):
 
     code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
     assert (code, told['lost'], told['unexplained']) == (0, 0, 0)
-    answer = store.claim(
-        'poll', newest, ['a', 'b'], lease='three', holder='api-1',
-        seconds=60.0, supersede=True, previous_tick=newest - period)
+    answer = claiming.claim(store, 'poll', newest, ['a', 'b'], lease='three',
+                            holder='api-1', seconds=60.0, supersede=True,
+                            min_watermark=newest - period)
     assert answer.won == []
     assert [(row.object, row.settled) for row in answer.behind] == [
         ('a', last), ('b', last)]
@@ -651,8 +653,8 @@ def test_a_scheduler_obeys_the_commands(place_of_sqlite):
 
 
 def test_a_retry_is_not_taken_over_from_anybody(place):
-    place.store.claim('poll', place.now, ['a', 'b'], lease='claimed',
-                      holder='api-1', seconds=60.0, supersede=False)
+    claiming.claim(place.store, 'poll', place.now, ['a', 'b'], lease='claimed',
+                   holder='api-1', seconds=60.0, supersede=False)
     place.store.start('poll', place.now, ['a', 'b'], lease='claimed',
                       into='running', holder='w-1', seconds=60.0)
     place.store.fail('poll', place.now, [Failure('a', 'it is ill')],

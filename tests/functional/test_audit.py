@@ -23,6 +23,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.operator import queries
 from distperiodic.service import pruner
+from tests import claiming
 from tests import waiting
 from tests.functional import places
 from tests.functional.commands import numbers
@@ -117,11 +118,11 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     # three.
     store.skip('poll', tick + 4 * MINUTE, ['a', 'b', 'c'], holder='api-1',
                by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)
-    store.claim('poll', tick + 5 * MINUTE, ['a', 'b', 'c'], lease='first',
-                holder='api-1', seconds=60.0, supersede=True)
-    assert store.claim(
-        'poll', tick + 6 * MINUTE, ['a'], lease='second', holder='api-1',
-        seconds=60.0, supersede=True).superseded == 1
+    claiming.claim(store, 'poll', tick + 5 * MINUTE, ['a', 'b', 'c'],
+                   lease='first', holder='api-1', seconds=60.0, supersede=True)
+    assert claiming.claim(store, 'poll', tick + 6 * MINUTE, ['a'],
+                          lease='second', holder='api-1', seconds=60.0,
+                          supersede=True).superseded == 1
     store.discard('poll', tick + 5 * MINUTE, ['b'], lease='first',
                   ending=State.CANCELLED, reason='not now')
     store.skip('poll', tick + 6 * MINUTE, ['b', 'c'], holder='api-1',
@@ -268,8 +269,9 @@ def test_an_object_superseded_repeatedly_is_reported(
     place.store.adopt({'poll': 'every 60000000'})
     for at in range(10):
         place.run('poll', tick + at * MINUTE, 'a')
-        place.store.claim('poll', tick + at * MINUTE, ['b'], lease=f'l-{at}',
-                          holder='api-1', seconds=60.0, supersede=True)
+        claiming.claim(place.store, 'poll', tick + at * MINUTE, ['b'],
+                       lease=f'l-{at}', holder='api-1', seconds=60.0,
+                       supersede=True)
 
     code, found = audit(place, tasks=False)
     told = place.above('audit')
@@ -308,8 +310,8 @@ def test_pruning_leaves_no_unexplained_tick_of_an_open_claim(
         place_of_sqlite, tick_of_sqlite):
     place, tick = place_of_sqlite, tick_of_sqlite
     place.run('poll', tick, 'b')
-    place.store.claim('poll', tick, ['a'], lease='first', holder='api-1',
-                      seconds=60.0, supersede=True)
+    claiming.claim(place.store, 'poll', tick, ['a'], lease='first',
+                   holder='api-1', seconds=60.0, supersede=True)
     place.run('poll', tick - MINUTE, 'c')
 
     place.ask('db', 'prune', '--history', MINUTE / DAY)

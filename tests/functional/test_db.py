@@ -38,6 +38,7 @@ from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
+from tests import claiming
 from tests import proxy
 from tests import waiting
 from tests.functional import commands
@@ -127,9 +128,8 @@ def upgraded(empty, tmp_path, monkeypatch):
 
 
 def claim(store, *objects, job='poll', tick=1):
-    return store.claim(
-        job, tick, objects, lease=uuid.uuid4().hex, holder='api-1',
-        seconds=60.0, supersede=False)
+    return claiming.claim(store, job, tick, objects, lease=uuid.uuid4().hex,
+                          holder='api-1', seconds=60.0, supersede=False)
 
 
 # -- tables
@@ -835,8 +835,8 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
 def test_dead_objects_are_kept_with_their_errors(empty):
     schema.sync(empty)
     store = SqlClaimStore(empty, namespace='tests')
-    store.claim('poll', 5, ['a', 'b'], lease='one', holder='api-1',
-                seconds=60.0, supersede=False)
+    claiming.claim(store, 'poll', 5, ['a', 'b'], lease='one', holder='api-1',
+                   seconds=60.0, supersede=False)
     store.start('poll', 5, ['a'], lease='one', into='two', holder='w-1',
                 seconds=60.0)
 
@@ -1035,9 +1035,9 @@ def test_fences_grow_after_a_restore(empty, tmp_path):
     def fence(tick, holder):
         store = SqlClaimStore(empty, namespace='tests')
         try:
-            won = store.claim(
-                'poll', tick, ['a'], lease=uuid.uuid4().hex, holder=holder,
-                seconds=60.0, supersede=True).won
+            won = claiming.claim(store, 'poll', tick, ['a'],
+                                 lease=uuid.uuid4().hex, holder=holder,
+                                 seconds=60.0, supersede=True).won
             return won[0].fence
         finally:
             store.close()

@@ -15,6 +15,7 @@ from distperiodic.core import reason
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from tests import claiming
 from tests.functional.places import SECOND
 
 TASKS = """
@@ -60,9 +61,9 @@ class Scene:
         self.before = self.due - period * SECOND
 
     def claim(self, tick, holder='api-1', seconds=600.0):
-        assert self.store.claim(
-            'poll', tick, ['a'], lease='claimed', holder=holder,
-            seconds=seconds, supersede=True).won
+        assert claiming.claim(self.store, 'poll', tick, ['a'], lease='claimed',
+                              holder=holder, seconds=seconds,
+                              supersede=True).won
 
     def start(self, tick, holder='w-1', seconds=600.0):
         self.claim(tick)
@@ -394,9 +395,9 @@ def why_at(scene, tick):
 
 def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
     for number in 5, 4:
-        assert scene.store.claim(
-            'poll', earlier(number), ['a'], lease=f'of-{number}',
-            holder='api-1', seconds=600.0, supersede=True).won
+        assert claiming.claim(scene.store, 'poll', earlier(number), ['a'],
+                              lease=f'of-{number}', holder='api-1',
+                              seconds=600.0, supersede=True).won
     scene.store.start('poll', earlier(4), ['a'], lease='of-4', into='running',
                       holder='w-1', seconds=600.0)
     scene.store.finish('poll', earlier(4), ['a'], lease='running')

@@ -23,6 +23,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import State
+from tests import claiming
 from tests import services
 from tests import waiting
 from tests.functional import commands
@@ -82,9 +83,9 @@ def name():
 
 
 def claim(store, job, tick, objects, lease, seconds=LONG):
-    return [one.object for one in store.claim(
-        job, tick, objects, lease=lease, holder=SCHEDULER, seconds=seconds,
-        supersede=False).won]
+    return [one.object for one in claiming.claim(
+        store, job, tick, objects, lease=lease, holder=SCHEDULER,
+        seconds=seconds, supersede=False).won]
 
 
 def start(store, job, tick, objects, lease, into, holder=WORKER):
@@ -228,10 +229,9 @@ def test_one_of_the_claimers_on_all_nodes_wins_each_object(cluster, job):
                 mine = order.sample(objects, len(objects))
                 for some in (mine[:30], mine[30:]):
                     lease, into = name(), name()
-                    of = store.claim(
-                        job, tick, some, lease=lease,
-                        holder=f'api-{number}~1~1~f1.t1.r40', seconds=LONG,
-                        supersede=True).won
+                    of = claiming.claim(store, job, tick, some, lease=lease,
+                                        holder=f'api-{number}~1~1~f1.t1.r40',
+                                        seconds=LONG, supersede=True).won
                     won += of
                     keys = [one.object for one in of]
                     begun = start(store, job, tick, keys, lease, into)

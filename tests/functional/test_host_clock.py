@@ -9,6 +9,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.schedule import SECOND
 from distperiodic.operator.task_pools import PoolQueries
+from tests import claiming
 from tests import dispensed
 from tests.conformance.test_step_store import Board
 
@@ -62,8 +63,8 @@ def store(open_store):
 
 
 def claimed(store, tick):
-    won = store.claim('poll', tick, ['a'], lease=f'lease-{tick}',
-                      holder='one', seconds=LEASE, supersede=False)
+    won = claiming.claim(store, 'poll', tick, ['a'], lease=f'lease-{tick}',
+                         holder='one', seconds=LEASE, supersede=False)
     return [claim.object for claim in won.won]
 
 

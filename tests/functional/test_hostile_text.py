@@ -9,6 +9,7 @@ import pytest
 
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.auditing import Trail
+from tests import claiming
 from tests.functional import commands
 from tests.functional.places import SECOND
 
@@ -25,8 +26,8 @@ def test_a_command_shows_hostile_text_escaped(place_of_sqlite, argv):
     place = place_of_sqlite
     place.run('poll', place.now - 9 * SECOND, HOSTILE, dead=[HOSTILE])
     place.run('poll', place.now - SECOND, 'b')
-    place.store.claim('poll', place.now, ['b'], lease='open', holder='api',
-                      seconds=60.0, supersede=False)
+    claiming.claim(place.store, 'poll', place.now, ['b'], lease='open',
+                   holder='api', seconds=60.0, supersede=False)
     with contextlib.closing(Trail(
             place.url, namespace=place.group)) as trail, trail.recorded(
                 Actor(HOSTILE, 'here', HOSTILE), 'job pause', HOSTILE):

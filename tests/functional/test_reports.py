@@ -17,6 +17,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.operator.activity import Activity
 from distperiodic.operator.members import MemberQueries
+from tests import claiming
 from tests import forks
 from tests import programs
 from tests import waiting
@@ -282,8 +283,8 @@ def test_all_runs_of_a_member_are_found_among_many_runs_of_others(place):
     def begin(holder, number):
         keys = [f'{holder}-{n}' for n in range(number)]
         lease, running = uuid.uuid4().hex, uuid.uuid4().hex
-        place.store.claim('poll', place.now, keys, lease=lease, holder='api-1',
-                          seconds=60.0, supersede=False)
+        claiming.claim(place.store, 'poll', place.now, keys, lease=lease,
+                       holder='api-1', seconds=60.0, supersede=False)
         place.store.start('poll', place.now, keys, lease=lease, into=running,
                           holder=holder, seconds=60.0)
     engine = database.make_engine(place.url)

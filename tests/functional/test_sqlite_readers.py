@@ -15,6 +15,7 @@ from distperiodic.operator.activity import Activity
 from distperiodic.operator.health_queries import HealthQueries
 from distperiodic.operator.queries import StoreQueries
 from distperiodic.operator.store_probe import StoreProbe
+from tests import claiming
 from tests.functional.places import SECOND
 
 LOOKS = {
@@ -39,8 +40,8 @@ LOOKS = {
 def place(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now - 5 * SECOND, 'a', 'b', dead=['b'])
-    place.store.claim('poll', place.now, ['a'], lease='one', holder='api-1',
-                      seconds=-1.0, supersede=False)
+    claiming.claim(place.store, 'poll', place.now, ['a'], lease='one',
+                   holder='api-1', seconds=-1.0, supersede=False)
     return place
 
 
@@ -49,9 +50,9 @@ def test_a_claim_does_not_wait_for_a_reader(place):
 
     def look(connection):
         before = connection.scalar(claims)
-        claimed = place.store.claim(
-            'poll', place.now, ['new'], lease='two', holder='api-1',
-            seconds=60.0, supersede=False)
+        claimed = claiming.claim(place.store, 'poll', place.now, ['new'],
+                                 lease='two', holder='api-1', seconds=60.0,
+                                 supersede=False)
         return before, len(claimed.won), connection.scalar(claims)
 
     with contextlib.closing(

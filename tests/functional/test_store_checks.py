@@ -20,6 +20,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.cmd import store_checks
 from distperiodic.operator import store_probe
+from tests import claiming
 from tests.functional import commands
 from tests.functional.places import DAY
 from tests.functional.places import SECOND
@@ -286,8 +287,8 @@ def test_a_clock_that_is_off_is_found(
 
 def test_leases_that_are_not_taken_over_are_found(place_of_sqlite, examine):
     place = place_of_sqlite
-    place.store.claim('poll', place.now, ['a'], lease='one', holder='api-1',
-                      seconds=0.0, supersede=False)
+    claiming.claim(place.store, 'poll', place.now, ['a'], lease='one',
+                   holder='api-1', seconds=0.0, supersede=False)
     assert wrong(examine(place)) == {}
 
     execute(place, sa.update(tables.lease).values(

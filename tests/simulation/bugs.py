@@ -11,6 +11,7 @@ from distperiodic.adapters.local.memory_rows import ClaimRow
 from distperiodic.adapters.local.memory_rows import EndedClaim
 from distperiodic.adapters.local.memory_rows import LeaseRow
 from distperiodic.core import due
+from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from tests.simulation import ensemble
@@ -95,17 +96,16 @@ class TwoWin(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def claim(self, job, tick, objects, *, lease, **options):
-                rows = self._rows.get(job, {})
-                for key in objects:
+            def claim(self, request, lease):
+                rows, tick = self._rows.get(request.job, {}), request.tick
+                for key in request.objects:
                     row = rows.get(key)
                     if (isinstance(row, ClaimRow) and row.tick == tick
-                            and row.lease.id != lease):
+                            and row.lease.id != lease.id):
                         rows[key] = EndedClaim(
                             tick - 1, tick - 1, row.since, row.rule, None,
                             None)
-                return super().claim(
-                    job, tick, objects, lease=lease, **options)
+                return super().claim(request, lease)
         return Store
 
 
@@ -185,14 +185,14 @@ class SupersedeRunning(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def claim(self, job, tick, objects, *, supersede, **options):
-                rows = self._rows.get(job, {})
-                for key in objects:
+            def claim(self, request, lease):
+                rows = self._rows.get(request.job, {})
+                for key in request.objects:
                     row = rows.get(key)
-                    if supersede and _runs(row) and row.tick < tick:
+                    if (request.supersede and _runs(row)
+                            and row.tick < request.tick):
                         row.state = State.CLAIMED
-                return super().claim(
-                    job, tick, objects, supersede=supersede, **options)
+                return super().claim(request, lease)
         return Store
 
 
@@ -271,10 +271,11 @@ class Forgiving(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def claim(self, *args, max_attempts, **options):
-                answer = super().claim(*args, **options)
+            def claim(self, request, lease):
+                answer = super().claim(
+                    request._replace(max_attempts=UNBOUNDED), lease)
                 for one in answer.won:
-                    self._rows[args[0]][one.object].attempt = 1
+                    self._rows[request.job][one.object].attempt = 1
                 return answer._replace(won=[
                     one._replace(attempt=1) for one in answer.won])
         return Store
@@ -305,12 +306,12 @@ class _OnlyItsOwn:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def claim(self, job, tick, objects, **options):
+    def claim(self, request, lease):
         ring = self._process.views[ensemble.SCHEDULERS].ring
-        return self._store.claim(job, tick, [
-            key for key in objects
+        return self._store.claim(request._replace(objects=[
+            key for key in request.objects
             if self._process.identity in ring.members
-            and ring.owner_of(key) == self._process.identity], **options)
+            and ring.owner_of(key) == self._process.identity]), lease)
 
 
 def _runs(row):

@@ -30,17 +30,18 @@ class SharedStore(SharedMemoryStore):
             if before.get(job, ('',))[0] != text:
                 self.journal.adopt(job, text)
 
-    def claim(self, job, tick, objects, *, lease, **options):
+    def claim(self, request, lease):
+        job = request.job
         open_ = {
-            key: row.tick for key in objects
+            key: row.tick for key in request.objects
             if isinstance(row := self._rows_of(job).get(key), ClaimRow)
-            and row.tick < tick and row.state not in ENDINGS}
-        answer = super().claim(job, tick, objects, lease=lease, **options)
+            and row.tick < request.tick and row.state not in ENDINGS}
+        answer = super().claim(request, lease)
         for won in answer.won:
             if won.object in open_:
                 self.journal.end(job, won.object, open_[won.object],
                                  State.SUPERSEDED.value)
-            self.journal.claim(job, won.object, won.tick, lease)
+            self.journal.claim(job, won.object, won.tick, lease.id)
         return answer
 
     def take_over_expired(self, jobs, **options):

@@ -53,8 +53,8 @@ class Store(SharedMemoryStore):
         super().__init__(clock)
         self.ends = []
 
-    def claim(self, job, tick, objects, **options):
-        answer = super().claim(job, tick, objects, **options)
+    def claim(self, request, lease):
+        answer = super().claim(request, lease)
         self.ends.extend(End(one.tick, None) for one in answer.won)
         return answer
 

@@ -13,6 +13,7 @@ from distperiodic.core import partition
 from distperiodic.core import ring
 from distperiodic.core.claim import Failure
 from distperiodic.core.refusal import Refusal
+from tests import claiming
 from tests.unit.test_dispatcher import at_work
 from tests.unit.world import World
 from tests.unit.world import job
@@ -399,8 +400,8 @@ def test_thousands_of_retries_may_be_due_at_once(world):
     store = me.store
     for n in range(3000):
         lease, into = f'claimed-{n}', f'ran-{n}'
-        store.claim('poll', 0, [f'x-{n}'], lease=lease, holder='other',
-                    seconds=60, supersede=False)
+        claiming.claim(store, 'poll', 0, [f'x-{n}'], lease=lease,
+                       holder='other', seconds=60, supersede=False)
         store.start('poll', 0, [f'x-{n}'], lease=lease, into=into,
                     holder='w', seconds=60)
         store.fail('poll', 0, [Failure(f'x-{n}', 'no')], lease=into,

@@ -64,16 +64,16 @@ class Store:
     def in_force(self, schedule, since):
         return (schedule, since) == (self.status.schedule, self.status.since)
 
-    def claim(self, job, tick, objects, *, schedule, schedule_since, until,
-              **options):
-        if not self.in_force(schedule, schedule_since):
+    def claim(self, request, lease):
+        tick, until = request.tick, request.until
+        if not self.in_force(*request.schedule):
             return Claimed([], [], 0, [], [], outdated=True)
         now = self.clock.now() - self.behind
         if now < tick:
             return Claimed([], [], 0, [], [], early=tick - now)
         if until is not None and now > until:
             return Claimed([], [], 0, [], [], over=True)
-        self.claimed.append((tick, list(objects)))
+        self.claimed.append((tick, list(request.objects)))
         return Claimed([], [], 0, [], [])
 
     def skip(self, job, tick, objects, *, by, missed, schedule,
@@ -639,8 +639,8 @@ def test_one_piece_of_a_long_backlog_of_own_runs_is_read_at_each_sweep():
 
 def test_a_claim_has_the_time_when_its_last_object_is_due():
     desk, told = Desk(every=60.0, spread=True), []
-    desk.store.claim = lambda *args, due_at, **options: (
-        told.append(due_at), Claimed([], [], 0, [], []))[1]
+    desk.store.claim = lambda request, lease: (
+        told.append(request.due_at), Claimed([], [], 0, [], []))[1]
 
     desk.claimer.start_tick(desk.job, tick(1), ['a', 'b', 'c'])
     desk.claimer.judge(desk.job, [
@@ -697,8 +697,9 @@ def test_a_row_that_waited_for_the_status_is_not_judged_after_its_claim():
     desk = Desk()
     desk.dispatcher.offer = lambda *args: None
     won = Claimed([Claim('a', 1, 1, tick())], [], 0, [], [])
-    desk.store.claim = lambda job, tick, objects, **options: (
-        desk.store.claimed.append((tick, list(objects))), won)[1]
+    desk.store.claim = lambda request, lease: (
+        desk.store.claimed.append(
+            (request.tick, list(request.objects))), won)[1]
     desk.queue.slow = True
     desk.claimer.start_tick(desk.job, tick(), ['a'])
     desk.clock.advance(10)
@@ -714,8 +715,9 @@ def test_a_row_that_waited_for_the_status_is_not_judged_after_its_claim():
 def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
     desk = Desk()
     busy = Claimed([], ['a', 'b'], 0, [], [])
-    desk.store.claim = lambda job, tick, objects, **options: (
-        desk.store.claimed.append((tick, list(objects))), busy)[1]
+    desk.store.claim = lambda request, lease: (
+        desk.store.claimed.append(
+            (request.tick, list(request.objects))), busy)[1]
     skips = iter([[tick(1)], [tick(1), tick(1)]])
     desk.store.skip = lambda *args, **options: next(skips)
     desk.claimer.start_tick(desk.job, tick(), ['a', 'b', 'c'])
@@ -733,7 +735,7 @@ def test_the_count_of_a_skip_begins_at_the_watermark_of_the_row():
     """An earlier skip may have left out the row, because the row was locked.
     """
     desk, counted = Desk(), []
-    desk.store.claim = lambda job, tick, objects, **options: Claimed(
+    desk.store.claim = lambda request, lease: Claimed(
         [], ['a'], 0, [], [])
     desk.store.skip = lambda *args, missed, **options: counted.append(
         1 + missed(tick(3))) or [tick(3)]
@@ -764,7 +766,7 @@ def test_ticks_that_two_scans_give_up_are_counted_and_logged_once(by, caplog):
 
 def test_a_skip_that_another_member_has_recorded_is_not_counted(caplog):
     desk = Desk()
-    desk.store.claim = lambda job, tick, objects, **options: Claimed(
+    desk.store.claim = lambda request, lease: Claimed(
         [], ['a'], 0, [], [])
     desk.store.settled = tick()
 

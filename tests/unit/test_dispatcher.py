@@ -14,6 +14,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.scheduler.in_flight import SentBatch
 from distperiodic.flow.scheduler.in_flight import Worker
+from tests import claiming
 from tests.kept import kept
 from tests.logged import lines
 from tests.unit.world import StoreQueue
@@ -1047,8 +1048,8 @@ def test_leases_of_a_silent_holder_in_no_group_are_taken_over(
     """All members may die at once. Then none of them sees the others leave."""
     store = MemoryClaimStore(world.clock)
     old = worker('old', nonce='1' * 16)
-    store.claim('poll', store.now(), ['a'], lease='L', holder=old.holder,
-                seconds=60, supersede=False)
+    claiming.claim(store, 'poll', store.now(), ['a'], lease='L',
+                   holder=old.holder, seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
                          silence_timeout=3.0, catalogues={'poll': ['a']})
     me.dispatcher.schedulers_changed([worker('me', 0, points=40)])
@@ -1070,8 +1071,8 @@ def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
     store = MemoryClaimStore(world.clock)
     mine, other = (worker(name, 0, points=40)
                    for name in ('me', 'other'))
-    store.claim('poll', store.now(), ['a'], lease='L', holder=other.holder,
-                seconds=60, supersede=False)
+    claiming.claim(store, 'poll', store.now(), ['a'], lease='L',
+                   holder=other.holder, seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
                          catalogues={'poll': ['a']})
     me.dispatcher.schedulers_changed([mine, other])
@@ -1086,8 +1087,8 @@ def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
 
 def test_no_scheduler_is_presumed_gone_before_all_groups_were_seen(world):
     store = MemoryClaimStore(world.clock)
-    store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
-                seconds=60, supersede=False)
+    claiming.claim(store, 'poll', store.now(), ['a'], lease='L',
+                   holder='old~1', seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
                          silence_timeout=3.0, catalogues={'poll': ['a']})
     world.advance(10, sweep=0.25)
@@ -1106,8 +1107,8 @@ def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
     schedulers would have to wait until the new lease expires.
     """
     store = MemoryClaimStore(world.clock)
-    store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
-                seconds=1, supersede=False)
+    claiming.claim(store, 'poll', store.now(), ['a'], lease='L',
+                   holder='old~1', seconds=1, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
                          catalogues={'poll': ['a']})
     if drains:

@@ -10,6 +10,7 @@ import pytest
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import State
+from tests import claiming
 from tests.logged import events
 from tests.unit import world as worlds
 
@@ -50,9 +51,9 @@ class Desk:
             lease=60.0, run=runs.append, shared=True,
             report=lambda report, to: self.reports.append(report),
             new_lease=lambda: f'retry-{next(names)}')
-        won = self.store.claim(
-            job.name, TICK, ['a', 'b'], lease='claims', holder='api-1',
-            seconds=60.0, supersede=False).won
+        won = claiming.claim(self.store, job.name, TICK, ['a', 'b'],
+                             lease='claims', holder='api-1', seconds=60.0,
+                             supersede=False).won
         self.grants.accept(message.Batch(
             'batch', job.name, TICK, ['a', 'b'], [one.fence for one in won],
             [1, 1], SENDER, WORKER, 'claims'))

@@ -8,6 +8,7 @@ from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import Verb
 from distperiodic.core.job import Scope
+from tests import claiming
 from tests.logged import events
 from tests.unit import world as worlds
 
@@ -323,8 +324,8 @@ def test_a_job_of_other_schedulers_is_none_of_this_one(stored, verb):
 
 def test_a_trigger_is_answered_with_the_number_of_claims(stored):
     tick = stored.world.clock.now()
-    stored.store.claim('poll', tick, KEYS[:3], lease='triggered', holder='',
-                       seconds=0.0, supersede=False)
+    claiming.claim(stored.store, 'poll', tick, KEYS[:3], lease='triggered',
+                   holder='', seconds=0.0, supersede=False)
     stored.world.clock.advance(0.1)
 
     stored.confirm(Verb.TRIGGER, tick=tick)

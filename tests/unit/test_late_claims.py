@@ -250,9 +250,9 @@ def test_late_scans_claim_each_object_once(world, options):
     asked = []
     claim = store.claim
 
-    def told(job, tick, objects, **rest):
-        asked.extend((key, tick) for key in objects)
-        return claim(job, tick, objects, **rest)
+    def told(request, lease):
+        asked.extend((key, request.tick) for key in request.objects)
+        return claim(request, lease)
     store.claim = told
     objects = [worlds.thing(f'o-{n}', spacing=600.0) if own else f'o-{n}'
                for n in range(300)]
@@ -415,11 +415,12 @@ def test_objects_that_a_scan_did_not_win_are_found_by_the_next_scan(world):
     store = world.shared_store()
     claim, refused = store.claim, []
 
-    def claim_not_at_first(job, tick, objects, **options):
-        if world.clock.now() - tick > 4 * schedule.SECOND and not refused:
-            refused.extend(objects)
+    def claim_not_at_first(request, lease):
+        late = world.clock.now() - request.tick
+        if late > 4 * schedule.SECOND and not refused:
+            refused.extend(request.objects)
             return Claimed([], [], 0, [], [])
-        return claim(job, tick, objects, **options)
+        return claim(request, lease)
     store.claim = claim_not_at_first
     objects = [f'o-{n}' for n in range(20)]
     both = world.group(
@@ -474,10 +475,10 @@ def test_an_object_listed_after_a_scan_and_not_claimed_is_claimed_late(
     slow.reader.given['poll'] = ...
     claim = store.claim
 
-    def not_by_its_owner(job, tick, objects, *, lease, **rest):
-        if lease.startswith('b-'):
+    def not_by_its_owner(request, lease):
+        if lease.id.startswith('b-'):
             raise exceptions.StoreUnavailable('cut off')
-        return claim(job, tick, objects, lease=lease, **rest)
+        return claim(request, lease)
 
     def answer():
         store.claim = not_by_its_owner

@@ -12,6 +12,7 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
+from tests import claiming
 from tests.kept import kept
 from tests.unit.world import Clock
 
@@ -36,9 +37,9 @@ class Owner:
         """Claim objects; return the lease, and the claims that were acquired.
         """
         lease = self.name()
-        return lease, self.store.claim(
-            'poll', tick, objects, lease=lease, holder='me', seconds=LONG,
-            supersede=True).won
+        return lease, claiming.claim(self.store, 'poll', tick, objects,
+                                     lease=lease, holder='me', seconds=LONG,
+                                     supersede=True).won
 
     def claim_one(self, tick, key='a'):
         """Claim one object; return the claim, or None if it was not acquired.
@@ -189,9 +190,9 @@ def test_an_object_that_runs_while_the_clock_is_set_back_does_not_run_twice(
         owner, state):
     owner.end(TICK, 'a', state)
 
-    claimed = owner.store.claim(
-        'poll', TICK - 60 * MINUTE, ['a'], lease='l', holder='me',
-        seconds=LONG, supersede=True)
+    claimed = claiming.claim(owner.store, 'poll', TICK - 60 * MINUTE, ['a'],
+                             lease='l', holder='me', seconds=LONG,
+                             supersede=True)
 
     assert (claimed.won, claimed.busy) == ([], ['a'])
 
@@ -271,8 +272,8 @@ def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
     direct = InlineStoreQueue(owner.store)
     answers = []
 
-    direct.submit(lambda store: store.claim(
-        'poll', TICK, ['a'], lease='l', holder='me', seconds=LONG,
+    direct.submit(lambda store: claiming.claim(
+        store, 'poll', TICK, ['a'], lease='l', holder='me', seconds=LONG,
         supersede=True), answers.append)
 
     assert [one.object for one in answers[0].won] == ['a']

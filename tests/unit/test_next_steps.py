@@ -14,6 +14,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.job import command_job
 from distperiodic.core.member import holder_of
 from distperiodic.core.workflow import StepInput
+from tests import claiming
 from tests.unit import world as worlds
 
 SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
@@ -92,9 +93,8 @@ class Desk:
     def run(self, *tasks):
         """Grant the first step of tasks; return the batch that runs."""
         lease = self.name()
-        won = self.store.claim(A.name, TICK, tasks, lease=lease,
-                               holder='api-1', seconds=600,
-                               supersede=False).won
+        won = claiming.claim(self.store, A.name, TICK, tasks, lease=lease,
+                             holder='api-1', seconds=600, supersede=False).won
         self.grants.accept(message.Batch(
             self.name(), A.name, TICK, list(tasks),
             [one.fence for one in won], [one.attempt for one in won],

@@ -17,6 +17,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow.run_leases import RETRY_CAP
 from distperiodic.flow.run_leases import RunOutcomes
 from distperiodic.flow.worker import admission
+from tests import claiming
 from tests.logged import lines
 from tests.unit import world as worlds
 
@@ -64,9 +65,8 @@ class Desk:
     def batch(self, *objects, name='poll', tick=TICK, worker=WORKER):
         """Claim *objects* as a scheduler does; return the batch."""
         lease = f'lease-{self.number()}'
-        won = self.store.claim(name, tick, objects, lease=lease,
-                               holder='api-1', seconds=600,
-                               supersede=False).won
+        won = claiming.claim(self.store, name, tick, objects, lease=lease,
+                             holder='api-1', seconds=600, supersede=False).won
         assert [one.object for one in won] == list(objects)
         return batch_of(won, lease, f'b{self.number()}', name, worker)
 
@@ -276,8 +276,8 @@ def test_a_done_run_is_reported_once_its_end_is_written(desk):
     assert told.done == [1]
     assert desk.has(batch)
     # The claim has ended, so the object can be claimed for the next tick.
-    later = desk.store.claim('poll', TICK + 1000, ['a', 'b'], lease='l',
-                             holder='h', seconds=60, supersede=True)
+    later = claiming.claim(desk.store, 'poll', TICK + 1000, ['a', 'b'],
+                           lease='l', holder='h', seconds=60, supersede=True)
     assert [one.object for one in later.won] == ['b']
     assert later.busy == ['a']
 

@@ -16,6 +16,7 @@ from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import phase_us
 from distperiodic.flow.run_times import RunTimeBook
 from distperiodic.ports import NO_TIMES
+from tests import claiming
 from tests.unit import world as worlds
 from tests.unit.test_run_leases import batch_of
 from tests.unit.test_runs import LIMIT
@@ -213,8 +214,8 @@ def test_the_store_gets_the_times_with_the_results_and_late_starts_once():
         random=random.Random(1), late_after=5.0)
     tick = clock.now() - 10 * SECOND
     keys = list('abcd')
-    won = store.claim('poll', tick, keys, lease='l', holder='api-1',
-                      seconds=600, supersede=False).won
+    won = claiming.claim(store, 'poll', tick, keys, lease='l', holder='api-1',
+                         seconds=600, supersede=False).won
     batch = batch_of(won, 'l')
     grants.accept(batch)
     grants.reported(Report(

@@ -21,6 +21,7 @@ from distperiodic.core.standby import Standing
 from distperiodic.flow.worker.standby import RoleCallbacks
 from distperiodic.flow.worker.standby import Standby
 from distperiodic.service.partition_role import PartitionRole
+from tests import claiming
 from tests.logged import events
 from tests.logged import lines
 from tests.unit import world as worlds
@@ -122,9 +123,8 @@ class Desk:
         """Claim *objects* as a scheduler does; return the batch."""
         self.sent += 1
         lease = f'lease-{self.sent}'
-        won = self.store.claim('poll', TICK, objects, lease=lease,
-                               holder='api-1', seconds=600,
-                               supersede=False).won
+        won = claiming.claim(self.store, 'poll', TICK, objects, lease=lease,
+                             holder='api-1', seconds=600, supersede=False).won
         return message.Batch(
             f'b{self.sent}', 'poll', TICK, list(objects),
             [one.fence for one in won], [one.attempt for one in won], SENDER,

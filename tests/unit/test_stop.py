@@ -7,6 +7,7 @@ import pytest
 
 from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
+from tests import claiming
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import worker
@@ -187,8 +188,8 @@ def test_a_take_over_under_way_is_given_back_when_it_arrives(world):
 def test_suspects_are_given_back_with_their_losses(world):
     me = scheduler(world, job(objects=True, every=3600.0), workers=[])
     tick = me.store.now()
-    me.store.claim('poll', tick, OBJECTS, lease='first', holder='gone',
-                   seconds=-1, supersede=False)
+    claiming.claim(me.store, 'poll', tick, OBJECTS, lease='first',
+                   holder='gone', seconds=-1, supersede=False)
     for n in range(2):
         me.store.start('poll', tick, OBJECTS, lease='first' if not n else
                        'second', into=f'run-{n}', holder='gone', seconds=-1)

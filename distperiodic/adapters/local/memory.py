@@ -27,11 +27,9 @@ from distperiodic.adapters.local.memory_rows import new_tuple
 from distperiodic.adapters.local.memory_rows import row_with
 from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
-from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FENCES
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import STARTED_EARLIER
-from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -42,13 +40,17 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
 from distperiodic.core.claim import names_of_leases
+from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import Decision
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import decide
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
 
-_SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
 _RECLAIMED_FROM = MOVES[Move.RECLAIM][0]
 
 
@@ -115,7 +117,7 @@ class MemoryClaimStore:
             known = self._schedules.get(job)
             if known is None:
                 self._schedules[job] = text, due.ALWAYS
-            elif known[0] != text:
+            else:
                 self._schedules[job] = text, self.now()
 
     def attend(self, jobs: Mapping[str, float],
@@ -192,131 +194,96 @@ class MemoryClaimStore:
 
     # Claims in new leases.
 
-    def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, holder: str, seconds: float, supersede: bool,
-              include_new: bool = True, previous_tick: int | None = None,
-              max_attempts: int = UNBOUNDED, rule: str = '',
-              schedule: str = '', schedule_since: int | None = None,
-              due_at: int | None = None, until: int | None = None,
-              listing_is_tick: bool = False) -> Claimed:
+    def claim(self, request: ClaimRequest, lease: NewLease) -> Claimed:
+        job, tick = request.job, request.tick
         rows = self._rows_of(job)
-        lease_row = self._leases.get(lease)
-        if not self._in_force(job, schedule, schedule_since):
+        lease_row = self._leases.get(lease.id)
+        if not self._in_force(job, request.schedule):
             # Return the claims that an earlier call acquired, because its
             # answer may have been lost.
             return Claimed([_claim_of(key, row) for key, row in (
                 lease_row.rows.items() if lease_row else ())], [], 0, [], [],
                 outdated=True)
         if lease_row is None:
+            until = request.until
             if until is not None and self._clock.now() > until:
                 return Claimed([], [], 0, [], [], over=True)
-            lease_row = LeaseRow(
-                lease, job, tick, holder, self._until(seconds))
+            lease_row = LeaseRow(lease.id, job, tick, lease.holder,
+                                 self._until(lease.seconds))
         first = first_fence(tick)
         newest = max(first, rows.floor)
         now = self.now()
         won: list[Claim] = []
-        busy: list[str] = []
-        waiting: list[str] = []
-        behind: list[str] = []
-        unlisted: list[str] = []
+        others: dict[Decision, list[str]] = {one: [] for one in Decision}
         superseded = known = 0
-        for key in dict.fromkeys(objects):
+        for key in dict.fromkeys(request.objects):
             row = rows.get(key)
             if row is None:
-                if include_new:
-                    row = ClaimRow(
-                        tick, newest, lease_row, 1, tick, rule, None, now,
-                        None)
-                    rows.add(key, row)
-                    lease_row.rows[key] = row
-                    won.append(new_tuple(Claim, (
-                        key, newest, 1, tick, now - UNSTARTED_FIRST, now, 0)))
-                else:
-                    unlisted.append(key)
+                others[Decision.UNLISTED].append(key)
                 continue
-            since = row.since
-            if since is None:
-                if not include_new:
-                    unlisted.append(key)
-                    continue
-                rows.delisted.pop(key, None)
-                since = tick
-                row = rows[key] = row_with(row, since=tick, rule=rule,
-                                           settled=max(row.settled, tick - 1))
-            if row.rule != rule:
-                continue
-            attempt, losses = 1, 0
-            waiting_since = now
-            settled = row.settled
-            is_behind = (
-                previous_tick is not None and settled < previous_tick
-                or listing_is_tick and settled < since < tick)
-            if isinstance(row, EndedClaim):
-                if settled == tick:
-                    continue
-                if is_behind:
-                    behind.append(key)
-                    continue
+            last = None if isinstance(row, EndedClaim) else row
+            decision = decide(
+                request, row.since, row.settled,
+                State.DONE if last is None else last.state,
+                held=last is not None and last.lease is lease_row,
+                passed=(row.settled == tick
+                        or last is not None and last.tick == tick
+                        or row.rule != request.rule))
+            attempt, losses, waiting = 1, 0, now
+            if decision is Decision.CLAIM and last is None:
                 # The row does not contain the fence of its last claim. So use
                 # a fence above all possible fences of the tick of that claim.
                 fence = max(newest, first_fence(row.tick) + FENCES)
-            elif row.tick == tick or settled == tick:
-                if row.lease is lease_row and row.state is State.CLAIMED:
+            elif last is not None and decision in (
+                    Decision.CLAIM, Decision.SUPERSEDE):
+                fence = max(first, last.fence + 1)
+                if decision is Decision.SUPERSEDE:
+                    superseded += 1
+                    self._leave(key, last)
+                    attempt = min(last.attempt, request.max_attempts)
+                    losses, waiting = last.losses, last.waiting
+                elif (last.attempt >= request.max_attempts
+                      and last.state is not State.DONE):
+                    attempt, losses = request.max_attempts, last.losses
+            else:
+                if (decision is Decision.HELD and last is not None
+                        and last.state is State.CLAIMED):
                     # An earlier call acquired this claim, but its answer was
                     # lost.
-                    won.append(_claim_of(key, row))
+                    won.append(_claim_of(key, last))
                     known += 1
-                continue
-            elif is_behind:
-                behind.append(key)
-                continue
-            elif row.state in ENDINGS:
-                fence = max(first, row.fence + 1)
-                if row.attempt >= max_attempts and row.state is not State.DONE:
-                    attempt, losses = max_attempts, row.losses
-            elif row.state not in _SUPERSEDED_FROM:
-                busy.append(key)
-                continue
-            elif supersede:
-                superseded += 1
-                self._leave(key, row)
-                fence = max(first, row.fence + 1)
-                attempt, losses = min(row.attempt, max_attempts), row.losses
-                waiting_since = row.waiting
-            else:
-                waiting.append(key)
+                else:
+                    others[decision].append(key)
                 continue
             started = row.started
             rows[key] = lease_row.rows[key] = ClaimRow(
-                tick, fence, lease_row, attempt, since, rule, row.ended,
-                waiting_since, started, losses)
+                tick, fence, lease_row, attempt, row.since, row.rule,
+                row.ended, waiting, started, losses)
             # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (
                 key, fence, attempt, tick,
-                waiting_since - UNSTARTED_FIRST if started is None
-                else started, waiting_since, losses)))
+                waiting - UNSTARTED_FIRST if started is None else started,
+                waiting, losses)))
         if lease_row.rows:
-            self._leases[lease] = lease_row
+            self._leases[lease.id] = lease_row
         if len(won) > known:
             rows.settle(tick, len(won) - known)
-        return Claimed(won, busy, superseded,
-                       self.rows_of(job, behind) if behind else [], waiting,
-                       unlisted=tuple(unlisted))
+        behind = others[Decision.BEHIND]
+        return Claimed(won, others[Decision.BUSY], superseded,
+                       self.rows_of(job, behind) if behind else [],
+                       others[Decision.WAIT],
+                       unlisted=tuple(others[Decision.UNLISTED]))
 
-    def _in_force(self, job: str, schedule: str,
-                  schedule_since: int | None) -> bool:
-        """Return whether *schedule* is the job's schedule in force, and has
-        been since *schedule_since*.
+    def _in_force(self, job: str, known: KnownSchedule) -> bool:
+        """Return whether *known* is the job's schedule in force.
 
-        The result is also True if *schedule* is empty, or if the job has no
-        schedule in force.
+        The result is also True if the job has no schedule in force.
         """
-        if not schedule or job not in self._schedules:
+        if not known.text or job not in self._schedules:
             return True
         text, since = self._schedules[job]
-        return text == schedule and (
-            schedule_since is None or since <= schedule_since)
+        return text == known.text and (
+            known.since is None or since <= known.since)
 
     def _until(self, seconds: float) -> int:
         return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
@@ -408,7 +375,8 @@ class MemoryClaimStore:
         *missed* is not used, since this store has no history. *due_at* is not
         used, since members do not share this store.
         """
-        if not self._in_force(job, schedule, schedule_since):
+        if not self._in_force(
+                job, KnownSchedule(schedule, schedule_since)):
             return []
         rows = self._rows_of(job)
         skipped = []

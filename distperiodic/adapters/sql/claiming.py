@@ -10,6 +10,7 @@ first member acquires the claim.
 """
 
 import collections
+import itertools
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,38 +19,32 @@ from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import listing
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import transaction
-from distperiodic.adapters.sql.statements import ANY_SCHEDULE
-from distperiodic.adapters.sql.statements import CLOSED
 from distperiodic.adapters.sql.statements import LAST
-from distperiodic.adapters.sql.statements import KnownSchedule
+from distperiodic.adapters.sql.statements import of_schedule
 from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import MOVES
-from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Move
-from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
-from distperiodic.core.ring import positions_of
+from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import Decision
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import decide
 
-_SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
-_UNCOUNTED = MOVES[Move.COUNT][0]
+_lease = tables.lease
+_WAITS_FROM = MOVES[Move.START][0]
 
-#: Lower bound of all ticks.
-FIRST = -2 ** 63
 #: Maximum number of passes over the rows of the objects that are not claimed
 #: yet. Objects that are listed during a pass need a second one. Any further
 #: pass is needed only if other members change these rows at the same time.
 _ATTEMPTS = 20
 
 
-def take(tx: transaction.Transaction, number: int, tick: int,
-         keys: list[str], lease: str, *, supersede: bool, due_at: int,
-         include_new: bool, until: int = LAST, min_watermark: int = FIRST,
-         min_since: int = FIRST, max_attempts: int = UNBOUNDED,
-         rule: str = '', known: KnownSchedule = ANY_SCHEDULE,
-         settle: bool = True, won: dict[str, Claim] | None = None
+def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
+         keys: list[str], lease: str, *, settle: bool = True,
+         won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Claim the objects *keys* that can be claimed; do not create the lease.
 
@@ -57,34 +52,22 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     locked. It changes only claims that have ended or were not started, and no
     handler runs under such a claim.
 
-    For the parameters without a description, see
-    :meth:`distperiodic.ports.ClaimStore.claim`.
-
-    :param min_watermark: Objects with an earlier watermark are not claimed,
-        and their rows are returned in ``behind``.
-    :param min_since: If an object was listed before this instant, and its
-        watermark is before the instant at which it was listed, the object is
-        not claimed, but returned as behind.
-    :param settle: True sets the watermark to *tick*, so that this tick and all
-        earlier ticks can no longer be claimed. False is for a tick that an
+    :param number: Number of the job.
+    :param keys: The objects of *request*.
+    :param lease: Name of the lease.
+    :param settle: True sets the watermark to the tick, so that this tick and
+        all earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
     :param won: Claims that the caller has already moved into the lease,
         because the last claims of these objects, if any, had ended. None means
         that the caller has not tried to move any claims.
     :returns: the result, and the number of superseded claims of each tick.
     """
-    busy: list[str] = []
-    waiting: list[str] = []
-    behind: list[due.Row] = []
-    unlisted: list[str] = []
     superseded: collections.Counter[int] = collections.Counter()
-    into = {'into': lease, 'of_tick': tick, 'most': max_attempts,
-            'of_rule': rule, **known.parameters(),
-            'first': first_fence(tick)}
-    ended_into = (
-        {**into, 'least': min_watermark, 'least_since': min_since,
-         'of_due': due_at, 'of_end': until}
-        if settle else into)
+    found: dict[Decision, list[str]] = {one: [] for one in Decision}
+    behind: list[due.Row] = []
+    into = _parameters(request) | {'into': lease}
+    ended_into = into | _limits(request) if settle else into
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
         won = {}
@@ -93,8 +76,9 @@ def take(tx: transaction.Transaction, number: int, tick: int,
             # and this statement claims all objects.
             tx.move(step, number, keys, won, ended_into)
     rest = [key for key in keys if key not in won]
-    if rest and known.text and not tx.connection.scalar(
-            tx.sql.is_in_force, {'of_job': number, **known.parameters()}):
+    if rest and request.schedule.text and not tx.connection.scalar(
+            tx.sql.is_in_force,
+            {'of_job': number, **of_schedule(request.schedule)}):
         # An earlier call whose answer was lost may have claimed some of these
         # objects.
         return Claimed(
@@ -109,53 +93,32 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         # this call nor from an earlier call whose answer was lost.
         if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
-            now = _now(tx, rows)
-            if now < due_at - EARLIEST:
-                return Claimed([], [], 0, [], [],
-                               due_at - EARLIEST - now), superseded
-            if now > until:
+            now, begin = _now(tx, rows), request.first_due - EARLIEST
+            if now < begin:
+                return Claimed([], [], 0, [], [], begin - now), superseded
+            if request.until is not None and now > request.until:
                 return Claimed([], [], 0, [], [], over=True), superseded
-        new: list[str] = []
-        delisted: list[str] = []
-        ended: list[str] = []
         unstarted: dict[tuple[str, int], list[str]] = (
             collections.defaultdict(list))
         uncounted: dict[str, list[str]] = collections.defaultdict(list)
+        ended: list[str] = []
         for key in rest:
             row = rows.get(key)
+            decision = decision_on(request, row, lease, settle)
+            found[decision].append(key)
             if row is None:
-                (new if include_new else unlisted).append(key)
-            elif row.lease == lease:
-                won[key] = transaction.claim_of(row)
-            elif row.since is None:
-                (delisted if include_new else unlisted).append(key)
-            elif (row.settled >= tick or not follows(row, rule)
-                  if settle else row.tick >= tick):
                 continue
-            elif is_behind(row, min_watermark, min_since):
+            if decision is Decision.HELD:
+                won[key] = transaction.claim_of(row)
+            elif decision is Decision.BEHIND:
                 behind.append(listing.row_of(row))
-            elif row.state in CLOSED:
+            elif decision is Decision.CLAIM:
                 ended.append(key)
-            elif row.state in _UNCOUNTED:
-                # The last run has ended, but is not in the history yet. Count
-                # the run before a new claim replaces the claim of this run.
+            elif decision is Decision.COUNT:
                 ended.append(key)
                 uncounted[row.lease].append(key)
-            elif row.state not in _SUPERSEDED_FROM:
-                busy.append(key)
-            elif supersede:
+            elif decision is Decision.SUPERSEDE:
                 unstarted[row.lease, row.tick].append(key)
-            else:
-                waiting.append(key)
-        if new:
-            tx.dialect.insert_new(
-                tx.connection, tables.claim,
-                {'object': new, 'position': positions_of(new)},
-                job=number, tick=tick, settled=tick, state=State.CLAIMED,
-                fence=first_fence(tick), attempt=1, lease=lease,
-                since=tick, rule=rule, waiting=tick)
-        relisted = _relisted(tx, number, tick, delisted, rule)
-        busy += [key for key in delisted if key not in relisted]
         for old in sorted(uncounted):
             tx.leave(old, history.count_committed(
                 tx, number, uncounted[old], old))
@@ -167,49 +130,88 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 into | {'stands_in': old})
             superseded[old_tick] += moved
             tx.leave(old, moved)
-        # Read the rows that were inserted or listed again. Another member may
-        # have changed the other rows first, so read these again as well.
-        rest = [key for key in (*new, *relisted, *ended, *(
-            key for objects in unstarted.values() for key in objects))
-            if key not in won]
+        # Another member may have changed the other rows first, so read these
+        # again.
+        rest = [key for key in (*ended, *itertools.chain(*unstarted.values()))
+                if key not in won]
+    busy = found[Decision.BUSY]
     for key in rest:
-        if settle and key in rows:
+        if settle:
             # No run of the object was in progress, so it is not busy. For
             # example, it may have become too late for the tick.
             behind.append(listing.row_of(rows[key]))
         else:
             busy.append(key)
     return Claimed([won[key] for key in keys if key in won], busy,
-                   superseded.total(), behind, waiting,
-                   unlisted=tuple(unlisted)), superseded
+                   superseded.total(), behind, found[Decision.WAIT],
+                   unlisted=tuple(found[Decision.UNLISTED])), superseded
 
 
-def is_behind(row: Any, min_watermark: int, min_since: int) -> bool:
-    """Return whether a listed object has an earlier tick that is not settled.
+def repeated(tx: transaction.Transaction, number: int, request: ClaimRequest,
+             keys: list[str], lease: str) -> Claimed:
+    """Return the answer to a call of :func:`take` whose answer was lost."""
+    rows = tx.rows_of(number, keys)
+    decisions = {key: decision_on(request, rows.get(key), lease)
+                 for key in keys}
 
-    For the parameters see :func:`take`.
+    def decided(*some: Decision) -> list[str]:
+        return [key for key in keys if decisions[key] in some]
+    return Claimed(
+        [transaction.claim_of(rows[key]) for key in decided(Decision.HELD)
+         if rows[key].state in _WAITS_FROM],
+        # The first call could not claim these objects.
+        decided(Decision.CLAIM, Decision.COUNT, Decision.BUSY),
+        tx.connection.scalar(
+            sa.select(_lease.c.superseded).where(_lease.c.id == lease)) or 0,
+        [listing.row_of(rows[key]) for key in decided(Decision.BEHIND)],
+        decided(Decision.SUPERSEDE, Decision.WAIT),
+        unlisted=tuple(decided(Decision.UNLISTED)))
+
+
+def decision_on(request: ClaimRequest, row: Any, lease: str,
+                settle: bool = True) -> Decision:
+    """Return the decision about the object of *row*; see :func:`take`.
+
+    :param row: None means that the store has no row of the object.
     """
-    return bool(row.settled < min_watermark
-                or row.settled < row.since < min_since)
+    if row is None:
+        return Decision.UNLISTED
+    return decide(
+        request, row.since, row.settled, row.state, held=row.lease == lease,
+        passed=(row.settled >= request.tick
+                or row.rule != request.rule
+                if settle else row.tick >= request.tick))
 
 
-def follows(row: Any, rule: str) -> bool:
-    """Return whether the object follows the schedule *rule*."""
-    return bool(row.rule == rule)
+def at_once(tx: transaction.Transaction, number: int, request: ClaimRequest,
+            keys: list[str], lease: NewLease) -> dict[str, Claim]:
+    """Claim the objects whose last claim, if any, has ended.
 
+    If the single statement claims all of *keys*, it also counts them in the
+    history and creates the lease. For the parameters see :func:`take`.
 
-def _relisted(tx: transaction.Transaction, number: int, tick: int,
-              delisted: list[str], rule: str) -> set[str]:
-    """List *delisted* objects again, except those whose rows are locked.
-
-    :returns: the objects that are listed again.
+    :returns: the acquired claims, by object.
+    :raises DBDuplicateEntry: the lease exists: an earlier call has already
+        acquired these claims.
     """
-    free = tx.unlocked(number, delisted)
-    if free:
-        tx.connection.execute(tx.sql.relist, {
-            'of_job': number, 'keys': tx.dialect.keys(free),
-            'of_tick': tick, 'of_rule': rule})
-    return set(free)
+    return tx.claim_at_once(
+        number, request.tick, keys, lease,
+        _parameters(request) | _limits(request))
+
+
+def _parameters(request: ClaimRequest) -> dict[str, Any]:
+    """Return the parameters of each statement that claims objects."""
+    return {'of_tick': request.tick, 'of_rule': request.rule,
+            'most': request.max_attempts, 'first': first_fence(request.tick),
+            **of_schedule(request.schedule)}
+
+
+def _limits(request: ClaimRequest) -> dict[str, Any]:
+    """Return the parameters of the statements that settle the tick."""
+    return {'of_due': request.first_due,
+            'of_end': LAST if request.until is None else request.until,
+            'least': request.min_watermark,
+            'least_since': request.min_listing}
 
 
 def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:

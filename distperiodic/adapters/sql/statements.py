@@ -25,6 +25,7 @@ from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.outcomes import COLUMNS
 
 _claim = tables.claim
@@ -66,26 +67,10 @@ class Step(NamedTuple):
     reads_back: bool
 
 
-class KnownSchedule(NamedTuple):
-    """The schedule of a job, as a member knows it.
-
-    It is in force if the store has recorded the same text, and no other
-    schedule has been in force after the given instant.
-    """
-
-    #: Text of the schedule. Empty means that any schedule may be in force.
-    text: str
-    #: Instant since which the schedule has been in force. None means any
-    #: instant.
-    since: int | None
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the parameters of the condition that this is in force."""
-        return {'of_schedule': self.text, 'of_schedule_since': (
-            LAST if self.since is None else self.since)}
-
-
-ANY_SCHEDULE = KnownSchedule('', None)
+def of_schedule(known: KnownSchedule) -> dict[str, Any]:
+    """Return the parameters of the condition that *known* is in force."""
+    return {'of_schedule': known.text, 'of_schedule_since': (
+        LAST if known.since is None else known.since)}
 
 
 class Change(NamedTuple):
@@ -184,13 +169,6 @@ class Statements:
                 if not any(column is one for one in kept)],
             earlier, listed, follows, in_force, self._stands,
             reads_back=False)
-        # Ticks before the object was listed again are not due.
-        just_before = sa.bindparam('of_tick', type_=sa.BigInteger) - 1
-        self.relist = sa.update(_claim).where(
-            self._of, self._among, _claim.c.since.is_(None)
-        ).values(since=sa.bindparam('of_tick'), rule=rule, settled=sa.case(
-            (_claim.c.settled < just_before, just_before),
-            else_=_claim.c.settled))
         #: Select and lock the rows that no other transaction has locked.
         self.unlocked = sa.select(_claim.c.object).where(
             self._of, self._among).with_for_update(skip_locked=True)
@@ -228,7 +206,7 @@ class Statements:
             _claim.c.rule, _ended().label('ended'), _began().label('began'),
             self._now.label('now'),
         ).where(self._of, self._among)
-        #: Select whether a :class:`KnownSchedule` is in force.
+        #: Select whether a :class:`.KnownSchedule` is in force.
         self.is_in_force = sa.select(self._in_force())
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
 
@@ -300,7 +278,7 @@ class Statements:
 
     @staticmethod
     def _in_force() -> sa.ColumnElement[bool]:
-        """Build the condition that a :class:`KnownSchedule` is in force.
+        """Build the condition that a :class:`.KnownSchedule` is in force.
 
         The condition is also true if the text is empty, or if no schedule of
         the job is recorded.

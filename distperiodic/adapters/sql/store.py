@@ -45,19 +45,15 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.partitions import SqlPartitions
-from distperiodic.adapters.sql.statements import LAST
-from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
 from distperiodic.adapters.sql.steps import placed
 from distperiodic.adapters.sql.transaction import Transaction
-from distperiodic.adapters.sql.transaction import claim_of
 from distperiodic.adapters.sql.transaction import in_order
 from distperiodic.adapters.sql.transaction import run_once
 from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
-from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
@@ -66,6 +62,9 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import names_of_leases
+from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.outcomes import ENDED
 from distperiodic.core.outcomes import SKIPPED
@@ -225,77 +224,32 @@ class SqlClaimStore:
 
     # Transitions into a new lease.
 
-    def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, holder: str, seconds: float, supersede: bool,
-              include_new: bool = True, previous_tick: int | None = None,
-              max_attempts: int = UNBOUNDED, rule: str = '',
-              schedule: str = '', schedule_since: int | None = None,
-              due_at: int | None = None, until: int | None = None,
-              listing_is_tick: bool = False) -> Claimed:
-        keys = _usable(objects)
+    def claim(self, request: ClaimRequest, lease: NewLease) -> Claimed:
+        keys = _usable(request.objects)
         if not keys:
             return Claimed([], [], 0, [], [])
-        number = self._number(job)
-        min_watermark = (
-            claiming.FIRST if previous_tick is None else previous_tick)
-        min_since = tick if listing_is_tick else claiming.FIRST
-        due_at = tick if due_at is None else due_at
-        until = LAST if until is None else until
-        known = KnownSchedule(schedule, schedule_since)
+        number, tick = self._number(request.job), request.tick
 
         def work(tx: Transaction) -> Claimed:
             at_once = None
             if self._sql.claim_at_once is not None:
-                at_once = tx.claim_at_once(
-                    number, tick, keys, lease, due_at, until, min_watermark,
-                    min_since, max_attempts, rule, known, holder, seconds)
+                at_once = claiming.at_once(tx, number, request, keys, lease)
                 if len(at_once) == len(keys):
                     return Claimed(in_order(keys, at_once), [], 0, [], [])
             claimed, superseded = claiming.take(
-                tx, number, tick, keys, lease, supersede=supersede,
-                due_at=due_at, until=until, include_new=include_new,
-                min_watermark=min_watermark, min_since=min_since,
-                max_attempts=max_attempts, rule=rule, known=known,
-                won=at_once)
+                tx, number, request, keys, lease.id, won=at_once)
             for old in sorted(superseded):
-                history.count(tx, number, old, holder,
+                history.count(tx, number, old, lease.holder,
                               superseded=superseded[old])
             if claimed.won:
-                won = len(claimed.won)
-                tx.make(lease, State.CLAIMED, number, tick,
-                        [one.object for one in claimed.won], holder, seconds,
-                        superseded=claimed.superseded,
+                tx.make(lease.id, State.CLAIMED, number, tick,
+                        [one.object for one in claimed.won], lease.holder,
+                        lease.seconds, superseded=claimed.superseded,
                         counted=history.increments(
-                            number, tick, holder, due=won))
+                            number, tick, lease.holder, due=len(claimed.won)))
             return claimed
-
-        def again(tx: Transaction) -> Claimed:
-            rows = tx.rows_of(number, keys)
-            existing = [rows[key] for key in keys if key in rows]
-            # The first call could not claim these rows: their watermark is
-            # still before the tick.
-            left = [row for row in existing
-                    if row.since is not None and row.settled < tick
-                    and claiming.follows(row, rule)]
-            behind: list[Any] = []
-            current: list[Any] = []
-            for row in left:
-                (behind if claiming.is_behind(row, min_watermark, min_since)
-                 else current).append(row)
-            return Claimed(
-                [claim_of(row) for row in existing
-                 if row.lease == lease and row.state in _WAITS_FROM],
-                [row.object for row in current
-                 if row.state not in _WAITS_FROM],
-                tx.connection.scalar(
-                    sa.select(_lease.c.superseded)
-                    .where(_lease.c.id == lease)) or 0,
-                [listing.row_of(row) for row in behind],
-                [row.object for row in current if row.state in _WAITS_FROM],
-                unlisted=() if include_new else tuple(
-                    key for key in keys
-                    if key not in rows or rows[key].since is None))
-        return self._once(work, again)
+        return self._once(work, lambda tx: claiming.repeated(
+            tx, number, request, keys, lease.id))
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str, seconds: float,

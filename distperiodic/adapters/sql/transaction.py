@@ -21,13 +21,15 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
 from distperiodic.adapters.sql.statements import Change
-from distperiodic.adapters.sql.statements import KnownSchedule
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import Step
+from distperiodic.adapters.sql.statements import of_schedule
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.ring import positions_of
 
 T = TypeVar('T')
@@ -75,40 +77,20 @@ class Transaction:
         return len(moved) - before
 
     def claim_at_once(self, number: int, tick: int, keys: list[str],
-                      name: str, due_at: int, until: int, min_watermark: int,
-                      min_since: int, max_attempts: int, rule: str,
-                      known: KnownSchedule, holder: str, seconds: float
+                      lease: NewLease, parameters: dict[str, Any]
                       ) -> dict[str, Claim]:
-        """Claim listed objects whose last claim, if any, has ended.
+        """Execute the statement ``claim_at_once``; see
+        :func:`.claiming.at_once`.
 
-        If the single statement claims all of *keys*, it also counts them in
-        the history and creates the lease.
-
-        For the parameters without a description, see
-        :meth:`distperiodic.ports.ClaimStore.claim`.
-
-        :param name: Name of the lease.
-        :param min_watermark: Objects with an earlier watermark are not
-            claimed.
-        :param min_since: If an object was listed before this instant, and its
-            watermark is before the instant at which it was listed, the object
-            is not claimed.
-        :returns: the acquired claims, by object.
-        :raises DBDuplicateEntry: the lease exists: an earlier call has already
-            acquired these claims.
+        :param parameters: The request.
         """
         size = len(keys)
-        rows = self.connection.execute(self.sql.claim_at_once, {
-            **self._lease(name, State.CLAIMED, number, tick, keys, holder,
-                          seconds),
-            'of_job': number, 'of_tick': tick, 'of_due': due_at,
-            'of_end': until,
-            'least': min_watermark, 'least_since': min_since,
-            'most': max_attempts,
-            'of_rule': rule, **known.parameters(),
-            'first': first_fence(tick),
-            'keys': self.dialect.keys(keys), 'into': name,
-            'at_tick': tick, 'runner': holder, 'more_due': size}).all()
+        rows = self.connection.execute(self.sql.claim_at_once, parameters | {
+            **self._lease(lease.id, State.CLAIMED, number, tick, keys,
+                          lease.holder, lease.seconds),
+            'of_job': number, 'keys': self.dialect.keys(keys),
+            'into': lease.id, 'at_tick': tick, 'runner': lease.holder,
+            'more_due': size}).all()
         # Reuse the caller's strings and tick, and equal instants: a scheduler
         # may keep a million claims, and copies take memory.
         ours = {key: key for key in keys}
@@ -196,7 +178,7 @@ class Transaction:
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
                       'of_tick': tick, 'of_due': due_at, 'by': by,
-                      **known.parameters()}
+                      **of_schedule(known)}
         # Read the previous watermarks first: only the newest databases can
         # return old values from an UPDATE. Locked rows are left out.
         rows = self.connection.execute(

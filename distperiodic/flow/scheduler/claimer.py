@@ -35,12 +35,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import exceptions
-from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import schedule
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
 from distperiodic.core.job import Job
@@ -74,7 +76,7 @@ _LOCKED_PAUSE = 0.1
 _SWEEPS_OF_OWNER = 2
 
 
-class _ClaimRequest(NamedTuple):
+class _TickRequest(NamedTuple):
     """A request to claim objects for one tick."""
 
     job: Job
@@ -83,7 +85,7 @@ class _ClaimRequest(NamedTuple):
     tick: Instant
     objects: Sequence[str]
     #: Objects with an earlier watermark are reported as behind.
-    after: Instant
+    min_watermark: Instant
     #: True if the tick was found when the rows of the objects were judged.
     #: False means that the objects are claimed at their tick.
     judged: bool
@@ -117,7 +119,7 @@ class _Rest(NamedTuple):
     These are the objects of *request* from the index *at* on.
     """
 
-    request: _ClaimRequest
+    request: _TickRequest
     at: int
 
 
@@ -173,7 +175,7 @@ class Claimer:
         self._waiting = WaitingObjects(piece)
         #: Requests to repeat, each with the monotonic time of its next
         #: attempt, in seconds.
-        self._delayed: list[tuple[float, _ClaimRequest]] = []
+        self._delayed: list[tuple[float, _TickRequest]] = []
         self._claims = PendingCalls(store)
         self._closed = False
 
@@ -234,7 +236,7 @@ class Claimer:
         if tick < plan.since and not plan.spread:
             return
         previous = plan.schedule.at_or_before(tick - 1)
-        request = _ClaimRequest(
+        request = _TickRequest(
             job, plan, rule, tick, objects,
             due.ALWAYS if previous is None else previous, False,
             self.attendance.since(job.name))
@@ -358,11 +360,11 @@ class Claimer:
             if len(verdict.run) > 1:
                 self.wait_for(job.name, [row.object for row in rows])
             tick = verdict.run[0]
-            after = verdict.until
-            if after is None:
-                after = min(row.settled for row in rows)
-            request = _ClaimRequest(
-                job, plan, rule, tick, (), after, True,
+            min_watermark = verdict.until
+            if min_watermark is None:
+                min_watermark = min(row.settled for row in rows)
+            request = _TickRequest(
+                job, plan, rule, tick, (), min_watermark, True,
                 self.attendance.since(job.name))
             requested = request.due
             parts: dict[bool, list[str]] = {False: [], True: []}
@@ -380,7 +382,7 @@ class Claimer:
 
     # -- answers of the store
 
-    def _request(self, request: _ClaimRequest) -> None:
+    def _request(self, request: _TickRequest) -> None:
         if self._closed:
             return
         job, tick = request.job, request.tick
@@ -397,23 +399,21 @@ class Claimer:
                     self._request_later, request, _LOCKED_PAUSE),
                 request.listing)
             return
-        lease, holder = self._new_lease(), self._holder()
+        lease = self._lease_of()
         self._pending[job.name] += 1
         if request.judged:
             self._open.begin_claim(job.name, request.objects, request.due)
         due_at, until = _window(request)
 
-        def call(store: ports.ClaimStore) -> Claimed:
-            return store.claim(
-                job.name, tick, request.objects, lease=lease,
-                holder=holder, seconds=self._lease,
-                supersede=job.misfire is not Misfire.ALL,
-                include_new=False, previous_tick=request.after,
-                max_attempts=job.most_attempts, rule=request.rule,
-                schedule=job.schedule_text(),
-                schedule_since=request.schedule_since,
-                due_at=due_at, until=until,
-                listing_is_tick=job.run_immediately)
+        wanted = ClaimRequest(
+            job.name, tick, request.objects,
+            supersede=job.misfire is not Misfire.ALL,
+            min_watermark=request.min_watermark,
+            listing_is_tick=job.run_immediately,
+            max_attempts=job.most_attempts, rule=request.rule,
+            schedule=KnownSchedule(
+                job.schedule_text(), request.schedule_since),
+            due_at=due_at, until=until)
 
         def ended() -> None:
             self._pending[job.name] -= 1
@@ -432,13 +432,18 @@ class Claimer:
                                     answer.early / schedule.SECOND)
                 self._put(events.ClockDiffers(job.name))
             else:
-                self._claimed(request, in_flight.HeldLease(lease, holder),
-                              answer)
+                self._claimed(request, in_flight.HeldLease(
+                    lease.id, lease.holder), answer)
 
         def failed() -> None:
             ended()
             self.counts[job.name, 'claims failed'] += len(request.objects)
-        self._claims.submit(call, claimed, failed)
+        self._claims.submit(
+            lambda store: store.claim(wanted, lease), claimed, failed)
+
+    def _lease_of(self) -> NewLease:
+        """Return a new lease of this process."""
+        return NewLease(self._new_lease(), self._holder(), self._lease)
 
     def trigger(self, job: Job, tick: Instant, objects: Sequence[str],
                 rule: str, then: Callable[[TriggerCounts], None]) -> None:
@@ -455,7 +460,11 @@ class Claimer:
 
     def _trigger(self, job: Job, tick: Instant, objects: Sequence[str],
                  rule: str, then: Callable[[TriggerCounts], None]) -> None:
-        held = in_flight.HeldLease(self._new_lease(), self._holder())
+        lease = self._lease_of()
+        wanted = ClaimRequest(
+            job.name, tick, objects, supersede=False, rule=rule,
+            schedule=KnownSchedule(job.schedule_text(), None))
+        held = in_flight.HeldLease(lease.id, lease.holder)
 
         def claimed(answer: Claimed) -> None:
             # The dispatcher changes the list of the claims.
@@ -465,13 +474,9 @@ class Claimer:
                 self.counts[job.name, 'claimed'] += len(answer.won)
                 self._dispatcher.offer(job, held, answer.won, 0)
         self._claims.submit(
-            lambda store: store.claim(
-                job.name, tick, objects, lease=held.id, holder=held.holder,
-                seconds=self._lease, supersede=False, include_new=False,
-                rule=rule, schedule=job.schedule_text()),
-            claimed)
+            lambda store: store.claim(wanted, lease), claimed)
 
-    def _too_late(self, request: _ClaimRequest, until: Instant | None) -> None:
+    def _too_late(self, request: _TickRequest, until: Instant | None) -> None:
         """Handle the answer that it is too late for the tick of *request*.
 
         The store was unreachable or busy, or this process was suspended. The
@@ -485,10 +490,10 @@ class Claimer:
             self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
             self._put(events.ClockDiffers(request.job.name))
 
-    def _request_later(self, request: _ClaimRequest, seconds: float) -> None:
+    def _request_later(self, request: _TickRequest, seconds: float) -> None:
         self._delayed.append((self._clock.monotonic() + seconds, request))
 
-    def _claimed(self, request: _ClaimRequest, lease: in_flight.HeldLease,
+    def _claimed(self, request: _TickRequest, lease: in_flight.HeldLease,
                  answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
@@ -684,7 +689,7 @@ def _divide(rows: Iterable[Row], condition: Callable[[Row], bool]
     return parts
 
 
-def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
+def _window(request: _TickRequest) -> tuple[Instant, Instant | None]:
     """Return the interval in which all objects of *request* may be claimed.
 
     The interval begins when the last of the objects is due. The interval ends
