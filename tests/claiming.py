@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of objects, for tests that do not need a scheduler."""
 
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import KnownSchedule
@@ -25,3 +28,15 @@ def claim(store, job, tick, objects, *, lease, holder, seconds, supersede,
         ClaimRequest(job, tick, objects, supersede, **options,
                      schedule=KnownSchedule(schedule, schedule_since)),
         NewLease(lease, holder, seconds))
+
+
+def claim_at_tick(store, job, tick, objects, *, lease, **options):
+    """Claim *objects* in a database as if this had been done at *tick*."""
+    before = store.now()
+    claimed = claim(store, job, tick, objects, lease=lease, **options)
+    # A claim that superseded another one waits since then.
+    store.database.write(lambda connection: connection.execute(
+        sa.update(tables.claim).values(waiting=tick).where(
+            tables.claim.c.lease == lease,
+            tables.claim.c.waiting >= before)))
+    return claimed

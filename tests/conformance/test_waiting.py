@@ -6,10 +6,8 @@ import datetime
 import uuid
 
 import pytest
-import sqlalchemy as sa
 
 from distperiodic import tasks
-from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from distperiodic.operator.waiting import WaitingQueries
@@ -35,19 +33,12 @@ def world(database_url):
 
 
 def claim(world, age, *objects, job='poll', **options):
-    """Claim *objects* for the tick *age* seconds ago, as if this had been done
-    at the tick; return the lease.
-    """
-    lease, tick = uuid.uuid4().hex, world.now - age * SECOND
-    won = claiming.claim(world.store, job, tick, objects, lease=lease,
-                         holder='api-1', seconds=600.0, supersede=True,
-                         **options).won
+    """Claim *objects* at the tick *age* seconds ago; return the lease."""
+    lease = uuid.uuid4().hex
+    won = claiming.claim_at_tick(
+        world.store, job, world.now - age * SECOND, objects, lease=lease,
+        holder='api-1', seconds=600.0, supersede=True, **options).won
     assert len(won) == len(objects)
-    # A claim that superseded another one waits since then.
-    world.store.database.write(lambda connection: connection.execute(
-        sa.update(tables.claim).values(waiting=tick).where(
-            tables.claim.c.lease == lease,
-            tables.claim.c.waiting >= world.now)))
     return lease
 
 

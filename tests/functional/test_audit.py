@@ -269,9 +269,9 @@ def test_an_object_superseded_repeatedly_is_reported(
     place.store.adopt({'poll': 'every 60000000'})
     for at in range(10):
         place.run('poll', tick + at * MINUTE, 'a')
-        claiming.claim(place.store, 'poll', tick + at * MINUTE, ['b'],
-                       lease=f'l-{at}', holder='api-1', seconds=60.0,
-                       supersede=True)
+        claiming.claim_at_tick(
+            place.store, 'poll', tick + at * MINUTE, ['b'], lease=f'l-{at}',
+            holder='api-1', seconds=60.0, supersede=True)
 
     code, found = audit(place, tasks=False)
     told = place.above('audit')
