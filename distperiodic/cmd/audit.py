@@ -96,7 +96,7 @@ class Audit(display.Table, lister.Lister):
         from distperiodic.operator.queries import StoreQueries
         from distperiodic.operator.task_audit import tasks_alike
         from distperiodic.operator.waiting import WaitingQueries
-        named = parsed.job
+        named = configured.job_of(parsed)
         settings = self.database(parsed)
         tasks = listed.load(self, parsed)
         with self.store(parsed, StoreQueries) as accounts:

@@ -153,19 +153,36 @@ def days(text: str) -> float:
 
 def add_job(parser: argparse.ArgumentParser,
             required: bool = False) -> None:
-    """Add the argument for the name of a job."""
+    """Add the argument for the name of a job, and its alternative ``--job``.
+    """
     parser.add_argument(
         'job', metavar='JOB', nargs='?',
         help='name of the job' if required else
         'name of the job; default: all jobs')
+    parser.add_argument(
+        '--job', dest='named_job', metavar='JOB', help=argparse.SUPPRESS)
+
+
+def job_of(parsed: argparse.Namespace) -> str | None:
+    """Return the name of the job that the command line names, or None.
+
+    :raises ConfigError: the job was named twice.
+    """
+    if None not in (parsed.job, parsed.named_job):
+        raise exceptions.ConfigError(
+            f'--job {parsed.named_job!r} and JOB {parsed.job!r} are both '
+            'given; omit --job')
+    found: str | None = (
+        parsed.job if parsed.named_job is None else parsed.named_job)
+    return found
 
 
 def required_job(parsed: argparse.Namespace) -> str:
     """Return the name of the job that the command line names.
 
-    :raises ConfigError: no job was named.
+    :raises ConfigError: the job was named twice or not at all.
     """
-    found: str | None = parsed.job
+    found = job_of(parsed)
     if found is None:
         raise exceptions.ConfigError(
             'no job is named; name one of: distperiodic job list')

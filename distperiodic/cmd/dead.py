@@ -39,7 +39,7 @@ class DeadList(display.Table, lister.Lister):
         from distperiodic.operator.activity import Activity
         from distperiodic.operator.member_rows import by_process
         from distperiodic.operator.members import MemberQueries
-        job = parsed.job
+        job = configured.job_of(parsed)
         with self.store(parsed, Activity) as activity:
             found = activity.failing(
                 job=job, limit=parsed.limit, key=parsed.object,
@@ -87,7 +87,7 @@ class DeadRequeue(acting.Acting, command.Command):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.operator.admin import StoreAdmin
-        job = parsed.job
+        job = configured.job_of(parsed)
         with (self.store(parsed, StoreAdmin) as admin,
               self.audited(parsed, job or 'all jobs',
                            object=parsed.object) as record):

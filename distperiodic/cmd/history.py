@@ -62,7 +62,7 @@ class History(display.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         from distperiodic.operator.members import MemberQueries
-        job = parsed.job
+        job = configured.job_of(parsed)
         settings = self.database(parsed)
         with self.store(parsed, Activity) as activity:
             since = parsed.since.before(activity.group.now())

@@ -42,7 +42,7 @@ class Next(display.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[object]]]:
         from distperiodic.operator.activity import Activity
         people = parsed.formatter not in display.FOR_PROGRAMS
-        job = parsed.job
+        job = configured.job_of(parsed)
         with self.store(parsed, Activity) as activity:
             now = activity.group.now()
             listings = activity.listings(job)

@@ -41,7 +41,7 @@ class Running(display.Table, lister.Lister):
         from distperiodic.operator.member_rows import by_process
         from distperiodic.operator.members import MemberQueries
         people = parsed.formatter not in display.FOR_PROGRAMS
-        job = parsed.job
+        job = configured.job_of(parsed)
         settings = self.database(parsed)
         with self.store(parsed, MemberQueries) as members:
             runs = members.runs(job, settings.session_timeout,

@@ -94,7 +94,7 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
     assert pruned(place, '--claims', 7) == {
         'history': '0', 'dead': '0', 'claims': '2', 'tasks': '0'}
     objects = json.loads(place.ask(
-        'objects', 'poll', '-f', 'json', '-c', 'Object'))
+        'objects', '--job', 'poll', '-f', 'json', '-c', 'Object'))
     assert sorted(one['object'] for one in objects) == [
         'here', 'runs', 'skipped']
 
@@ -175,7 +175,7 @@ def test_the_history_shows_the_outcome_of_each_tick(place):
     place.run('sync', place.now - 2 * HOUR, 'a')
 
     told = json.loads(place.ask('history', '-f', 'json'))
-    of_sync = place.ask('history', 'sync', '--since', '1d',
+    of_sync = place.ask('history', '--job', 'sync', '--since', '1d',
                         '-f', 'csv', '-c', 'Job', '-c', 'Done')
     [newest] = json.loads(commands.call(
         'history', '--limit', 1, '--since', '9d', '-f', 'json',
@@ -214,10 +214,10 @@ def test_an_invalid_request_for_the_history_is_one_line(place_of_sqlite):
     assert re.search(r'\b5m\b.*; .*--since',
                      place.above('history', '--since', '5m'))
     assert re.search(r"'poll' .*; .*\[distperiodic\] group",
-                     place.refuse('history', 'poll'))
+                     place.refuse('history', '--job', 'poll'))
     place.run('poll', place.now, 'a')
     assert re.search("'pol' .*; .*'poll'",
-                     place.refuse('history', 'pol'))
+                     place.refuse('history', '--job', 'pol'))
     for since in '1', 'h', '1w', '-1h', '', '2026-13-01':
         assert f'--since: {since!r} ' in place.refuse(
             'history', f'--since={since}')
@@ -242,7 +242,7 @@ def test_dead_objects_are_listed_and_run_again_when_they_are_put_back(place):
         ('sync', 'd', 1, 'w-1', 'd is ill'),
         ('sync', 'e', 1, 'w-1', 'e is ill'),
         ('poll', 'b', 1, 'w-1', 'b is ill')]
-    for which in ['poll', '--all'], ['--object', 'd']:
+    for which in ['--job', 'poll', '--all'], ['--object', 'd']:
         assert numbers(place.ask('dead', 'requeue', *which)) == [1]
     # They stay in the list until they succeed.
     left = json.loads(place.ask('dead', 'list', '-f', 'json'))
@@ -298,14 +298,14 @@ def test_only_dead_objects_are_put_back(place_of_sqlite):
 
     for key in 'a', 'b', 'c', 'gone':
         assert re.search(f'{key!r} .*; .*distperiodic dead list', place.refuse(
-            'dead', 'requeue', 'poll', '--object', key))
+            'dead', 'requeue', '--job', 'poll', '--object', key))
     assert numbers(place.ask('dead', 'requeue', '--all')) == [0]
     assert place.tell('dead', 'list') == (0, [])
     assert place.above('dead', 'list')
     assert place.rows(tables.lease) == 0
     assert '--object --all' in place.refuse('dead', 'requeue')
     assert re.search("'x' .*; .*'poll'", place.refuse(
-        'dead', 'requeue', 'x', '--all'))
+        'dead', 'requeue', '--job', 'x', '--all'))
 
 
 def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
@@ -632,7 +632,7 @@ def test_a_scheduler_obeys_the_commands(place_of_sqlite):
         paused = len(ran)
         ill.clear()
         if json.loads(place.ask('dead', 'list', '-f', 'json')):
-            place.ask('dead', 'requeue', 'poll', '--all')
+            place.ask('dead', 'requeue', '--job', 'poll', '--all')
             waiting.wait_until(lambda: ran[-1][1] == 'b', 20)
         place.ask('job', 'trigger', 'poll', '--object', 'a')
         waiting.wait_until(lambda: ran[-1][0] % 1, 20)

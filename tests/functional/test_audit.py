@@ -299,7 +299,7 @@ def test_a_time_before_the_history_is_not_judged(
     place.run('old', place.now - 3 * DAY, 'a')
 
     place.ask('db', 'prune', '--history', (5 * MINUTE) / DAY)
-    code, found = audit(place, '--since', '7d', 'poll')
+    code, found = audit(place, '--since', '7d', '--job', 'poll')
 
     assert code == 0
     assert found['poll']['on_time'] in (15, 18)
@@ -350,7 +350,7 @@ def test_since_is_a_length_or_an_instant(place_of_sqlite, tick_of_sqlite):
         assert f'--since: {since!r} ' in place.refuse(
             'audit', f'--since={since}')
     assert re.search("'pol' .*; .*'poll'",
-                     place.refuse('audit', 'pol'))
+                     place.refuse('audit', '--job', 'pol'))
 
 
 @pytest.mark.parametrize(('text', 'said'), [

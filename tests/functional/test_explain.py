@@ -312,17 +312,17 @@ def test_objects_are_listed_by_when_they_were_served(scene_anywhere):
     place.run('poll', scene_anywhere.before, 'a', 'b', 'c', dead=['b'])
     place.run('poll', scene_anywhere.due, 'c')
 
-    rows = json.loads(place.ask('objects', 'poll', '-f', 'json'))
+    rows = json.loads(place.ask('objects', '--job', 'poll', '-f', 'json'))
 
     assert [row['object'] for row in rows] == ['b', 'a', 'c']
     assert rows[0]['last_served'] is None
     assert rows[0]['state'] == 'dead'
     assert rows[1]['last_served'] < rows[2]['last_served']
     assert json.loads(place.ask(
-        'objects', 'poll', '--older-than', '10m', '-f', 'json',
+        'objects', '--job', 'poll', '--older-than', '10m', '-f', 'json',
         '-c', 'Object')) == [{'object': 'b'}]
     assert re.search("'pol' .*; .*'poll'",
-                     place.refuse('objects', 'pol'))
+                     place.refuse('objects', '--job', 'pol'))
 
 
 def test_this_file_brings_about_every_reason():

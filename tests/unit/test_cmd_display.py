@@ -193,3 +193,12 @@ def _parser(name):
     application = shell.Shell()
     factory, _, _ = application.command_manager.find_command(name.split())
     return factory(application, application.options).get_parser(name)
+
+
+@pytest.mark.parametrize(
+    'command', ['history', 'next', 'running', 'audit', 'dead list'])
+def test_a_job_that_is_named_twice_is_refused(command, capsys):
+    """The command rejects its arguments before it opens a store."""
+    assert shell.main([*command.split(), 'poll', '--job', 'sync']) == 2
+
+    assert 'are both given' in capsys.readouterr().err
