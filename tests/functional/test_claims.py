@@ -142,6 +142,9 @@ def test_a_killed_scheduler_loses_no_tick(claimed):
     assert_nothing_lost_or_doubled(claimed, first, last, dead)
 
 
+@pytest.mark.parametrize('claimed', [
+    pytest.param('local', marks=pytest.mark.full), 'messaging'],
+    indirect=True)
 def test_a_frozen_process_loses_and_doubles_nothing(claimed):
     """The freeze is longer than the session and the leases, so the results of
     the frozen process do not count.

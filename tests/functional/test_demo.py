@@ -94,6 +94,7 @@ def test_the_demo_needs_no_server_and_ends_by_itself(stage):
     assert '\x1b' not in told.stdout
 
 
+@pytest.mark.full
 def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
         stage, zookeeper, rabbitmq, postgresql):
     import sqlalchemy as sa

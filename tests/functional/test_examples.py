@@ -404,7 +404,8 @@ def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
 @pytest.mark.parametrize(('example', 'told'), [
     ('provisioning', '21 tasks succeeded'),
     ('ordered_queue', 'only tasks of the killed process ran again'),
-    ('partitions', 'as many as their partition has threads'),
+    pytest.param('partitions', 'as many as their partition has threads',
+                 marks=pytest.mark.full),
 ])
 def test_an_example_without_servers_reports_success(example, told):
     ran = subprocess.run(
@@ -417,8 +418,10 @@ def test_an_example_without_servers_reports_success(example, told):
 
 
 @pytest.mark.parametrize(('example', 'told'), [
-    ('standby', 'by 3 workers, one after the other'),
-    ('control', 'the drained scheduler claimed nothing'),
+    pytest.param('standby', 'by 3 workers, one after the other',
+                 marks=pytest.mark.full),
+    pytest.param('control', 'the drained scheduler claimed nothing',
+                 marks=pytest.mark.full),
     ('redis_bus', ', 0 are missing'),
 ])
 def test_an_example_with_redis_reports_success(example, told, redis):

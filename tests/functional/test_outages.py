@@ -114,7 +114,8 @@ def test_claims_wait_while_the_broker_is_away_and_are_sent_when_it_is_back(
 
 
 @pytest.mark.parametrize('misfire', [
-    'all', 'latest', pytest.param('skip', marks=pytest.mark.full)])
+    'all', *(pytest.param(one, marks=pytest.mark.full)
+             for one in ('latest', 'skip'))])
 def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
         started, zookeeper, rabbitmq, postgresql_server, misfire):
     """Current runs continue, and their results are written when the store is

@@ -40,7 +40,8 @@ def longest_gap(runs, begin, end, pauses):
                for earlier, later in zip(times, times[1:], strict=False))
 
 
-@pytest.mark.parametrize('kind', ['keep', 'keep-idle'])
+@pytest.mark.parametrize('kind', [
+    pytest.param('keep', marks=pytest.mark.full), 'keep-idle'])
 def test_a_handler_that_keeps_its_session_open_delays_no_other(cluster, kind):
     cluster.set(behaves=f'{KEPT}:{kind}')
     cluster.start('scheduler')

@@ -77,6 +77,9 @@ def url(request, tmp_path):
 
 
 @pytest.mark.timeout(SECONDS + 240)
+@pytest.mark.parametrize('url', [
+    'postgresql', *(pytest.param(kind, marks=pytest.mark.full)
+                    for kind in ('mariadb', 'sqlite'))], indirect=True)
 def test_no_task_is_doubled_lost_or_back_with_eight_killed_processes(
         url, tmp_path):
     schema.sync(url)

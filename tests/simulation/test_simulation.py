@@ -81,7 +81,9 @@ def test_guarantees_hold_in_every_seed(seeds):
         *(f'fate: {fate}' for fate in tasks.FATES)}
 
 
-@pytest.mark.parametrize('sql', [False, True], ids=['memory', 'SQLite'])
+@pytest.mark.parametrize('sql', [
+    False, pytest.param(True, marks=pytest.mark.full)],
+    ids=['memory', 'SQLite'])
 @pytest.mark.parametrize('scene', sorted(scenes.SCENES))
 def test_no_due_tick_is_lost_at_the_worst_moment(scene, sql):
     findings = scenes.SCENES[scene].live(sql=sql)

@@ -68,8 +68,8 @@ def stopped_after(step, name, **given):
 
 # With SQLite, a step takes five times as long.
 @pytest.mark.parametrize(('sql', 'each'), [
-    (False, 1), (True, 8), pytest.param(True, 2, marks=pytest.mark.full)],
-    ids=['memory', 'SQLite', 'more SQLite'])
+    (False, 1), pytest.param(True, 2, marks=pytest.mark.full)],
+    ids=['memory', 'SQLite'])
 @pytest.mark.parametrize(('local', 'name'), [
     (True, 's0'), (False, 's0'), (False, 'w0')], ids=[
         'scheduler with a pool', 'scheduler', 'worker'])
