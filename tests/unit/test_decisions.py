@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from tests.unit.scenes import scenes
 from tests.unit.scenes import steps
 
-EXAMPLES = settings(max_examples=30)
-
 
 def overlap(data):
     """An object whose runs take time, and a clock that steps."""
@@ -117,37 +115,31 @@ def go_on(scene, data):
         scene.begin()
 
 
-@EXAMPLES
 @given(st.data())
 def test_a_tick_that_finds_an_earlier_run_is_decided_by_overlap(data):
     overlap(data).close()
 
 
-@EXAMPLES
 @given(st.data())
 def test_a_job_of_the_group_is_decided_as_if_one_member_acted(data):
     group(data).close()
 
 
-@EXAMPLES
 @given(st.data())
 def test_an_object_that_comes_back_owes_nothing_of_the_time_it_was_gone(data):
     relisted(data).close()
 
 
-@EXAMPLES
 @given(st.data())
 def test_an_own_schedule_that_is_put_back_holds_from_then_on(data):
     own_put_back(data).close()
 
 
-@EXAMPLES
 @given(st.data())
 def test_the_schedule_of_a_job_that_is_put_back_holds_from_then_on(data):
     job_put_back(data).close()
 
 
-@EXAMPLES
 @given(st.data())
 def test_a_job_that_is_put_back_goes_on_where_it_was(data):
     removed(data).close()

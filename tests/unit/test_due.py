@@ -33,7 +33,6 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 NOON = test_schedule.at('2026-06-01T12:00')
 # The model costs a hundred times as much as the code under test.
-EXAMPLES = settings(max_examples=60)
 LINES = ['*/15 * * * *', '0,30 1-3 * * *', '59 23 * * *', '20 */2 * * *']
 POSITIONS = st.integers(-2 ** 63, 2 ** 63 - 1)
 
@@ -161,7 +160,6 @@ def look(plan, row, now):
     return row._replace(settled=max(settled)), verdict
 
 
-@EXAMPLES
 @given(scenes())
 def test_a_verdict_is_that_of_the_model(scene):
     model, row, times = scene
@@ -173,7 +171,6 @@ def test_a_verdict_is_that_of_the_model(scene):
         assert bool(verdict.reason) is bool(given_up)
 
 
-@EXAMPLES
 @given(scenes())
 def test_each_tick_that_came_is_run_or_given_up_once(scene):
     model, row, times = scene
@@ -191,7 +188,6 @@ def test_each_tick_that_came_is_run_or_given_up_once(scene):
     assert sorted([*run, *given_up]) == came
 
 
-@EXAMPLES
 @given(scenes())
 def test_nothing_of_the_future_is_settled(scene):
     model, row, times = scene
@@ -202,7 +198,6 @@ def test_nothing_of_the_future_is_settled(scene):
             assert due_at[row.settled] <= now
 
 
-@EXAMPLES
 @given(scenes(misfire=Misfire.ALL))
 def test_misfire_all_runs_each_tick_at_any_times_of_evaluation(scene):
     model, row, times = scene
@@ -215,7 +210,6 @@ def test_misfire_all_runs_each_tick_at_any_times_of_evaluation(scene):
     assert run == came
 
 
-@EXAMPLES
 @given(scenes(), st.data())
 def test_a_tick_that_came_before_it_was_listed_again_never_runs(scene, data):
     model, row, times = scene
@@ -228,7 +222,6 @@ def test_a_tick_that_came_before_it_was_listed_again_never_runs(scene, data):
                    for tick in {*verdict.run} - first)
 
 
-@EXAMPLES
 @given(scenes(), grids(), st.data())
 def test_a_schedule_holds_from_its_change_on(scene, grid, data):
     model, row, times = scene
@@ -249,7 +242,6 @@ def test_a_schedule_holds_from_its_change_on(scene, grid, data):
         assert (list(verdict.run), verdict.given_up) == (run, len(given_up))
 
 
-@EXAMPLES
 @given(scenes(since=ALWAYS, immediate=True), st.data())
 def test_a_change_of_a_schedule_is_no_tick_and_hides_none(scene, data):
     model, row, _ = scene
@@ -265,7 +257,6 @@ def test_a_change_of_a_schedule_is_no_tick_and_hides_none(scene, data):
         and model.due_at(tick, row) >= at for tick in model.ticks[:-1])
 
 
-@EXAMPLES
 @given(st.sampled_from([True, True, False]).flatmap(
     lambda spread: scenes(spread=spread)))
 def test_a_tick_may_be_claimed_from_when_it_is_due_for_as_long_as_it_runs(
@@ -284,7 +275,6 @@ def test_a_tick_may_be_claimed_from_when_it_is_due_for_as_long_as_it_runs(
                 assert plan.verdict(row, end + 1).run != (tick,)
 
 
-@EXAMPLES
 @given(scenes(), st.data())
 def test_it_counts_the_ticks_that_were_due(scene, data):
     model, row, _ = scene

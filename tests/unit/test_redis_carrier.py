@@ -71,6 +71,8 @@ def bus(monkeypatch):
     client = Client(server=server)
     client.reads, client.failures = [], {}
     monkeypatch.setattr(clients, 'client_of', lambda *_: client)
+    # Milliseconds for which a read waits, and so the end of a reader.
+    monkeypatch.setattr(carriers, '_WAIT', 20)
     made = Bus(client, now)
     made.now = now
     made.by_hand = fakeredis.FakeRedis(server=server)
