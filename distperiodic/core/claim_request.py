@@ -90,7 +90,7 @@ class ClaimRequest(NamedTuple):
     until: Instant | None = None
 
     @property
-    def first_due(self) -> Instant:
+    def claimable_from(self) -> Instant:
         """Instant from which all *objects* may be claimed."""
         return self.tick if self.due_at is None else self.due_at
 

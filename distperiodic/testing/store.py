@@ -59,7 +59,7 @@ class SharedMemoryStore(MemoryClaimStore):
 
     def claim(self, request: ClaimRequest, lease: NewLease) -> Claimed:
         tick = request.tick
-        early = request.first_due - EARLIEST - self.now()
+        early = request.claimable_from - EARLIEST - self.now()
         if early > 0:
             return Claimed([], [], 0, [], [], early)
         rows = self._rows_of(request.job)

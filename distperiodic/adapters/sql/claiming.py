@@ -93,7 +93,7 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
         # this call nor from an earlier call whose answer was lost.
         if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
-            now, begin = _now(tx, rows), request.first_due - EARLIEST
+            now, begin = _now(tx, rows), request.claimable_from - EARLIEST
             if now < begin:
                 return Claimed([], [], 0, [], [], begin - now), superseded
             if request.until is not None and now > request.until:
@@ -208,7 +208,7 @@ def _parameters(request: ClaimRequest) -> dict[str, Any]:
 
 def _limits(request: ClaimRequest) -> dict[str, Any]:
     """Return the parameters of the statements that settle the tick."""
-    return {'of_due': request.first_due,
+    return {'of_due': request.claimable_from,
             'of_end': LAST if request.until is None else request.until,
             'least': request.min_watermark,
             'least_since': request.min_listing}
