@@ -75,6 +75,15 @@ class Row(NamedTuple):
     #: only the last grant. None means that the claim waits for its start, or
     #: that none of its runs was granted.
     began: Instant | None = None
+    #: Time at which the reader requested the row of an object with an open
+    #: claim. The claim was open then, or later. None means that the time is
+    #: unknown.
+    requested: Instant | None = None
+
+
+def requested(rows: list[Row], at: Instant) -> list[Row]:
+    """Return *rows*, which were requested at *at*."""
+    return [row if row.free else row._replace(requested=at) for row in rows]
 
 
 class Verdict(NamedTuple):

@@ -223,8 +223,10 @@ def lives(place, groups, stops, more, url=None):
     judge(made)
 
 
-# These take two minutes alone, and more beside other tests.
-FULL = [pytest.mark.full, pytest.mark.timeout(600)]
+# These take two minutes alone, and more beside other tests. They keep one
+# processor busy, so they run one after the other.
+FULL = [pytest.mark.full, pytest.mark.timeout(600),
+        pytest.mark.xdist_group('stops')]
 
 
 @pytest.mark.parametrize('stops', [5, pytest.param(60, marks=FULL)])

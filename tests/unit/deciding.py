@@ -10,6 +10,7 @@ import collections
 import itertools
 from typing import NamedTuple
 
+from distperiodic.core import due
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.catalogue import Reading
@@ -186,7 +187,8 @@ class Process:
     def look(self, key):
         """Judge the row, as a late scan does."""
         store = self._bench.store
-        self.claimer.judge(self.job, store.rows_of(self.job.name, [key]))
+        self.claimer.judge(self.job, due.requested(
+            store.rows_of(self.job.name, [key]), self._bench.clock.now()))
 
     def ended(self, key):
         self.claimer.released(self.job, [key])

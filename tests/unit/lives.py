@@ -142,10 +142,14 @@ class Life:
             return
         run, given_up = self.model.verdict(self.row, now)
         if given_up:
-            # A run is in progress from its start, and not from its claim.
+            # A run is in progress from its start, and not from its claim. With
+            # misfire=all and overlap=wait, only the limit of their number
+            # gives up ticks.
             last = missed[given_up[-1]]
-            ran = self.began <= last and (
-                self.started if self.open is not None else self.ended >= last)
+            each = (self.job.misfire is Misfire.ALL
+                    and self.job.overlap is Overlap.WAIT)
+            ran = (not each and self.began <= last and (
+                self.started if self.open is not None else self.ended >= last))
             before = [tick for tick in given_up
                       if not ran or missed[tick] < self.began]
             for ticks, by in ((before, SkippedBy.MISFIRE), (

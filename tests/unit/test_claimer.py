@@ -406,7 +406,7 @@ def test_a_run_overlaps_only_the_ticks_that_came_after_its_start(
     desk = Desk()
 
     desk.claimer.judge(desk.job, [Row(
-        'a', 0, tick(4), tick(9), '', ended is not None, ended, began)])
+        'a', 0, tick(4), tick(9), '', ended is not None, ended, began, NOW)])
 
     assert desk.store.skipped == by
     counts = collections.Counter()
@@ -743,6 +743,37 @@ def test_the_count_of_a_skip_begins_at_the_watermark_of_the_row():
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
     assert counted == [3]
+
+
+@pytest.mark.parametrize('late, by', [
+    (0, SkippedBy.OVERLAP), (2 * MINUTE, SkippedBy.MISFIRE)])
+def test_a_run_that_may_have_ended_before_a_tick_does_not_overlap_the_tick(
+        late, by):
+    """The store reports an object in progress, but its answer is late."""
+    desk = Desk()
+    desk.queue.slow = True
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+    desk.clock.advance(late / SECOND)
+    [(_, then, _)] = desk.queue.asked
+    desk.queue.asked.clear()
+    desk.queue.slow = False
+
+    then(Claimed([], [], 0, [
+        Row('a', 0, tick(3), tick(9), free=False,
+            began=tick(3) + SECOND)], []))
+
+    assert {by for _, by, _ in desk.store.skipped} == {by}
+
+
+def test_the_limit_of_missed_ticks_is_not_an_overlap():
+    """Each tick waits for the runs of its object."""
+    desk = Desk(misfire='all', overlap='wait')
+
+    desk.claimer.judge(desk.job, [
+        Row('a', 0, tick(120), tick(200), free=False,
+            began=tick(120) + SECOND, requested=NOW)])
+
+    assert [by for _, by, _ in desk.store.skipped] == [SkippedBy.MISFIRE]
 
 
 @pytest.mark.parametrize('by', [SkippedBy.MISFIRE, SkippedBy.LOST])

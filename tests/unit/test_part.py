@@ -14,6 +14,7 @@ from distperiodic.core.schedule import Every
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import Walk
 from distperiodic.flow.scheduler.part import compare_listing
+from tests.unit.world import Clock
 from tests.unit.world import StoreQueue
 from tests.unit.world import job
 
@@ -39,12 +40,28 @@ class Store:
 def walked(store, *ranges, page):
     """Walk over *ranges*; return the pages, and True if all were read."""
     pages, ends = [], []
-    Walk(StoreQueue(store), 'poll', ranges, before=None, page=page,
+    Walk(StoreQueue(store), Clock(), 'poll', ranges, before=None, page=page,
          on_page=lambda low, high, rows: pages.append(
              (low, high, [row.position for row in rows])),
          on_end=ends.append).advance()
     [end] = ends
     return pages, end
+
+
+def test_the_row_of_an_open_claim_has_the_time_of_its_request():
+    """The answer of the store may be late, and the run may have ended."""
+    clock, queue, read = Clock(), StoreQueue(Store([1])), []
+    queue.store._rows.append(Row('b', 2, 0, 0, free=False))
+    queue.slow = True
+    Walk(queue, clock, 'poll', [(0, 9)], before=None, page=5,
+         on_page=lambda low, high, rows: read.extend(rows),
+         on_end=lambda complete: None).advance()
+    requested = clock.now()
+    clock.advance(7)
+
+    queue.answer()
+
+    assert [row.requested for row in read] == [None, requested]
 
 
 @pytest.mark.parametrize('page', [3, 4, 7, 100])

@@ -40,7 +40,7 @@ def some(tx: Transaction, number: int,
 
     See :meth:`distperiodic.ports.ClaimStore.rows_of`.
     """
-    return [due.Row._make(row) for row in tx.connection.execute(
+    return [due.Row(*row) for row in tx.connection.execute(
         tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
 
 
@@ -56,7 +56,7 @@ def between(tx: Transaction, number: int, low: int,
     if before is not None:
         statement = tx.sql.list_behind
         parameters['of_tick'] = before
-    return [due.Row._make(row)
+    return [due.Row(*row)
             for row in tx.connection.execute(statement, parameters)]
 
 

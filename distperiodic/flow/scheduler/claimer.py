@@ -404,6 +404,7 @@ class Claimer:
         if request.judged:
             self._open.begin_claim(job.name, request.objects, request.due)
         due_at, until = _window(request)
+        at = self._clock.now()
 
         wanted = ClaimRequest(
             job.name, tick, request.objects,
@@ -422,6 +423,8 @@ class Claimer:
 
         def claimed(answer: Claimed) -> None:
             ended()
+            answer = answer._replace(
+                behind=due.requested(answer.behind, at))
             if answer.over:
                 self._too_late(request, until)
             elif answer.early:

@@ -98,20 +98,27 @@ def _due_at(plan: due.Plan, tick: Instant, first: Instant,
     return tick if tick == first else tick + plan.phase(tick, position)
 
 
-def _busy_after(plan: due.Plan, row: Row, until: Instant) -> Instant | None:
+def _busy_after(job: Job, plan: due.Plan, row: Row, until: Instant
+                ) -> Instant | None:
     """Return the newest tick for which the object of *row* was due before its
     run began, if the run was in progress when the object was due for *until*.
 
     The run is that of the last claim. While a claim waits for its start, no
-    run is in progress.
+    run is in progress. With misfire=all and overlap=wait, each tick waits for
+    the run, so the run does not cause ticks to be given up.
 
-    :returns: None if the run was not in progress.
+    :returns: None if the run did not cause ticks to be given up, or if it is
+        unknown whether the run was in progress.
         :data:`~distperiodic.core.due.ALWAYS` means that there is no such tick.
     """
+    if job.misfire is Misfire.ALL and job.overlap is Overlap.WAIT:
+        return None
     due_at = _due_at(plan, until, _first(plan, row), row.position)
     if row.free and row.ended is not None and row.ended >= due_at:
         began = due.ALWAYS if row.began is None else row.began
-    elif not row.free and row.began is not None:
+    elif not row.free and row.began is not None and (
+            row.requested is not None and row.requested >= due_at):
+        # The store may answer late, and the run may have ended meanwhile.
         began = row.began
     else:
         return None
@@ -218,7 +225,7 @@ class DroppedTicks:
                      list[str]] = {}
         lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
-            busy = _busy_after(plan, row, verdict.until)
+            busy = _busy_after(job, plan, row, verdict.until)
             floor = plan.floor(row.settled, row.since, row.position)
             groups.setdefault((
                 busy, floor, _first(plan, row),
@@ -285,7 +292,8 @@ class DroppedTicks:
             after = plan.newest(idle, row.position)
             if after is None or after <= found.after:
                 return found
-            return (_Lost(after, found.last, _busy_after(plan, row, after))
+            return (_Lost(after, found.last,
+                          _busy_after(job, plan, row, after))
                     if after < found.last else None)
         waits = job.overlap is Overlap.WAIT or job.misfire is Misfire.ALL
         return lost_while_idle if waits else lost

@@ -262,7 +262,7 @@ class LateClaimer:
             self._set_timer(name, now + pause, now)
         newest = job.schedule.at_or_before(scan.until)
         Walk(
-            self._store, name,
+            self._store, self._clock, name,
             minus([CIRCLE], ring.arcs(self._identity))
             if others_only else [CIRCLE],
             before=due.ALWAYS if newest is None else newest,

@@ -141,7 +141,7 @@ class Listing:
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
         walk = Walk(
-            self._store, job.name, arcs, before=None, page=self._page,
+            self._store, self._clock, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
         part.begin_walk(walk, at)
         walk.advance()
@@ -260,7 +260,8 @@ class Listing:
                 row for row in rows
                 if part.owns(ring, self._identity, row.position)])
         Walk(
-            self._store, part.job.name, self._arcs(part, ring, before),
+            self._store, self._clock, part.job.name,
+            self._arcs(part, ring, before),
             before=None, page=self._page, on_page=page,
             # If rows could not be read, the walk after the next read of the
             # catalogue reads them.

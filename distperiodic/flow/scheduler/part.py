@@ -327,6 +327,7 @@ def rule_of(reading: Reading, key: str) -> str:
 class Walk:
     """Reader of the rows of a job, page by page.
 
+    :param clock: The clock of the store.
     :param ranges: Ranges of positions, in the order of reading.
     :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
     :param page: Maximum number of rows in one page.
@@ -335,15 +336,16 @@ class Walk:
         the store could not answer.
     """
 
-    __slots__ = ('_pending', '_before', '_job', '_limit', '_more', '_on_end',
+    __slots__ = ('_pending', '_before', '_clock', '_job', '_limit', '_more', '_on_end',
                  '_on_page', '_ranges', '_store', 'cancelled')
 
-    def __init__(self, store: ports.StoreQueue, job: str,
+    def __init__(self, store: ports.StoreQueue, clock: ports.Clock, job: str,
                  ranges: Iterable[Arc], *, before: Instant | None,
                  page: int,
                  on_page: Callable[[Instant, Instant, list[Row]], None],
                  on_end: Callable[[bool], None]):
         self._store = store
+        self._clock = clock
         self._job = job
         self._ranges = list(ranges)[::-1]
         self._before = before
@@ -376,6 +378,11 @@ class Walk:
         self._pending = False
 
     def _ask(self, low: int, high: int) -> None:
+        at = self._clock.now()
+
+        def answered(rows: list[Row]) -> None:
+            self._answered(due.requested(rows, at))
+
         def failed() -> None:
             if not self.cancelled:
                 self.cancelled = True
@@ -384,7 +391,7 @@ class Walk:
             lambda store: store.rows(
                 self._job, low, high, before=self._before,
                 limit=self._limit),
-            self._answered, failed)
+            answered, failed)
 
     def _answered(self, rows: list[Row]) -> None:
         if self.cancelled:
