@@ -300,7 +300,7 @@ def test_ticks_that_wait_for_a_run_that_hangs_are_bounded(world):
     world.advance(0.5)
 
     assert me.ticks() == [1, *range(401, 501)]
-    assert me.count('skipped') == 399
+    assert me.count('missed') == 399
 
 
 # -- objects of a catalogue
