@@ -205,8 +205,12 @@ def test_the_product_avoids_the_phrases_that_hacking_names():
 
 def test_a_docstring_begins_with_a_verb_or_a_noun():
     avoided = phrases('Never begin it with')
+    # It takes long to parse a file.
+    suspicious = re.compile(rf'"""\s*(?:{"|".join(avoided)})\b')
 
-    assert found_in(MODULES, lambda path: [
+    assert found_in([
+        path for path in MODULES if suspicious.search(path.read_text())
+    ], lambda path: [
         text for text in docstrings(path)
         if text.split()[0] in avoided]) == {}
 
