@@ -141,8 +141,8 @@ class Listing:
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
         walk = Walk(
-            self._store, self._clock, job.name, arcs, before=None, page=self._page,
-            on_page=page, on_end=end)
+            self._store, self._clock, job.name, arcs, before=None,
+            page=self._page, on_page=page, on_end=end)
         part.begin_walk(walk, at)
         walk.advance()
 

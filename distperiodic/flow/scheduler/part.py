@@ -336,8 +336,8 @@ class Walk:
         the store could not answer.
     """
 
-    __slots__ = ('_pending', '_before', '_clock', '_job', '_limit', '_more', '_on_end',
-                 '_on_page', '_ranges', '_store', 'cancelled')
+    __slots__ = ('_before', '_clock', '_job', '_limit', '_more', '_on_end',
+                 '_on_page', '_pending', '_ranges', '_store', 'cancelled')
 
     def __init__(self, store: ports.StoreQueue, clock: ports.Clock, job: str,
                  ranges: Iterable[Arc], *, before: Instant | None,
