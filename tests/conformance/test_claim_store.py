@@ -2588,7 +2588,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
         3, ['busy'], 1, [due.Row(
             'behind', position_of('behind'), tick - SECOND,
-            tick - SECOND, '', True, *told.behind[0][-2:])])
+            tick - SECOND, '', True, *told.behind[0][-3:])])
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,
