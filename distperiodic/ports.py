@@ -25,6 +25,9 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.control import Found
+from distperiodic.core.control import Me
+from distperiodic.core.control import Outcome
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.ring import Arc
@@ -335,6 +338,37 @@ class PartitionStore(Protocol):
         """
 
 
+class MemberStore(Protocol):
+    """Store of the rows of members, as a member itself reads and writes them.
+
+    The row of a member holds the desired state, which operators set, and the
+    state that the member reports.
+
+    :raises StoreUnavailable: Any method may raise this error, as in
+        :class:`ClaimStore`.
+    """
+
+    def read(self, me: Me) -> Found:
+        """Return the desired state and the unanswered actions of a member."""
+
+    def report(self, me: Me, process: str, state: Mapping[str, Any], *,
+               new: bool) -> None:
+        """Record the reported state of a member, and the reporting process.
+
+        :param process: Empty means that the process has stopped.
+        :param new: True if the member has no row yet.
+        """
+
+    def answer(self, me: Me, process: str,
+               outcomes: Mapping[str, Outcome]) -> None:
+        """Record the answers of a member to actions.
+
+        If an action already has an answer, that answer stays.
+
+        :param outcomes: Outcome of each action, by the id of the action.
+        """
+
+
 class ClaimStore(Protocol):
     """Store of claims and of their leases.
 
@@ -365,6 +399,13 @@ class ClaimStore(Protocol):
         """Store of the active workers.
 
         None means that processes do not share this store.
+        """
+
+    @property
+    def members(self) -> MemberStore | None:
+        """Store of the rows of members.
+
+        None means that operators cannot reach this store.
         """
 
     def close(self) -> None:

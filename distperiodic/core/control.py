@@ -14,6 +14,7 @@ Without a store, commands and answers are messages:
 
 import enum
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -71,6 +72,15 @@ class Desired(NamedTuple):
     drained: bool = False
     #: None means that the option ``pool_size`` applies.
     pool_size: int | None = None
+
+
+class Found(NamedTuple):
+    """Desired state and unanswered actions of a member, from the store."""
+
+    #: None means that the member has no row yet.
+    desired: Desired | None
+    #: Unanswered actions, the oldest first.
+    requests: Sequence[Request]
 
 
 class Outcome(NamedTuple):

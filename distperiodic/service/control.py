@@ -21,6 +21,7 @@ from distperiodic import ports
 from distperiodic.core.control import JOB_VERBS
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Desired
+from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Request
@@ -30,9 +31,6 @@ from distperiodic.core.control_message import ControlReply
 from distperiodic.core.control_message import ControlRequest
 
 if TYPE_CHECKING:
-    # Load SQLAlchemy only if there is a database.
-    from distperiodic.adapters.sql.database import Database
-    from distperiodic.adapters.sql.members import Found
     from distperiodic.opts import Settings
 
 LOG = logging.getLogger(__name__)
@@ -230,9 +228,7 @@ class StoreControl:
 
     def __init__(self, service: Controlled, controls: Controls, me: Me,
                  process: str, *, store: ports.StoreQueue, clock: ports.Clock,
-                 settings: 'Settings', found: 'Found'):
-        from distperiodic.adapters.sql import members
-        self._members = members
+                 settings: 'Settings', found: Found):
         self._service = service
         self._controls = controls
         self._me = me
@@ -273,17 +269,17 @@ class StoreControl:
         self._looking = True
         self._looked = self._clock.monotonic()
 
-        def found(row: 'Found') -> None:
+        def found(row: Found) -> None:
             self._looking = False
             self._found(row)
 
         def failed() -> None:
             self._looking = False
         self._store.submit(
-            lambda store: self._members.look(_database(store), self._me),
+            lambda store: _members(store).read(self._me),
             found, failed, urgent=True)
 
-    def _found(self, row: 'Found') -> None:
+    def _found(self, row: Found) -> None:
         self._new = row.desired is None
         self._controls.apply(row.desired or Desired())
         if row.requests:
@@ -311,8 +307,8 @@ class StoreControl:
                      outcome.text)
         outcomes = {one.action: outcome for one, outcome in answers}
         self._store.submit(
-            lambda store: self._members.answer(
-                _database(store), self._me, self._process, outcomes),
+            lambda store: _members(store).answer(
+                self._me, self._process, outcomes),
             lambda _: None, urgent=True)
         self._report()
 
@@ -336,12 +332,12 @@ class StoreControl:
         def ended(_: None = None) -> None:
             self._reporting = False
         self._store.submit(
-            lambda store: self._members.report(
-                _database(store), self._me, process, state, new=new),
+            lambda store: _members(store).report(
+                self._me, process, state, new=new),
             ended, ended, urgent=True)
 
 
-def _database(store: ports.ClaimStore) -> 'Database':
-    from distperiodic.adapters.sql.store import SqlClaimStore
-    assert isinstance(store, SqlClaimStore)
-    return store.database
+def _members(store: ports.ClaimStore) -> ports.MemberStore:
+    # Operators use the same store.
+    assert store.members is not None
+    return store.members

@@ -89,11 +89,11 @@ class MemberControl:
 
         :raises StoreUnavailable: The store does not answer.
         """
-        from distperiodic.adapters.sql import members
+        from distperiodic.adapters.sql.members import SqlMembers
         from distperiodic.operator.group_reader import connect
         settings = self._settings
         with contextlib.closing(connect(settings.connection)) as database:
-            found = members.look(database, self._me)
+            found = SqlMembers(database).read(self._me)
         self._store = StoreControl(
             self._service, self._controls, self._me, self._process,
             store=store, clock=self._clock, settings=settings, found=found)

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from distperiodic.adapters.sql import members
+from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
@@ -18,17 +18,18 @@ from distperiodic.operator.group_reader import connect
 from distperiodic.operator.members import MemberAdmin
 from tests.pruned import pruned
 
-World = collections.namedtuple('World', 'database admin events space')
+World = collections.namedtuple('World', 'database admin events space members')
 
 
 @pytest.fixture
 def world(database_url):
     url = database_url
     space = f'tests-{uuid.uuid4().hex[:8]}'
+    database = connect(url)
     made = World(
-        connect(url), MemberAdmin(url, namespace=space, actor=auditing.Actor(
+        database, MemberAdmin(url, namespace=space, actor=auditing.Actor(
             'ann', 'desk', 'new kernel')),
-        auditing.Events(url, namespace=space), space)
+        auditing.Events(url, namespace=space), space, SqlMembers(database))
     yield made
     for one in made[:3]:
         one.close()
@@ -36,8 +37,8 @@ def world(database_url):
 
 def report(world, name, part='', process='p~1'):
     me = Me(world.space, part, name)
-    members.report(world.database, me, process, {'pid': 1},
-                   new=members.look(world.database, me).desired is None)
+    world.members.report(me, process, {'pid': 1},
+                         new=world.members.read(me).desired is None)
     return me
 
 
@@ -47,18 +48,17 @@ def test_a_member_reads_its_desired_state_and_answers_once(world):
 
     action = world.admin.order(Verb.DRAIN, chosen, 'api-1')
 
-    found = members.look(world.database, me)
+    found = world.members.read(me)
     assert found.desired == Desired(drained=True)
     assert [(one.action, one.verb) for one in found.requests] == [
         (action, 'member drain')]
-    assert members.look(world.database, other) == (Desired(), [])
+    assert world.members.read(other) == (Desired(), [])
     for text in 'first', 'second':
-        members.answer(world.database, me, 'p~1',
-                       {action: Outcome(True, text)})
+        world.members.answer(me, 'p~1', {action: Outcome(True, text)})
     [answer] = world.admin.answers(action)
     assert (answer.done, answer.outcome, answer.process) == (
         True, 'first', 'p~1')
-    assert members.look(world.database, me).requests == []
+    assert world.members.read(me).requests == []
 
 
 def test_a_desired_state_outlives_the_process(world):
@@ -69,10 +69,10 @@ def test_a_desired_state_outlives_the_process(world):
     report(world, 'api-1', process='')
     report(world, 'api-1', process='p~2')
 
-    assert members.look(world.database, me).desired == Desired(True, 3)
+    assert world.members.read(me).desired == Desired(True, 3)
     world.admin.order(Verb.UNDRAIN, world.admin.members(), 'all')
     world.admin.order(Verb.UNSET, world.admin.members(), 'all')
-    assert members.look(world.database, me).desired == Desired()
+    assert world.members.read(me).desired == Desired()
 
 
 def test_a_scheduler_and_a_worker_of_one_name_are_two_members(world):
@@ -84,15 +84,15 @@ def test_a_scheduler_and_a_worker_of_one_name_are_two_members(world):
 
     assert [(one.part, one.drained) for one in world.admin.members()] == [
         ('', False), ('default', True)]
-    assert members.look(world.database, worker).desired.drained
+    assert world.members.read(worker).desired.drained
 
 
 def test_an_operator_reads_the_facts_of_each_process_apart(world):
     """One member cannot read its catalogue, and the other one can."""
     def write(name, part, process, **state):
         me = Me(world.space, part, name)
-        members.report(world.database, me, process, state,
-                       new=members.look(world.database, me).desired is None)
+        world.members.report(me, process, state,
+                             new=world.members.read(me).desired is None)
     failing = {'job': 'poll', 'error': 'no \U0001f4be', 'failing_s': 60.0,
                'reading_s': None, 'read_s': 90.0}
     write('vm:0', '', 'vm:0~1', up_s=3600.0, host='vm', pid=7,
@@ -141,14 +141,14 @@ def test_members_answer_for_a_job_once_the_command_is_carried_out(world):
     world.database.write(
         lambda connection: record.insert(
             connection, world.database.dialect.now))
-    assert members.look(world.database, me).requests == []
+    assert world.members.read(me).requests == []
 
     world.admin.request_answers(record, world.admin.members(), tick=7)
 
-    assert members.look(world.database, me).requests == [
+    assert world.members.read(me).requests == [
         (record.id, 'job trigger', {'object': 'a', 'tick': 7}, 'poll')]
-    members.answer(world.database, other, 'p~1',
-                   {record.id: Outcome(True, 'claimed 1 object')})
+    world.members.answer(
+        other, 'p~1', {record.id: Outcome(True, 'claimed 1 object')})
     unanswered, answered = world.admin.answers('f' * 32, record.id)
     assert (unanswered.name, unanswered.at) == ('api-1', None)
     assert (answered.name, answered.action, answered.outcome) == (

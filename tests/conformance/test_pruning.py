@@ -14,7 +14,6 @@ from sqlalchemy import orm
 
 from distperiodic import tasks
 from distperiodic.adapters.sql import database
-from distperiodic.adapters.sql import members
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.control import Me
@@ -251,8 +250,8 @@ def test_no_submission_waits_for_one_in_another_transaction(world):
 
 def test_members_that_are_gone_are_deleted(world):
     def report(part, name):
-        members.report(world.store.database, Me(world.group, part, name),
-                       'p~1', {}, new=True)
+        world.store.members.report(
+            Me(world.group, part, name), 'p~1', {}, new=True)
 
     for part in '', 'default':
         for name in 'gone', 'drained', 'set':
@@ -276,8 +275,7 @@ def test_members_that_are_gone_are_deleted(world):
             ('', 'drained'), ('', 'here'), ('', 'set'),
             ('default', 'drained'), ('default', 'set')]
     report('', 'gone')
-    assert members.look(
-        world.store.database, Me(world.group, '', 'gone')).desired
+    assert world.store.members.read(Me(world.group, '', 'gone')).desired
 
 
 def test_workers_that_stood_by_and_are_gone_are_deleted(world):

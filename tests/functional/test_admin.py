@@ -15,7 +15,6 @@ from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters.sql import database
-from distperiodic.adapters.sql import members
 from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
@@ -138,8 +137,7 @@ def test_the_history_compares_the_work_with_the_slots(place):
                         ('disks', {'pools': {'disks': {
                             'size': 10, 'busy': 10, 'hanging': 0}}})):
         me = Me(place.group, part, 'vm:0')
-        members.report(place.store.database, me, f'vm:0~{part}', state,
-                       new=True)
+        place.store.members.report(me, f'vm:0~{part}', state, new=True)
 
     # The members stay alive, however long the command takes to start.
     with database.make_engine(place.url).begin() as connection:

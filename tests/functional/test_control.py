@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import database
-from distperiodic.adapters.sql import members
+from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.adapters.sql import schema
 from distperiodic.core.control import Me
 from distperiodic.operator import group_reader
@@ -470,8 +470,8 @@ def test_the_jobs_of_a_partition_are_those_that_schedulers_report(
 def report(place, part, name, *, stopped=False, **state):
     """Report a member as its own process does."""
     connection = group_reader.connect(place.url)
-    members.report(
-        connection, Me(place.group, part, name),
+    SqlMembers(connection).report(
+        Me(place.group, part, name),
         '' if stopped else f'{name}~00000000', {'healthy': True, **state},
         new=True)
     connection.close()

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from distperiodic.adapters.sql import members
 from distperiodic.core.control import Desired
+from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Request
@@ -239,7 +239,7 @@ class Stored:
         self.service = Service()
         self.queue = Queue()
         self.clock = FrozenClock()
-        self.found = members.Found(Desired(), list(requests))
+        self.found = Found(Desired(), list(requests))
         self.control = StoreControl(
             self.service, Controls(self.service, 'api-1'),
             Me('cloud', '', 'api-1'), 'api-1~00c0ffee', store=self.queue,

@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from distperiodic.adapters.sql import members
 from distperiodic.core.control import Desired
+from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.member import Member
 from distperiodic.core.standby import Election
@@ -79,7 +79,7 @@ def reads_the_row_of_a_member(clock, queue):
         service, service, Me('cloud', '', 'api-1'), 'api-1~00c0ffee',
         store=queue, clock=clock, settings=types.SimpleNamespace(
             sweep_interval=5, session_timeout=15),
-        found=members.Found(Desired(), [])).sweep
+        found=Found(Desired(), [])).sweep
 
 
 @pytest.mark.parametrize('component', [

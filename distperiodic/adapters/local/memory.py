@@ -91,6 +91,10 @@ class MemoryClaimStore:
     def partitions(self) -> None:
         return None
 
+    @property
+    def members(self) -> None:
+        return None
+
     def close(self) -> None:
         """Do nothing, since there is no connection."""
 

@@ -44,6 +44,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.adapters.sql.partitions import SqlPartitions
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
@@ -109,6 +110,7 @@ class SqlClaimStore:
             self.database, namespace, SystemClock().monotonic)
         self._sql: Statements = self._dialect.once(Statements)
         self._partitions = SqlPartitions(self.database, namespace)
+        self._members = SqlMembers(self.database)
         self._steps = SqlSteps(
             self.database, self._sql, self._numbers, namespace,
             self._partitions,
@@ -123,6 +125,10 @@ class SqlClaimStore:
     @property
     def partitions(self) -> SqlPartitions:
         return self._partitions
+
+    @property
+    def members(self) -> SqlMembers:
+        return self._members
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
