@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from distperiodic.demo import picture
-from distperiodic.demo.scene import Plan
 from distperiodic.demo.scene import Scene
 
-_COLUMNS, _LINES = 80, 34
+_COLUMNS = 80
+# Number of lines above the picture.
+_LINES = 14
 # Seconds from the take-over of the frozen member to the picture, so that it
 # shows a few ticks after the take-over.
 _AFTER = 3.0
@@ -65,44 +66,43 @@ clip-path="url(#{unique_id}-clip-terminal)">
 '''
 
 
-class Recorded(picture.Picture):
-    """Display of the demo, recorded and not shown on a terminal."""
+class Recorded(Scene):
+    """Scene that keeps its lines and one picture, and prints nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._console = Console(
-            record=True, file=io.StringIO(), force_terminal=True,
-            color_system='truecolor', width=_COLUMNS, height=_LINES,
-            highlight=False)
+        super().__init__(Console(file=io.StringIO()), None, seconds=55.0,
+                         members=3, hosts=200, urls=('', '', ''))
+        self._lines: list[str] = []
         self._replaced_at: float | None = None
         self.drawn = ''
 
-    def __enter__(self) -> 'Recorded':
-        return self
+    def say(self, text: str) -> None:
+        self._lines.append(f'{picture.moment(self.elapsed)}  {text}')
 
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-    def update(self, scene: Scene) -> None:
-        if self.drawn:
+    def update(self) -> None:
+        seat = self.seats.get('member-3')
+        if (self.drawn or seat is None or seat.state != 'is frozen'
+                or seat.tenure is not None):
             return
-        if any(seat.state == 'replaced' for seat in scene.members):
-            if self._replaced_at is None:
-                self._replaced_at = scene.elapsed
-        if (self._replaced_at is not None
-                and scene.elapsed > self._replaced_at + _AFTER):
-            self._console.print(self._draw(scene))
-            self.drawn = self._console.export_svg(
-                theme=_THEME, code_format=_FORMAT, title='',
-                unique_id='demo')
+        self._replaced_at = self._replaced_at or self.elapsed
+        if self.elapsed > self._replaced_at + _AFTER:
+            console = Console(
+                record=True, file=io.StringIO(), force_terminal=True,
+                color_system='truecolor', width=_COLUMNS, highlight=False)
+            drawn = picture.draw(self, _COLUMNS)
+            console.print(*self._lines[-_LINES:], sep='\n', no_wrap=True,
+                          overflow='ellipsis')
+            console.print(drawn)
+            self.drawn = console.export_svg(
+                theme=_THEME, code_format=_FORMAT, title='', unique_id='demo')
 
 
 def main() -> None:
-    shown = Recorded()
-    Scene(Plan(55.0, 3, 200, '', '', ''), shown).perform()
-    if not shown.drawn:
+    scene = Recorded()
+    scene.perform()
+    if not scene.drawn:
         raise SystemExit('no member was replaced while it was frozen')
-    lines = (line.rstrip() for line in shown.drawn.splitlines())
+    lines = (line.rstrip() for line in scene.drawn.splitlines())
     (IMAGES / 'demo.svg').write_text('\n'.join(filter(None, lines)) + '\n')
 
 

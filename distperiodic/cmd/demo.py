@@ -2,7 +2,7 @@
 """``distperiodic demo``: real processes that share work, fail and recover."""
 
 import argparse
-import sys
+import contextlib
 
 from cliff import command
 
@@ -62,34 +62,29 @@ class Demo(configured.Configured, command.Command):
                 raise exceptions.ConfigError(
                     f'--{name} {value:g} cannot be used; give {least} to '
                     f'{most}')
-        from distperiodic.demo import report
-        from distperiodic.demo.scene import Plan
+        from rich.console import Console
+        from rich.live import Live
+
+        from distperiodic.demo import picture
         from distperiodic.demo.scene import Scene
-        plan = Plan(parsed.seconds, parsed.members, parsed.objects,
-                    *self._servers(parsed))
-        if sys.stdout.isatty() and not parsed.plain:
-            from distperiodic.demo import picture
-            show: report.Lines | picture.Picture = picture.Picture()
-        else:
-            show = report.Lines(self.app.stdout)
-        scene = Scene(plan, show)
+        console = Console(file=self.app.stdout, highlight=False)
+        lines = parsed.plain or not console.is_terminal
         try:
-            with show:
+            with (contextlib.nullcontext() if lines else Live(
+                    console=console, auto_refresh=False)) as live:
+                scene = Scene(
+                    console, live, seconds=parsed.seconds,
+                    members=parsed.members, hosts=parsed.objects,
+                    urls=self._urls(parsed))
                 scene.perform()
         except KeyboardInterrupt:
             print('distperiodic: interrupted; all processes of the demo have '
                   'ended', file=self.app.stderr)
             return 130
-        print('', *report.account_lines(scene), sep='\n',
-              file=self.app.stdout)
-        missing = scene.incomplete()
-        if missing:
-            raise exceptions.DistperiodicError(
-                f'the summary is incomplete: {"; ".join(missing)}; run the '
-                'demo again on a machine that is less busy')
+        picture.print_summary(scene, console)
         return 0
 
-    def _servers(self, parsed: argparse.Namespace) -> tuple[str, str, str]:
+    def _urls(self, parsed: argparse.Namespace) -> tuple[str, str, str]:
         """Return the URLs of the coordination service, the broker and the
         database.
 

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from distperiodic.demo.processes import nobody_holds
+from distperiodic.demo.servers import unlocked
 from tests import programs
 from tests import waiting
 from tests.functional import commands
@@ -148,8 +148,7 @@ def test_status_names_missing_and_expected_members(embedded):
             # Freeze the first process. The launcher does not react to this. If
             # the process held the lock of the file driver, the command would
             # wait for it.
-            with nobody_holds(
-                    embedded.place / 'coordination' / '.driver_lock'):
+            with unlocked(embedded.place / 'coordination'):
                 for process in scheduler.family()[:1]:
                     process.suspend()
             waiting.wait_until(

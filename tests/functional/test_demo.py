@@ -52,7 +52,7 @@ ALL_JOINED = re.compile(r'member-1\D+\d+.*member-2\D+\d+.*member-3\D+\d+')
 
 
 def number(text, name):
-    found = re.search(rf'{name} +([0-9,]+) ', text)
+    found = re.search(rf'{name} +([0-9,]+)', text)
     assert found, text
     return int(found[1].replace(',', ''))
 
@@ -73,14 +73,14 @@ def check_account(told, hosts):
     assert number(text, 'missed') == 0
     # Runs that a killed or frozen member had not ended are repeated.
     assert number(text, 'served twice') <= hosts / 10
+    summary = text.partition(' pings due')[2]
     for line in ('member-4 joins', 'member-2 is killed',
                  'member-3 is frozen', 'member-3 wakes'):
-        row = re.search(rf'{line} +([0-9.]+) s +([0-9]+) +([0-9]+) '
-                        r'+([0-9]+) +[0-9]+ +[0-9]+', text)
+        row = re.search(rf'{line}: seen after [0-9.]+ s, ([0-9]+) hosts '
+                        r'moved, ([0-9]+) had to', summary)
         assert row, text
-        _, moved, least, others = row.groups()
+        moved, least = row.groups()
         assert moved == least
-        assert others == '0'
     # The exit code proves that a member rejoined by itself.
     assert 'Guarantee: ' in text
 
