@@ -13,6 +13,7 @@ from distperiodic import ports
 from distperiodic.core.partition import NONE
 from distperiodic.core.partition import Partitions
 from distperiodic.flow import events
+from distperiodic.flow.counters import Counters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,8 @@ class SchedulerWiring(Wiring):
     reader: ports.CatalogueReader
     #: Puts events into the inbox of this process.
     put: events.Put
+    #: Numbers that all components count.
+    counters: Counters = dataclasses.field(default_factory=Counters)
     #: Maximum number of claims in one batch, and in one lease of a shared
     #: store.
     batch_size: int = 500

@@ -297,7 +297,8 @@ class SchedulerService(lifecycle.Lifecycle):
         Read this property only after a start of the service.
         :doc:`/reference/log-lines` lists the outcomes.
         """
-        return dict(self._flow.dispatcher.counts)
+        return {(job, counted.value): number for (job, counted), number
+                in self._flow.counters.copy().items()}
 
     def _entry(self) -> str:
         if self._group_member is None:

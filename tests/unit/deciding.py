@@ -6,7 +6,6 @@ dispatcher and no worker: a test starts and ends the runs. No tick is recorded
 as lost here; ``test_claimer.py`` tests such records.
 """
 
-import collections
 import itertools
 from typing import NamedTuple
 
@@ -130,7 +129,6 @@ class Process:
     def __init__(self, bench, job):
         self.job = job
         self._bench = bench
-        self.counts = collections.Counter()
         clock, jobs = bench.clock, {job.name: job}
         queue = StoreQueue(bench.store)
         attendance = Attendance(clock, queue, jobs, 1.0)

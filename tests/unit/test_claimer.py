@@ -89,7 +89,6 @@ class Store:
 
 class Dispatcher:
     def __init__(self):
-        self.counts = collections.Counter()
         self.in_flight = set()
 
     def objects(self, job):
@@ -118,10 +117,12 @@ class Desk:
         self.dispatcher = Dispatcher()
         #: Objects that other members own.
         self.others = set()
+        wiring = worlds.scheduler_wiring(clock, put=self.events.append)
+        self.counters = wiring.counters
         self.claimer = Claimer(
             Book(Authority.STORE, jobs, self.queue, grants_here=False,
                  sweep_interval=1.0),
-            worlds.scheduler_wiring(clock, put=self.events.append),
+            wiring,
             owns=lambda job, row: row.object not in self.others,
             piece=piece, promise=PROMISE, attendance=attendance,
             dispatcher=self.dispatcher)
@@ -413,7 +414,7 @@ def test_a_run_overlaps_only_the_ticks_that_came_after_its_start(
     for _, reason, number in by:
         counts['skipped' if reason is SkippedBy.OVERLAP else 'missed'
                ] += number
-    assert counts == {name: desk.claimer.counts['poll', name]
+    assert counts == {name: desk.counters['poll', name]
                       for name in counts}
 
 
@@ -788,7 +789,7 @@ def test_ticks_that_two_scans_give_up_are_counted_and_logged_once(by, caplog):
         desk.judge(missed=4)
     desk.claimer.sweep()
 
-    assert desk.dispatcher.counts['poll', 'missed'] == 3
+    assert desk.counters['poll', 'missed'] == 3
     [line] = lines(caplog, 'ticks dropped')
     assert line.has(number=3)
     assert [line['objects'] for line in lines(caplog, 'ticks lost')] == (
@@ -804,7 +805,7 @@ def test_a_skip_that_another_member_has_recorded_is_not_counted(caplog):
     desk.claimer.start_tick(desk.job, tick(), ['a'])
     desk.claimer.sweep()
 
-    assert not desk.dispatcher.counts['poll', 'skipped']
+    assert not desk.counters['poll', 'skipped']
     assert not lines(caplog, 'skipped')
 
 

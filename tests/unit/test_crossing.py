@@ -75,7 +75,7 @@ class Member:
 
     @property
     def done(self):
-        return self.flow.dispatcher.counts['poll', 'done']
+        return self.flow.counters['poll', 'done']
 
 
 @pytest.fixture(scope='module')

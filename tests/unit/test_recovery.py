@@ -9,6 +9,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
+from distperiodic.flow.counters import Counters
 from distperiodic.flow.events import Released
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import in_flight
@@ -60,7 +61,8 @@ def clock():
 
 @pytest.fixture
 def hand(book):
-    return in_flight.InFlight(book.jobs, {}, shared={'poll'})
+    return in_flight.InFlight(book.jobs, {}, shared={'poll'},
+                              counters=Counters())
 
 
 @pytest.fixture

@@ -277,7 +277,7 @@ class Scheduler:
                 if job in (None, s.job) and key in (None, s.object)]
 
     def count(self, outcome, job=None):
-        return sum(n for (name, what), n in self.ticker.counts.items()
+        return sum(n for (name, what), n in self.flow.counters.items()
                    if what == outcome and job in (None, name))
 
     def assert_accounted_for(self):

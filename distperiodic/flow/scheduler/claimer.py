@@ -51,6 +51,7 @@ from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow import events
+from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.scheduler import in_flight
@@ -157,10 +158,10 @@ class Claimer:
         self.attendance = attendance
         self._dispatcher = dispatcher
         #: Number of ticks or objects, by (job, outcome).
-        self.counts = dispatcher.counts
+        self._counters = wiring.counters
         self._dropped = DroppedTicks(
             clock, store, holder=self._holder, piece=piece, promise=promise,
-            attendance=attendance, counts=self.counts)
+            attendance=attendance, counters=self._counters)
         #: Number of store requests without an answer, by job.
         self._pending: collections.Counter[str] = collections.Counter()
         self._open = OpenRequests(jobs)
@@ -430,7 +431,8 @@ class Claimer:
             elif answer.early:
                 # The store's clock was set back, or this process's estimate of
                 # it is wrong.
-                self.counts[job.name, 'too early'] += len(request.objects)
+                self._counters[job.name, Counted.TOO_EARLY] += len(
+                    request.objects)
                 self._request_later(request._replace(early=True),
                                     answer.early / schedule.SECOND)
                 self._put(events.ClockDiffers(job.name))
@@ -440,7 +442,8 @@ class Claimer:
 
         def failed() -> None:
             ended()
-            self.counts[job.name, 'claims failed'] += len(request.objects)
+            self._counters[job.name, Counted.CLAIMS_FAILED] += len(
+                request.objects)
         self._claims.submit(
             lambda store: store.claim(wanted, lease), claimed, failed)
 
@@ -474,7 +477,7 @@ class Claimer:
             then(TriggerCounts(
                 len(answer.won), len(answer.busy) + len(answer.waiting)))
             if answer.won:
-                self.counts[job.name, 'claimed'] += len(answer.won)
+                self._counters[job.name, Counted.CLAIMED] += len(answer.won)
                 self._dispatcher.offer(job, held, answer.won, 0)
         self._claims.submit(
             lambda store: store.claim(wanted, lease), claimed)
@@ -537,7 +540,7 @@ class Claimer:
                     for one in answer.won
                     if (row := unjudged.get(one.object)) is not None
                     and row.settled < one.tick)
-            self.counts[job.name, 'claimed'] += len(answer.won)
+            self._counters[job.name, Counted.CLAIMED] += len(answer.won)
             self._dispatcher.offer(job, lease, answer.won, answer.superseded)
 
     def give_up_delisted(self, job: Job, rows: Iterable[Row],

@@ -42,6 +42,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
+from distperiodic.flow.counters import Counted
 from distperiodic.flow.scheduler import batcher
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
@@ -86,11 +87,12 @@ class Dispatcher:
         shared = {name for book in books if book.shared
                   for name in book.jobs}
         self._in_flight = in_flight.InFlight(
-            jobs, wiring.partitions, shared=shared)
+            jobs, wiring.partitions, shared=shared,
+            counters=wiring.counters)
         self._queues = self._in_flight.queues
         self._workers = self._in_flight.workers
         self._sent = self._in_flight.sent
-        self.counts = self._in_flight.counts
+        self._counters = wiring.counters
         self._batcher = batcher.Batcher(
             self._in_flight, bus, clock, batch_size=wiring.batch_size,
             shared=shared, throttle=self._throttle)
@@ -287,13 +289,13 @@ class Dispatcher:
         sent.last_seen = worker.last_heard = self._clock.monotonic()
         job = sent.queue.job
         done = sent.take(report.done)
-        self.counts[job.name, 'done'] += len(done)
+        self._counters[job.name, Counted.DONE] += len(done)
         released = [sent.batch.objects[index] for index in done]
-        dead = self._settled_as('dead', sent, report.failed)
+        dead = self._settled_as(Counted.DEAD, sent, report.failed)
         if dead:
             self._dead.setdefault(job.name, []).extend(dead)
             released += [claim.object for claim, _ in dead]
-        retried = self._settled_as('retried', sent, report.retried)
+        retried = self._settled_as(Counted.RETRIED, sent, report.retried)
         ran = len(done) + len(dead) + len(retried)
         if ran and report.seconds:
             worker.window.note(job.name, ran, report.seconds)
@@ -341,14 +343,14 @@ class Dispatcher:
         self._recoveries[sent.queue.job.name].reclaim(
             sent, claims, reason, count_attempt)
 
-    def _settled_as(self, outcome: str, sent: in_flight.SentBatch,
+    def _settled_as(self, counted: Counted, sent: in_flight.SentBatch,
                     results: list[tuple[int, str]]) -> list[
                         tuple[Claim, str]]:
         if not results:
             return []
         settled = [(claim, error) for index, error in results
                    for claim in sent.claims(sent.take([index]))]
-        self.counts[sent.queue.job.name, outcome] += len(settled)
+        self._counters[sent.queue.job.name, counted] += len(settled)
         return settled
 
     def unsent(self, batch: message.Batch, reason: str) -> None:

@@ -24,6 +24,8 @@ from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
+from distperiodic.flow.counters import Counted
+from distperiodic.flow.counters import Counters
 from distperiodic.flow.scheduler import claim_log
 from distperiodic.flow.scheduler.attendance import Attendance
 
@@ -170,20 +172,19 @@ class DroppedTicks:
     :param promise: Seconds within which schedulers that serve a job claim each
         tick, even if one of them dies. Only a tick that was not claimed within
         this time can count as lost.
-    :param counts: Number of ticks or objects, by (job, outcome).
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue, *,
                  holder: Callable[[], str], piece: int, promise: float,
                  attendance: Attendance,
-                 counts: 'collections.Counter[tuple[str, str]]'):
+                 counters: Counters):
         self._clock = clock
         self._store = store
         self._holder = holder
         self._piece = piece
         self._promise = int(promise * schedule.SECOND)
         self._attendance = attendance
-        self._counts = counts
+        self._counters = counters
         self._log = claim_log.ClaimLog(clock)
 
     def report(self) -> None:
@@ -345,12 +346,12 @@ class DroppedTicks:
         :param ticks: Number of ticks that these objects have missed.
         """
         if by is SkippedBy.OVERLAP:
-            self._counts[job.name, 'skipped'] += ticks
+            self._counters[job.name, Counted.SKIPPED] += ticks
             self._log.skipped(job, tick, objects, ticks)
         elif by is SkippedBy.PAUSE:
-            self._counts[job.name, 'paused'] += ticks
+            self._counters[job.name, Counted.PAUSED] += ticks
         else:
-            self._counts[job.name, 'missed'] += ticks
+            self._counters[job.name, Counted.MISSED] += ticks
             self._log.missed(job.name, ticks, reason)
             if by is SkippedBy.LOST:
                 self._log.lost(job.name, tick, objects, recorded, reason)

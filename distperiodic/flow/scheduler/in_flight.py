@@ -28,6 +28,8 @@ from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.ring import position_of
+from distperiodic.flow.counters import Counted
+from distperiodic.flow.counters import Counters
 
 # Maximum number of suspects in one batch if each of them was lost twice.
 _SUSPECT_BATCH = 16
@@ -542,7 +544,7 @@ class InFlight:
 
     def __init__(self, jobs: Mapping[str, Job],
                  partitions: Partitions, *,
-                 shared: Container[str]):
+                 shared: Container[str], counters: Counters):
         self._order = itertools.count()
         limits = limits_of(jobs, partitions)
         # The jobs of a partition share one limit, so they also share one
@@ -573,9 +575,7 @@ class InFlight:
         self.waiting_in = dict.fromkeys(self.turns, 0)
         #: Number of objects that were sent to workers and have not ended.
         self.outstanding = 0
-        #: Number of objects, by (job, outcome).
-        self.counts: collections.Counter[
-            tuple[str, str]] = collections.Counter()
+        self._counters = counters
 
     def put(self, job: Job, lease: HeldLease, claims: list[Claim],
             superseded: int = 0) -> None:
@@ -705,7 +705,7 @@ class InFlight:
         have taken them over.
         """
         if number:
-            self.counts[job.name, 'superseded'] += number
+            self._counters[job.name, Counted.SUPERSEDED] += number
 
     def settle(self, sent: SentBatch, number: int) -> None:
         """Record that *number* objects of *sent* have ended."""

@@ -213,6 +213,7 @@ class Pipeline:
 
     def __init__(self, books: Sequence[leases.Book], wiring: SchedulerWiring):
         self._bus = wiring.bus
+        self.counters = wiring.counters
         self.dispatcher = Dispatcher(books, wiring, bus=self)
         self._sources = {book.authority: _Source(
             book, self.dispatcher, wiring, self.pump) for book in books}

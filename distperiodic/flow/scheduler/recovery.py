@@ -31,6 +31,7 @@ from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.flow import events
+from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.leases import LeaseKeeper
 from distperiodic.flow.pending_calls import PendingCalls
@@ -117,7 +118,9 @@ class Recovery:
         self._pending = False
         #: Requests that reclaim, release or end claims.
         self._calls = PendingCalls(store)
-        self.releases = Releases(inflight, book, self._calls)
+        self._counters = wiring.counters
+        self.releases = Releases(
+            inflight, book, self._calls, self._counters)
         #: _more is True if there may be more leases to take over. _looping is
         #: True while the loop in take_over() runs: a store in memory answers
         #: from within this loop.
@@ -273,7 +276,7 @@ class Recovery:
         self._pending = False
         for lease in leases:
             job = self._in_flight.queues[lease.job].job
-            self._in_flight.counts[job.name, 'taken over'] += len(lease.claims)
+            self._counters[job.name, Counted.TAKEN_OVER] += len(lease.claims)
             if lease.was is State.CLAIMED:
                 self._taken.count(lease)
             self._offer(job, in_flight.HeldLease(lease.id, holder),
@@ -336,7 +339,7 @@ class Recovery:
             self._give_up(job, held.id, over, reason)
             claims = [c for c in claims if c.attempt <= most]
         if was is State.RUNNING:
-            self._in_flight.counts[job.name, 'repeated'] += sum(
+            self._counters[job.name, Counted.REPEATED] += sum(
                 c.attempt > 1 for c in claims)
         if claims := self.quarantine(job, held, claims):
             self._in_flight.put(job, held, claims)
@@ -362,7 +365,7 @@ class Recovery:
         if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
         def discarded(dead: int) -> None:
-            self._in_flight.counts[job.name, 'dead'] += dead
+            self._counters[job.name, Counted.DEAD] += dead
             self._in_flight.lost(job, len(claims) - dead)
             LOG.error(
                 'not repeated: job=%s delivery=%s objects=%d first=%r '
@@ -384,7 +387,7 @@ class Recovery:
         claims = group.claims
 
         def discarded(number: int) -> None:
-            self._in_flight.counts[job.name, 'left to others'] += number
+            self._counters[job.name, Counted.LEFT_TO_OTHERS] += number
             self._in_flight.lost(job, len(claims) - number)
         self._calls.submit(
             lambda store: store.discard(

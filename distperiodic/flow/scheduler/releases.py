@@ -12,6 +12,8 @@ because no other process can run its object.
 from collections.abc import Collection
 
 from distperiodic.core.job import Job
+from distperiodic.flow.counters import Counted
+from distperiodic.flow.counters import Counters
 from distperiodic.flow.leases import Book
 from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.scheduler import in_flight
@@ -25,10 +27,11 @@ class Releases:
     """
 
     def __init__(self, inflight: in_flight.InFlight, book: Book,
-                 calls: PendingCalls):
+                 calls: PendingCalls, counters: Counters):
         self._in_flight = inflight
         self._book = book
         self._calls = calls
+        self._counters = counters
         #: True if all claims that were not started are released.
         self.closed = False
 
@@ -62,6 +65,6 @@ class Releases:
 
         :param claims: Number of these claims that this scheduler gives up.
         """
-        self._in_flight.counts[job.name, 'left to others'] += claims
+        self._counters[job.name, Counted.LEFT_TO_OTHERS] += claims
         names = sorted(leases)
         self._calls.submit(lambda store: store.release(names), claims=claims)

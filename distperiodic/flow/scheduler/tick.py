@@ -36,6 +36,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import listing
@@ -101,7 +102,7 @@ class Ticker:
         #: Value of ``Attendance.schedules`` at the last check of the rings.
         self._schedules = 0
         #: Number of ticks or objects, by (job, outcome).
-        self.counts = dispatcher.counts
+        self._counters = wiring.counters
 
     def begin(self) -> None:
         """Start the ticks from now on."""
@@ -329,7 +330,7 @@ class Ticker:
     def _hold(self, part: Part,
               kind: TimerKind = TimerKind.LOOK) -> None:
         name = part.job.name
-        self.counts[name, 'held'] += 1
+        self._counters[name, Counted.HELD] += 1
         if not (self._held or self._drained):
             # At the start, before the first view, this is normal.
             LOG.log(
@@ -362,12 +363,12 @@ class Ticker:
         if not self._claimer.ready(job.name):
             # The store is slow or unreachable. When the store has answered,
             # run_due() handles the newest tick of the job.
-            self.counts[job.name, 'held'] += 1
+            self._counters[job.name, Counted.HELD] += 1
         elif job.scope is not Scope.OBJECTS:
             part.last_tick = max(part.last_tick, tick)
             self._start(part, tick, now, ring)
         elif self._reads.under_way(job.name):
-            self.counts[job.name, 'held'] += 1
+            self._counters[job.name, Counted.HELD] += 1
             self._reads.report_slow(job)
         else:
             assert ring is not None
@@ -423,7 +424,7 @@ class Ticker:
         # A tick may have become due while the catalogue method ran.
         self._timers.push(now, job, TimerKind.LOOK)
         if isinstance(reading, Exception):
-            self.counts[job, 'catalogue failed'] += 1
+            self._counters[job, Counted.CATALOGUE_FAILED] += 1
             self._reads.failed(part.job, max(read.at, part.last_tick), reading)
             self._pump()
             return
