@@ -114,7 +114,7 @@ class Audit(display.Table, lister.Lister):
             (one.total for one in audited), collections.Counter())
         of_tasks = [
             _Audited(COMMAND_PREFIX + name, {since: fates}, '', False,
-                     _NOT_OF_TASKS)
+                     task_audit.NOT_OF_TASKS)
             for name, fates in sorted(task_audit.by_type(alike).items())]
         self.wrong = any(
             one.unread or one.total[fate] for one in (*audited, *of_tasks)
@@ -137,10 +137,6 @@ class Audit(display.Table, lister.Lister):
             for one in (*audited, *of_tasks)]
 
 
-#: Classes that do not apply to tasks.
-_NOT_OF_TASKS = frozenset([
-    Fate.LATE, Fate.SUPERSEDED, Fate.SKIPPED, Fate.PASSED_OVER,
-    Fate.NOT_LISTED])
 _COLUMNS = ('Due', *(fate.value.capitalize() for fate in Fate))
 
 

@@ -26,6 +26,10 @@ _FATES: dict[Condition, Fate] = {
     Status.FAILED: Fate.DEAD, Status.STUCK: Fate.DEAD,
     Status.CANCELLED: Fate.CANCELLED,
     Fate.LOST: Fate.LOST, Fate.UNEXPLAINED: Fate.UNEXPLAINED}
+# Class of all other conditions.
+_WAITING = Fate.PENDING
+#: Classes that no task is in.
+NOT_OF_TASKS = frozenset(Fate) - {*_FATES.values(), _WAITING}
 
 
 class Alike(NamedTuple):
@@ -41,7 +45,7 @@ class Alike(NamedTuple):
 
 def fate(condition: Condition) -> Fate:
     """Return the class of a task in *condition*."""
-    return _FATES.get(condition, Fate.PENDING)
+    return _FATES.get(condition, _WAITING)
 
 
 def by_type(tasks: Iterable[Alike]) -> dict[str, collections.Counter[Fate]]:

@@ -96,6 +96,8 @@ def _strip(scene: 'Scene', width: int) -> Text:
 
 def _cells(scene: 'Scene', width: int) -> Text:
     """Return one cell for each host, in at most six lines."""
+    # Full fifties are easier to count.
+    width = width // 50 * 50 or width
     tick, since = scene.tick
     cells = Text()
     for at, host in enumerate(scene.hosts[:6 * width]):

@@ -49,8 +49,8 @@ def test_results_are_recorded_where_the_run_was_granted(me):
         sent(me, 60)
         me.finish()
 
-    assert me.counters['ours', 'done'] == 3
-    assert me.counters['mine', 'done'] == 3
+    assert me.flow.counters['ours', 'done'] == 3
+    assert me.flow.counters['mine', 'done'] == 3
     for job, authority in ('ours', Authority.STORE), ('mine', Authority.RING):
         for other in Authority:
             ended = []
