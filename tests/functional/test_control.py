@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import database
-from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Me
 from distperiodic.operator import group_reader
 from tests import waiting
