@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job of the demo, and one process that runs it.
 
-    python -m distperiodic.demo.member member|worker NAME DIRECTORY HOSTS PARENT
+    python -m distperiodic.demo.member KIND NAME DIRECTORY HOSTS PARENT
 
-The job pings every host of a network, every two seconds. The record of a
-finished ping is a line of a file, which all processes share: the host, the
-tick, the microseconds from the tick to the start, and the process. The process runs the
-same service as ``distperiodic scheduler`` or ``worker``, but without a
-launcher, so that the demo kills or freezes the member itself. On Linux, the
-process ends when its parent ends, even if the parent is killed.
+KIND is member or worker. The job pings every host of a network, every two
+seconds. The record of a finished ping is a line of a file, which all processes
+share: the host, the tick, the microseconds from the tick to the start, and the
+process.
+
+The process runs the same service as ``distperiodic scheduler`` or ``worker``,
+but without a launcher, so that the demo kills or freezes the member itself. On
+Linux, the process ends when its parent ends, even if the parent is killed.
 """
 
 import contextlib
