@@ -28,7 +28,7 @@ _DAY = 86400 * 1_000_000
 def store_reachable(case: Case) -> Finding:
     """The database accepts the login, and its tables match this release."""
     store = case.connected
-    return ok(f'{store.dialect}, group {case.settings.group}')
+    return ok(f'{store.dialect.name}, group {case.settings.group}')
 
 
 @check('store')
@@ -91,8 +91,8 @@ def store_file(case: Case) -> Finding:
     """
     from distperiodic.operator import store_probe
     store = case.store
-    if store.dialect != 'sqlite':
-        return skip(f'the store is {store.dialect}, not SQLite')
+    if store.file is None:
+        return skip(f'the store is {store.dialect.name}, not SQLite')
     kind = store_probe.network_disk(store.file)
     if kind is not None:
         return fail(
@@ -100,9 +100,9 @@ def store_file(case: Case) -> Finding:
             'hosts',
             'move it to a disk of this host, or use PostgreSQL or MySQL for '
             'more than one host')
-    journal = store.journal()
-    if journal != 'wal':
-        return warn(f'journal_mode is {journal}, and cannot be set to WAL',
+    problem = store.journal_problem()
+    if problem:
+        return warn(problem,
                     'check that the directory is writable and that no '
                     'program keeps the file in another mode')
     return ok(f'{store.file}, journal_mode WAL')
@@ -114,19 +114,20 @@ def store_engine(case: Case) -> Finding:
     transactions.
     """
     store = case.store
-    if store.dialect == 'sqlite':
+    if not store.dialect.locks_rows:
         return skip('SQLite has one writer at a time')
-    if store.dialect == 'mysql' and (wrong := store.engines()):
+    engine = store.dialect.storage_engine
+    if wrong := store.engines():
         names = configured.listed(
             [f'{name}: {engine}' for name, engine in sorted(wrong.items())])
-        return fail(f'not InnoDB, so nothing is rolled back: {names}',
-                    'ALTER TABLE NAME ENGINE=InnoDB for each of them')
+        return fail(f'not {engine}, so nothing is rolled back: {names}',
+                    f'ALTER TABLE NAME ENGINE={engine} for each of them')
     level = store.isolation()
     if level != 'READ COMMITTED':
         return fail(f'transactions run at {level}',
                     'configure the server and its proxies so that they keep '
                     'the requested level, READ COMMITTED')
-    return ok(f'{level}' + (', InnoDB' if store.dialect == 'mysql' else ''))
+    return ok(', '.join(filter(None, (level, engine))))
 
 
 @check('store')

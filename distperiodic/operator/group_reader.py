@@ -5,7 +5,6 @@ Queries only read, through a :class:`GroupReader`. Commands that write also use
 the :class:`Database` directly.
 """
 
-import os
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from distperiodic.adapters.sql import engine
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.dialects.registry import kind_of
 from distperiodic.core import due
 
 T = TypeVar('T')
@@ -85,15 +85,15 @@ def reader(source: 'str | Snapshot', namespace: str) -> 'GroupReader':
 
 
 def check_file(connection_url: str) -> None:
-    """Check that an SQLite file exists: a connection would create the file.
+    """Check that a database file exists: a connection would create the file.
 
     :raises ConfigError: the file does not exist, or the URL cannot be used.
     """
     url = engine.check(connection_url)
-    if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
-            not os.path.exists(url.database or '')):
+    file = kind_of(url).file_of(url)
+    if file is not None and not file.exists():
         raise exceptions.ConfigError(
-            f'connection names the file {url.database}, which does not '
+            f'connection names the file {file}, which does not '
             'exist; correct connection, or create the file and its tables: '
             'distperiodic db sync')
 

@@ -6,7 +6,6 @@ Otherwise a claim could end between two statements, and the statements would
 contradict each other.
 """
 
-import operator
 from array import array
 from collections.abc import Collection
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialects.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Selection
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core.claim import ENDINGS
@@ -40,17 +40,9 @@ _lease = tables.lease
 
 # Number of failures that are returned for one object.
 _FAILED = 3
-# Number of rows per fetch of a result that may have a million rows. A server
-# ends a transaction that stays idle for 2 s, so each fetch must be small.
-_ROWS = 10_000
-_FIRST = operator.itemgetter(0)
-# Number of rows that MySQL joins into one text. With the longest object ids,
-# the text has 4 MB; the default of MariaDB's max_allowed_packet is 16 MB.
-_JOINED = 4_000
-# SQL expression for the slice of the ring that contains a position, and the
-# number of slices per fetch. The ring has 64 slices.
+# SQL expression for the slice of the ring that contains a position. The ring
+# has 64 slices.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
-_SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
 _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
 # Columns of the history, by the reason for the objects that they count.
@@ -271,7 +263,8 @@ class StoreQueries:
                 row.paused_since, _ticks(connection, number, begins),
                 list(_alike(connection, number, begins, by_phase)),
                 [] if by_phase is None
-                else _placed(connection, number, by_phase))
+                else _placed(
+                    self.group.dialect, connection, number, by_phase))
         return self.group.read_snapshot(work)
 
     def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
@@ -284,20 +277,9 @@ class StoreQueries:
 
         def work(connection: sa.Connection) -> set[str]:
             missing = set(objects)
-            if connection.dialect.name == 'postgresql':
-                for (some,) in connection.execute(
-                        sa.select(sa.func.array_agg(_claim.c.object))
-                        .where(*listed).group_by(_SLICE)
-                        .execution_options(yield_per=_SLICES)):
-                    missing.difference_update(some)
-            elif connection.dialect.name == 'mysql':
-                for _, some in _joined(connection, _claim.c.object, *listed):
-                    missing.difference_update(some)
-            else:
-                for rows in connection.execute(
-                        sa.select(_claim.c.object).where(*listed)
-                        .execution_options(yield_per=_ROWS)).partitions():
-                    missing.difference_update(map(_FIRST, rows))
+            for _, some in self.group.dialect.gather(connection, Selection(
+                    _claim.c.object, listed, (), _claim.c.object, _SLICE)):
+                missing.difference_update(some)
             return missing
         return self.group.read_snapshot(work)
 
@@ -366,70 +348,15 @@ def _alike(connection: sa.Connection, number: int, begins: int,
                       bool(row.free)), row.number
 
 
-def _placed(connection: sa.Connection, number: int,
+def _placed(dialect: Dialect, connection: sa.Connection, number: int,
             which: sa.ColumnElement[bool]
             ) -> list[tuple[due.Row, Sequence[int]]]:
     # Do not create a Python object for each row: there may be a million rows.
-    found: dict[tuple[int, int, int], array[int]] = {}
+    found: dict[tuple[Any, ...], array[int]] = {}
     alike = (_claim.c.settled, _claim.c.since, _FREE)
     listed = (_claim.c.job == number, _claim.c.since.is_not(None), which)
-    if connection.dialect.name == 'postgresql':
-        for *key, positions in connection.execute(
-                sa.select(*alike, sa.func.array_agg(_claim.c.position))
-                .where(*listed).group_by(*alike)):
-            found[tuple(key)] = array('q', positions)
-    elif connection.dialect.name == 'mysql':
-        for group, texts in _joined(
-                connection, _claim.c.position, *listed, group_by=alike):
-            found.setdefault(group, array('q')).extend(map(int, texts))
-    else:
-        for position, *key in connection.execute(
-                sa.select(_claim.c.position, *alike).where(*listed)
-                .execution_options(yield_per=_ROWS)):
-            places = found.get(kind := tuple(key))
-            if places is None:
-                places = found[kind] = array('q')
-            places.append(position)
+    for group, positions in dialect.gather(connection, Selection(
+            _claim.c.position, listed, alike, _claim.c.object, _SLICE)):
+        found.setdefault(group, array('q')).extend(positions)
     return [(due.Row('', places[0], settled, since, '', bool(free)), places)
             for (settled, since, free), places in found.items()]
-
-
-def _joined(connection: sa.Connection, column: sa.Column[Any],
-            *which: sa.ColumnElement[bool],
-            group_by: Sequence[sa.ColumnElement[Any]] = ()
-            ) -> Iterator[tuple[tuple[Any, ...], list[str]]]:
-    """Yield groups of claims, with the values of *column* as text, on MySQL.
-
-    A group may be yielded in several parts. The driver is written in Python:
-    to read a row, it takes several times as long as the server takes to add a
-    value to a text.
-
-    :raises ConfigError: the server limits texts to fewer bytes.
-    """
-    connection.execute(sa.text(
-        'SET SESSION group_concat_max_len = @@max_allowed_packet'))
-    page = (sa.select(_claim.c.object, column.label('value'), *group_by)
-            .where(*which, _claim.c.object > sa.bindparam('after'))
-            .order_by(_claim.c.object).limit(_JOINED).subquery())
-    groups = list(page.c)[2:]
-    query = sa.select(
-        sa.func.count().label('number'),
-        sa.func.max(page.c.object).label('last'),
-        sa.func.sum(sa.func.octet_length(page.c.value)).label('octets'),
-        # No object id contains NUL.
-        sa.cast(sa.func.aggregate_strings(page.c.value, '\0'),
-                sa.LargeBinary).label('text'), *groups).group_by(*groups)
-    last, number = '', _JOINED
-    while number == _JOINED:
-        number = 0
-        for row in connection.execute(query, {'after': last}):
-            if row.text is None:
-                break  # Without groups, a page without rows has one result.
-            if len(row.text) != row.octets + row.number - 1:
-                raise exceptions.ConfigError(
-                    'the database server has returned only '
-                    f'{len(row.text):,} bytes of a longer text; set its '
-                    'variable max_allowed_packet to 16M or more')
-            number += row.number
-            last = max(last, row.last)
-            yield tuple(row[4:]), row.text.decode().split('\0')

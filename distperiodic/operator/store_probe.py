@@ -17,6 +17,8 @@ from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
 _TABLES = tables.metadata.sorted_tables
+# Tables to whose rows the database gives numbers.
+_NUMBERED = tables.job.name, tables.failure.name
 #: Network file systems. Other hosts see locks on their files late, or not at
 #: all.
 _NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
@@ -43,10 +45,9 @@ class StoreProbe:
         database = connect(connection_url)
         self.group = GroupReader(database, namespace)
         self.close = self.group.close
-        #: 'sqlite', 'postgresql' or 'mysql'.
-        self.dialect = database.dialect.name
-        #: Path of the SQLite database file.
-        self.file = database.name
+        self.dialect = database.dialect
+        #: Path of the database file. None means that the database is a server.
+        self.file = database.name if self.dialect.in_file else None
         self._shown = database.shown
 
     def skew(self, clock: ports.Clock) -> Skew:
@@ -66,30 +67,24 @@ class StoreProbe:
             the database is not UTF-8.
         """
         def read(connection: sa.Connection) -> list[str]:
-            schema.check_encoding(connection, self._shown)
+            self.dialect.check_encoding(connection, self._shown)
             schema.check_keys(connection, self._shown)
             return schema.missing(connection)
         return self.group.read(read)
 
     def engines(self) -> dict[str, str]:
-        """Return the MySQL tables that do not use InnoDB, with their engines.
+        """Return the tables whose engine cannot roll back, with the engines.
         """
-        return {name: engine for name, engine in self.group.rows(
-            sa.text('SELECT table_name, engine FROM '
-                    'information_schema.tables WHERE table_schema = '
-                    "DATABASE() AND table_name LIKE 'distperiodic%'"))
-            if engine != 'InnoDB'}
+        return self.group.read(self.dialect.other_engines)
 
     def isolation(self) -> str:
         """Return the isolation level of transactions."""
         return self.group.read(
             lambda connection: connection.get_isolation_level())
 
-    def journal(self) -> str:
-        """Return SQLite's journal mode; it should be 'wal'."""
-        mode: str
-        [[mode]] = self.group.rows(sa.text('PRAGMA journal_mode'))
-        return mode
+    def journal_problem(self) -> str:
+        """Return why readers block writers; empty if they do not."""
+        return self.group.read(self.dialect.journal_problem)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows of each table, at most one million."""
@@ -124,8 +119,11 @@ def refused(connection_url: str) -> list[tuple[str, str]]:
         found = [(f'{name} of {table.name}', reason) for table in _TABLES
                  for name, statement in _harmless(table)
                  if (reason := _refusal(database, statement))]
-        if database.dialect.name == 'postgresql':
-            found += database.read(_sequences_not_granted)
+        found += [
+            (f'USAGE on the sequence of {name}', 'not granted')
+            for name in database.read(
+                lambda connection: database.dialect.refused_sequences(
+                    connection, _NUMBERED))]
     return found
 
 
@@ -178,19 +176,6 @@ def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
         ('UPDATE', sa.update(table).where(sa.false()).values(
             {column.name: column})),
         ('DELETE', sa.delete(table).where(sa.false()))]
-
-
-def _sequences_not_granted(
-        connection: sa.Connection) -> list[tuple[str, str]]:
-    """Return the PostgreSQL sequences that this user may not use.
-
-    Sequences supply the numbers of new rows, and have their own privileges.
-    """
-    return [(f'USAGE on the sequence of {name}', 'not granted')
-            for name in (tables.job.name, tables.failure.name)
-            if not connection.scalar(sa.select(
-                sa.func.has_sequence_privilege(
-                    sa.func.pg_get_serial_sequence(name, 'id'), 'USAGE')))]
 
 
 def network_disk(path: str, mounts: Sequence[str] | None = None

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.jobs import kind_and_name
@@ -44,7 +43,7 @@ class TaskInsertion:
             statement, a task with the same key exists, or the command of the
             first step has no row yet. In this case call :meth:`insert`.
         """
-        if self._dialect.name != 'postgresql':
+        if not self._dialect.writes_in_with:
             return False
         _, command = kind_and_name(
             COMMAND_PREFIX + task.definition[0].normal.name)
@@ -183,9 +182,9 @@ def _insert_at_once(dialect: Dialect) -> Any:
         **{name: sa.literal(value, _task.c[name].type)
            for name, value in _UNSTARTED.items()},
         'space': sa.bindparam('of_space'), 'created': command.c.now}
-    task = postgresql.insert(_task).from_select(
+    task = dialect.or_nothing(dialect.insert(_task).from_select(
         list(columns), sa.select(*columns.values()).select_from(command)
-    ).on_conflict_do_nothing().returning(
+    )).returning(
         _task.c.id, _task.c.due, _task.c.priority).cte('task')
     delayed = task.c.due > command.c.now
     step = {
@@ -195,6 +194,6 @@ def _insert_at_once(dialect: Dialect) -> Any:
         'due': sa.case((delayed, task.c.due), else_=command.c.now),
         'after': sa.literal_column('0'), 'move': sa.literal_column('0'),
         'starts': sa.literal_column('1')}
-    return postgresql.insert(_ready).from_select(
+    return dialect.insert(_ready).from_select(
         list(step), sa.select(*step.values()).select_from(
             task.join(command, sa.true()))).returning(_ready.c.task)

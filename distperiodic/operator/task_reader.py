@@ -10,7 +10,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.database import Database
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import State
 from distperiodic.core.task import Command
 from distperiodic.core.task import Step

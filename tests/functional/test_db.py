@@ -32,8 +32,9 @@ from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.engine import IDLE
+from distperiodic.adapters.sql.dialects import mysql
 from distperiodic.adapters.sql.engine import check
+from distperiodic.adapters.sql.limits import IDLE
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
@@ -269,11 +270,12 @@ def test_the_statements_of_a_sync_have_no_limit(mariadb):
 
 def test_a_sync_that_waits_too_long_for_another_one_names_it(
         mariadb, monkeypatch):
-    monkeypatch.setattr(schema, '_LOCK_WAIT', 1)
+    monkeypatch.setattr(mysql, '_LOCK_WAIT', 1)
     engine = database.make_engine(mariadb.url)
     with engine.connect() as connection:
         connection.execute(sa.select(
-            sa.func.get_lock(schema.name_of_lock(), 1)))
+            sa.func.get_lock(mysql.name_of_lock(
+                schema.VERSION_TABLE), 1)))
 
         with pytest.raises(exceptions.StoreUnavailable,
                            match='another process has been upgrading'):
@@ -285,12 +287,13 @@ def test_a_sync_that_waits_too_long_for_another_one_names_it(
 
 def test_a_sync_does_not_wait_for_that_of_another_database(
         mariadb, monkeypatch):
-    monkeypatch.setattr(schema, '_LOCK_WAIT', 1)
+    monkeypatch.setattr(mysql, '_LOCK_WAIT', 1)
     engine = database.make_engine(mariadb.url)
     with engine.connect() as connection:
         connection.execute(sa.text('USE information_schema'))
         connection.execute(sa.select(
-            sa.func.get_lock(schema.name_of_lock(), 1)))
+            sa.func.get_lock(mysql.name_of_lock(
+                schema.VERSION_TABLE), 1)))
 
         assert schema.sync(mariadb.url)[1] == schema.VERSION
     engine.dispose()

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import visitors
 
 from distperiodic.adapters.sql import step_statements
-from distperiodic.adapters.sql.dialect import dialect_of
+from distperiodic.adapters.sql.dialects.registry import dialect_of
 from distperiodic.adapters.sql.statements import Statements
 
 DIALECTS = {module.__name__.rpartition('.')[2]: module.dialect
@@ -21,7 +21,7 @@ DIALECTS = {module.__name__.rpartition('.')[2]: module.dialect
 def statements(dialect):
     found = Statements(dialect)
     yield from found_in(vars(found))
-    if dialect.name == 'postgresql':
+    if dialect.writes_in_with:
         yield 'grant', step_statements.grant(dialect)
 
 

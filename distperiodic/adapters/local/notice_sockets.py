@@ -46,13 +46,16 @@ def place_of(connection: str, group: str) -> Place | None:
 
     None means that the store is not a SQLite file, and has no sockets.
 
-    :param connection: URL of the store.
+    :param connection: URL of the store. Empty means that there is none.
     """
-    scheme, found, rest = connection.partition(':///')
-    path = rest.partition('?')[0]
-    if not found or not scheme.startswith('sqlite') or not path:
+    if not connection:
         return None
-    file = pathlib.Path(path).absolute()
+    # Load SQLAlchemy only if there is a database.
+    from distperiodic.adapters.sql.dialects import registry
+    file = registry.file_at(connection)
+    if file is None:
+        return None
+    file = file.absolute()
     digest = hashlib.sha256(group.encode()).hexdigest()[:8]
     return Place(file.parent, f'{file.name}-notices-{digest}-')
 

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the columns of the store.
 
-Ids are compared byte for byte in all databases. MySQL's text types ignore
-case or trailing blanks, so MySQL stores ids as bytes.
+A type that differs between databases is an attribute of their dialects.
 """
 
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
-from sqlalchemy.dialects import postgresql
 
+from distperiodic.adapters.sql.dialects.registry import class_of
+from distperiodic.adapters.sql.dialects.registry import variants
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.standby import Role
 from distperiodic.core.workflow import CODES
 from distperiodic.core.workflow import Status
 
-_MYSQL = ('mysql', 'mariadb')
 #: Codes of the states in the tables. Never change a code: existing rows
 #: contain it.
 STATE_CODES = {
@@ -40,14 +38,6 @@ ROLE_CODES = {
 _ROLES = {code: role for role, code in ROLE_CODES.items()}
 
 
-def _written(value: str | None) -> bytes | None:
-    return None if value is None else value.encode()
-
-
-def _read(value: Any) -> str | None:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 class Exact(sa.TypeDecorator[str]):
     """Text that is compared byte for byte."""
 
@@ -59,28 +49,25 @@ class Exact(sa.TypeDecorator[str]):
         self.length = length
 
     def load_dialect_impl(self, dialect: Any) -> Any:
-        if dialect.name in _MYSQL:
-            return dialect.type_descriptor(mysql.VARBINARY(4 * self.length))
-        if dialect.name == 'postgresql':
-            return dialect.type_descriptor(
-                postgresql.VARCHAR(self.length, collation='C'))
-        return dialect.type_descriptor(sa.String(self.length))
+        return dialect.type_descriptor(class_of(dialect).exact(self.length))
 
     def process_bind_param(self, value: str | None, dialect: Any) -> Any:
-        return _written(value) if dialect.name in _MYSQL else value
+        encode, _ = class_of(dialect).converters()
+        return encode(value) if encode else value
 
     def process_result_value(self, value: Any, dialect: Any) -> str | None:
-        return _read(value)
+        _, decode = class_of(dialect).converters()
+        found: str | None = decode(value) if decode else value
+        return found
 
-    # Processors run for each value of hundreds of rows. So the processors for
-    # MySQL bypass the slower methods above. Other databases need no
-    # processors.
+    # Processors run for each value of hundreds of rows. So these bypass the
+    # slower methods above. Most databases need no processors.
 
     def bind_processor(self, dialect: Any) -> Any:
-        return _written if dialect.name in _MYSQL else None
+        return class_of(dialect).converters()[0]
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
-        return _read if dialect.name in _MYSQL else None
+        return class_of(dialect).converters()[1]
 
 
 class StateColumn(sa.TypeDecorator[State]):
@@ -139,7 +126,7 @@ class RoleColumn(sa.TypeDecorator[Role]):
 
 #: Type of the names of leases, and of other short ASCII texts. The process
 #: that creates a lease chooses its name.
-LeaseName = sa.String(100).with_variant(
-    mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
-#: Type of long texts; MySQL's TEXT is limited to 64 KiB.
-LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
+LeaseName = variants('lease_name', sa.String(100))
+LongText = variants('long_text', sa.Text())
+#: Type of the numbers that the database gives to new rows.
+Serial = variants('serial', sa.BigInteger())

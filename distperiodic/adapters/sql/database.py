@@ -14,7 +14,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 from typing import NoReturn
 from typing import TypeVar
 
@@ -24,13 +23,14 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.sql.dialect import dialect_of
-from distperiodic.adapters.sql.engine import CONFLICTS
-from distperiodic.adapters.sql.engine import READ_ONLY
-from distperiodic.adapters.sql.engine import STATEMENT
+from distperiodic.adapters.sql.dialects.dialect import READ_ONLY
+from distperiodic.adapters.sql.dialects.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Remedy
+from distperiodic.adapters.sql.dialects.registry import dialect_of
 from distperiodic.adapters.sql.engine import make_engine
-from distperiodic.adapters.sql.engine import wait_for_others
-from distperiodic.adapters.sql.host_clock import HostClock
+from distperiodic.adapters.sql.limits import CONFLICTS
+from distperiodic.adapters.sql.limits import STATEMENT
+from distperiodic.adapters.sql.limits import wait_for_others
 from distperiodic.adapters.sql.watchdog import ConnectionWatchdog
 from distperiodic.core import redaction
 
@@ -38,43 +38,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
 
-#: PostgreSQL's error code for a missing privilege.
-_NO_RIGHTS = '42501'
-
-
-class _Refusal(NamedTuple):
-    """A reason for which a database refuses a transaction."""
-
-    #: Error codes of PostgreSQL and of MySQL.
-    codes: frozenset[str | int]
-    #: Parts of the error messages of databases and drivers that give no code.
-    texts: tuple[str, ...]
-    remedy: str
-
-
-_REFUSALS = (
-    _Refusal(
-        # The codes of MySQL are for databases, tables and columns.
-        frozenset([_NO_RIGHTS, 1044, 1142, 1143]), (),
-        'nothing is claimed until its administrator grants this user the '
-        'missing rights; to list these rights, run: distperiodic doctor'),
-    _Refusal(
-        frozenset(['53100', 1021, 1114]), ('disk is full', 'No space left'),
-        'free space on the disk of the database'),
-    _Refusal(
-        frozenset(['53300', 1040, 1203, 1226]),
-        ('too many connections', 'too many clients', 'connection slots'),
-        'raise the limit of the user (CONNECTION LIMIT, max_user_connections) '
-        'or of the server (max_connections): each scheduler and each worker '
-        'needs two connections'))
-#: PostgreSQL's error codes for a stale prepared statement: the tables in the
-#: statement have changed, or a connection pooler has switched to another
-#: session.
-_UNPREPARED = '0A000', '26000'
-
-#: Maximum seconds of a transaction on PostgreSQL. This process itself enforces
-#: the limit, in case the server no longer responds. The drivers of the other
-#: databases have limits of their own.
+#: Maximum seconds of a transaction if the driver has no limit of its own. This
+#: process itself enforces the limit, in case the server no longer responds.
 SILENT = 45
 
 
@@ -107,16 +72,14 @@ class Database:
         logging.getLogger(
             'oslo_db.sqlalchemy.exc_filters').addFilter(_of_others)
         self._engine = make_engine(connection_url, **options)
+        self.dialect = dialect_of(self._engine.dialect)
+        bounded = options.get('bounded', True)
         self._watchdog: ConnectionWatchdog | None = None
-        if (self._engine.dialect.name == 'postgresql'
-                and options.get('bounded', True)):
+        if self.dialect.waits_forever and bounded:
             self._watchdog = ConnectionWatchdog(SILENT)
             sa.event.listen(self._engine, 'connect', self._watchdog.connected,
                             insert=True)
-        self._host_clock: HostClock | None = None
-        if (self._engine.dialect.name == 'sqlite'
-                and options.get('bounded', True)):
-            self._host_clock = HostClock()
+        self._host_clock = self.dialect.host_clock() if bounded else None
         self._check_schema = check_schema
         #: The name of the database; with SQLite, its file.
         self.name = self._engine.url.database or ''
@@ -129,7 +92,6 @@ class Database:
         self.opened = 0
         self._pid = os.getpid()
         self._monotonic = SystemClock().monotonic
-        self.dialect = dialect_of(self._engine.dialect)
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work* in a transaction, commit it and return the result.
@@ -152,7 +114,8 @@ class Database:
                       parameters: dict[str, Any]) -> Sequence[Any] | None:
         """Execute one statement as a transaction of its own; return its rows.
 
-        Use this method only on PostgreSQL, and only for short statements:
+        Use this method only with a database that has an
+        :attr:`~.Dialect.autocommit` mode, and only for short statements:
         SQLAlchemy takes longer to process such a statement than the server
         takes to execute it. The driver executes the statement in autocommit
         mode, which takes one round trip instead of three. SQLAlchemy converts
@@ -235,12 +198,13 @@ class Database:
                 opened = self._connection is not None
                 self.close()
                 if opened and attempt == 1 and (
-                        _disconnected(exc) or _code(exc) in _UNPREPARED):
+                        _disconnected(exc)
+                        or _code(exc) in self.dialect.stale):
                     # Retry once. The connection may have been closed while it
                     # was idle, or the server may have closed it because this
                     # process was suspended within the transaction.
                     continue
-                if _fault_of_database(exc):
+                if _fault_of_database(exc, self.dialect):
                     self._give_up(exc)
                 raise
         raise AssertionError('unreachable: the loop never ends by itself')
@@ -266,12 +230,12 @@ class Database:
 
     @contextlib.contextmanager
     def _committing_each(self, connection: sa.Connection) -> Iterator[None]:
-        """Save the round trips of a transaction, on PostgreSQL.
+        """Save the round trips of a transaction.
 
         After an error the connection must not be used before its next check.
         """
         driver: Any = connection.connection.dbapi_connection
-        alone = self._engine.dialect.name == 'postgresql'
+        alone = self.dialect.autocommit
         if alone:
             driver.autocommit = True
         yield
@@ -281,7 +245,7 @@ class Database:
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
         raise exceptions.StoreUnavailable(
             f'database {self.shown}: {reason or reason_of(exc)}; '
-            f'{_remedy_of(exc)}') from exc
+            f'{_remedy_of(exc, self.dialect)}') from exc
 
     def close(self) -> None:
         """Close the connection; the next transaction opens a new one."""
@@ -304,7 +268,7 @@ def _from_driver(exc: Exception) -> Exception:
 
 
 def _code(exc: Exception) -> str | None:
-    """Return PostgreSQL's error code, or None."""
+    """Return the error code of the SQL standard, or None."""
     orig = getattr(_from_driver(exc), 'orig', None)
     return getattr(orig, 'sqlstate', getattr(orig, 'pgcode', None))
 
@@ -314,7 +278,7 @@ def _disconnected(exc: Exception) -> bool:
         getattr(_from_driver(exc), 'connection_invalidated', False))
 
 
-def _fault_of_database(exc: Exception) -> bool:
+def _fault_of_database(exc: Exception, dialect: Dialect) -> bool:
     """Return whether the call was valid and may succeed later."""
     inner = _from_driver(exc)
     return isinstance(exc, (
@@ -325,19 +289,25 @@ def _fault_of_database(exc: Exception) -> bool:
     # Drivers have no narrower class for some errors. For example, a file is
     # not a database, or a connection was lost during an answer.
     ) or type(inner) is sa_exception.DatabaseError or (
-        _code(exc) == _NO_RIGHTS)
+        _remedy(exc, dialect) is Remedy.RIGHTS)
 
 
-def _remedy_of(exc: Exception) -> str:
-    """Return what an operator must do, so that the database accepts a call."""
+def _remedy(exc: Exception, dialect: Dialect) -> Remedy | None:
+    """Return the remedy if the database refuses a call for a known reason."""
     orig: Any = getattr(_from_driver(exc), 'orig', None)
-    codes = {_code(exc), *getattr(orig, 'args', ())[:1]}
+    for code in _code(exc), *getattr(orig, 'args', ())[:1]:
+        if code in dialect.remedies:
+            return dialect.remedies[code]
     text = reason_of(exc)
-    for one in _REFUSALS:
-        if one.codes & codes or any(part in text for part in one.texts):
-            return one.remedy
+    return next((remedy for part, remedy in dialect.remedies_by_text.items()
+                 if part in text), None)
+
+
+def _remedy_of(exc: Exception, dialect: Dialect) -> str:
+    """Return what an operator must do, so that the database accepts a call."""
+    remedy = _remedy(exc, dialect)
     return ('check that it runs, that it is writable, and that [distperiodic] '
-            'connection is right')
+            'connection is right') if remedy is None else remedy.value
 
 
 def reason_of(exc: Exception) -> str:

@@ -39,7 +39,6 @@ import sqlalchemy as sa
 
 from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.sql import tables
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +64,8 @@ _WARN_AHEAD = 1.0
 NOW = 'distperiodic_now'
 LEASE_NOW = 'distperiodic_lease_now'
 TICK_OFFSET = 'distperiodic_tick_offset'
-_clock = tables.clock
+#: Name of the table with the state of the clocks.
+TABLE = 'distperiodic_clock'
 
 
 class Reading(NamedTuple):
@@ -124,6 +124,8 @@ class State(NamedTuple):
         return State(read.boot, lease - read.up, now - read.up,
                      None if now == read.wall else read.up, read.up)
 
+
+_clock = sa.table(TABLE, *map(sa.column, State._fields))
 
 #: State before the first use. The clocks start at the time of the wall clock.
 NEW = State('', 0, 0, None, 0)

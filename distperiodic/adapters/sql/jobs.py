@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.job_set import adopted

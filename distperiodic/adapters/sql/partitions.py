@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role

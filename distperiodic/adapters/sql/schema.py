@@ -7,14 +7,11 @@ a database that an operator has configured. So only the database user of this
 command needs the right to alter tables.
 """
 
-import contextlib
 import itertools
 import os
 import pathlib
-import sqlite3
 import threading
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import TypeVar
@@ -27,6 +24,8 @@ from distperiodic.adapters.local import private
 from distperiodic.adapters.sql import engine
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.dialects.registry import dialect_of
+from distperiodic.adapters.sql.dialects.registry import kind_of
 from distperiodic.core import redaction
 
 if TYPE_CHECKING:
@@ -40,19 +39,6 @@ VERSION = '0001'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
-# Number of the advisory lock. Other programs are unlikely to use the same
-# number in the same database.
-_LOCK = 0x64697374
-# Maximum seconds to wait, on MySQL, for another process that upgrades the
-# tables.
-_LOCK_WAIT = 600
-
-# MySQL's error codes for a step that another process has completed, or is just
-# taking: the table, the column or the index already exists, or the column or
-# the index to drop does not exist, or the table is being altered, or a
-# statement that reads the catalogue was aborted. (oslo.db does not convert the
-# errors of SQLAlchemy's own statements, so it does not repeat them.)
-_STEP_DONE = frozenset({1050, 1060, 1061, 1091, 1213, 1684})
 # Number of attempts while another process upgrades the tables, and seconds
 # between two attempts.
 _ATTEMPTS, _PAUSE = 20, 0.5
@@ -84,13 +70,13 @@ def check(connection_url: str) -> None:
     _check_file(connection_url, shown)
 
     def work(connection: sa.Connection) -> None:
-        check_encoding(connection, shown)
+        dialect_of(connection.dialect).check_encoding(connection, shown)
         check_keys(connection, shown)
     _transaction(connection_url, work, check_connection)
 
 
 def _check_file(connection_url: str, shown: str) -> None:
-    """Check that the file of a SQLite database exists and is a database.
+    """Check that the file of a database exists and is a database.
 
     A connection would create a missing file. For a file of another format,
     oslo.db logs a traceback at each attempt to connect.
@@ -98,35 +84,20 @@ def _check_file(connection_url: str, shown: str) -> None:
     :raises SchemaError: the file does not exist, or is not a database.
     """
     url = engine.check(connection_url)
-    if url.get_backend_name() != 'sqlite' or 'uri' in url.query:
+    kind = kind_of(url)
+    path = kind.file_of(url)
+    if path is None:
         return
-    path = pathlib.Path(url.database or '')
     if not path.parent.is_dir():
         raise exceptions.SchemaError(
             f'there is no directory {path.parent} for database {shown}; '
             'create it, then create the tables with: distperiodic db sync')
     if not path.exists():
         raise _no_tables(shown)
-    if _is_foreign(path):
+    if kind.is_foreign(path):
         raise exceptions.SchemaError(
             f'database {shown}: file is not a database; give the path of '
             'a SQLite database or of a new file')
-
-
-def _is_foreign(path: pathlib.Path) -> bool:
-    """Return whether the file *path* is not a SQLite database.
-
-    SQLite itself reads the file. If this function opened and closed the file
-    directly, the system would release all locks that this process holds on the
-    file.
-    """
-    try:
-        with contextlib.closing(sqlite3.connect(
-                f'{path.resolve().as_uri()}?mode=rw', uri=True)) as connection:
-            connection.execute('PRAGMA schema_version')
-    except sqlite3.DatabaseError as exc:
-        return exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB
-    return False
 
 
 def _no_tables(shown: str) -> exceptions.SchemaError:
@@ -150,23 +121,25 @@ def sync(connection_url: str) -> tuple[str | None, str]:
     :raises SchemaError: the tables are newer than this release, or their
         version is missing or unknown.
     """
+    shown = redaction.redact(connection_url)
+    kind = kind_of(engine.check(connection_url))
+
     def work(connection: sa.Connection) -> tuple[str | None, str]:
-        check_encoding(connection, redaction.redact(connection_url))
-        with _exclusively(connection):
+        dialect = dialect_of(connection.dialect)
+        dialect.check_encoding(connection, shown)
+        with dialect.upgrading(connection, VERSION_TABLE):
             before = _version_of(connection)
             if before is None:
-                _check_search_path(
-                    connection, redaction.redact(connection_url))
-                _check_empty(connection, redaction.redact(connection_url))
+                dialect.check_search_path(connection, shown)
+                _check_empty(connection, shown)
             elif before > VERSION:
-                raise _newer(redaction.redact(connection_url), before)
+                raise _newer(shown, before)
             if before != VERSION:
                 from alembic import command
                 from alembic import util
                 try:
                     command.upgrade(configuration(connection), 'head')
                 except util.CommandError as exc:
-                    shown = redaction.redact(connection_url)
                     if _version_of(connection) != before:
                         # A process that uses another node of the cluster has
                         # changed the version since it was read.
@@ -188,16 +161,17 @@ def sync(connection_url: str) -> tuple[str | None, str]:
             # GET_LOCK acquires a lock of one node only, so a process that uses
             # another node of a Galera cluster may be taking the same steps.
             if attempt == _ATTEMPTS or not (
-                    isinstance(exc, _HalfMade) or _step_done(exc.__cause__)):
+                    isinstance(exc, _HalfMade)
+                    or _step_done(exc.__cause__, kind.steps_done)):
                 raise
             threading.Event().wait(_PAUSE)
     raise AssertionError('unreachable: the loop never ends by itself')
 
 
-def _step_done(exc: BaseException | None) -> bool:
-    """Return whether MySQL reported a step of another process."""
+def _step_done(exc: BaseException | None, codes: frozenset[int]) -> bool:
+    """Return whether the database reported a step of another process."""
     orig = getattr(exc, 'orig', None)
-    return orig is not None and not _STEP_DONE.isdisjoint(orig.args[:1])
+    return orig is not None and not codes.isdisjoint(orig.args[:1])
 
 
 def configuration(connection: sa.Connection) -> 'alembic_config.Config':
@@ -218,7 +192,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
     """
     found = _version_of(connection)
     if found is None:
-        _check_search_path(connection, shown)
+        dialect_of(connection.dialect).check_search_path(connection, shown)
         raise _no_tables(shown)
     if found < VERSION:
         raise exceptions.SchemaError(
@@ -227,41 +201,6 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
             'distperiodic db sync')
     if found > VERSION:
         raise _newer(shown, found)
-
-
-def check_encoding(connection: sa.Connection, shown: str) -> None:
-    """Check that the database can store every text.
-
-    Ids and errors are Unicode. In another encoding, one text that cannot be
-    stored would roll back the whole transaction, with the outcomes of other
-    runs.
-
-    :param shown: URL without its password.
-    :raises SchemaError: The encoding of the database is not UTF-8.
-    """
-    if connection.dialect.name != 'postgresql':
-        return  # SQLite stores Unicode; on MySQL the tables are utf8mb4.
-    found = connection.scalar(sa.text('SHOW server_encoding'))
-    if found != 'UTF8':
-        raise exceptions.SchemaError(
-            f'database {shown} has the encoding {found}, in which not every '
-            "text can be stored; create a database with: CREATE DATABASE NAME "
-            "ENCODING 'UTF8' TEMPLATE template0")
-
-
-def _check_search_path(connection: sa.Connection, shown: str) -> None:
-    """Check that PostgreSQL has a schema for the tables.
-
-    :param shown: URL without its password.
-    :raises SchemaError: search_path names no schema that exists.
-    """
-    if connection.dialect.name == 'postgresql' and connection.scalar(
-            sa.select(sa.func.current_schema())) is None:
-        found = connection.scalar(sa.text('SHOW search_path'))
-        raise exceptions.SchemaError(
-            f'database {shown} has no schema that its search_path names '
-            f'({found}); create the schema, grant this user USAGE on it, or '
-            'correct search_path in [distperiodic] connection or of the user')
 
 
 def check_keys(connection: sa.Connection, shown: str) -> None:
@@ -334,12 +273,12 @@ class _HalfMade(exceptions.SchemaError):
 
 
 def _check_empty(connection: sa.Connection, shown: str) -> None:
-    # MySQL commits each CREATE TABLE separately, so an interrupted sync
-    # leaves only some of the tables behind.
+    # If each CREATE TABLE is committed separately, an interrupted sync leaves
+    # only some of the tables behind.
     existing = sorted(set(sa.inspect(connection).get_table_names())
                       & set(tables.metadata.tables))
     if existing:
-        error = (_HalfMade if connection.dialect.name == 'mysql'
+        error = (_HalfMade if dialect_of(connection.dialect).commits_ddl
                  else exceptions.SchemaError)
         raise error(
             f'database {shown} has distperiodic tables '
@@ -371,41 +310,3 @@ def _transaction(
             'create it') from exc
     finally:
         target.close()
-
-
-def name_of_lock() -> sa.ColumnElement[str]:
-    """Return the name of MySQL's lock for the upgrade of a database.
-
-    MySQL's locks belong to the server. Without the name of the database,
-    upgrades of different databases would wait for each other. The name of a
-    lock has at most 64 characters.
-    """
-    return sa.func.concat(
-        VERSION_TABLE, '.', sa.func.md5(sa.func.database()))
-
-
-@contextlib.contextmanager
-def _exclusively(connection: sa.Connection) -> Iterator[None]:
-    """Hold a lock, since Alembic does not serialize concurrent upgrades."""
-    if connection.dialect.name == 'postgresql':
-        # This lock is released at the end of the transaction.
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-        yield
-    elif connection.dialect.name == 'mysql':
-        name = name_of_lock()
-        if connection.scalar(
-                sa.select(sa.func.get_lock(name, _LOCK_WAIT))) != 1:
-            raise exceptions.StoreUnavailable(
-                'another process has been upgrading the tables for '
-                f'{_LOCK_WAIT} s; when it has ended, run again: '
-                'distperiodic db sync')
-        try:
-            yield
-            # Commit before the lock is released: otherwise the next holder
-            # would not see the new version, and would repeat the last
-            # migration. MySQL has already committed all earlier steps.
-            connection.execute(sa.text('COMMIT'))
-        finally:
-            connection.execute(sa.select(sa.func.release_lock(name)))
-    else:
-        yield  # SQLite allows only one writer at a time.

@@ -15,8 +15,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import jobs
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import dialect_of
-from distperiodic.adapters.sql.host_clock import HostClock
+from distperiodic.adapters.sql.dialects.registry import dialect_of
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
@@ -27,10 +26,6 @@ _claim = tables.claim
 #: and statements that must change the row wait. A process that is suspended at
 #: this point, or whose host loses power, must not hold the lock for longer.
 _IDLE = 5
-_BOUND = sa.text(
-    "SELECT set_config(name, :value, true) FROM (SELECT "
-    "'idle_in_transaction_session_timeout' AS name) AS bound "
-    "WHERE current_setting(name) = '0'").bindparams(value=f'{_IDLE}s')
 #: Parts of the databases' error messages for a missing table.
 _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
@@ -56,6 +51,7 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     :raises ConfigError: the session's database has no distperiodic tables.
     """
     bind = getattr(session, 'get_bind', lambda: session)()
+    dialect = dialect_of(bind.dialect)
     kind, name = jobs.kind_and_name(job)
     number = sa.select(tables.job.c.id).where(
         tables.job.c.space == namespace, tables.job.c.kind == kind,
@@ -64,15 +60,10 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     ours = _claim.c.job == number, _claim.c.object == key
     stands = *ours, _claim.c.lease == lease
     try:
-        if bind.dialect.name == 'postgresql':
-            session.execute(_BOUND)
-        # The service's own connections lack distperiodic's SQL functions.
-        now: Any = (HostClock().now_in(session)
-                    if bind.dialect.name == 'sqlite'
-                    else dialect_of(bind.dialect).now)
+        dialect.limit_idle(session, _IDLE)
         session.execute(sa.update(_claim).where(
             *stands, _claim.c.state.in_(before)).values(
-                state=after, served=now, **(
+                state=after, served=dialect.now_for(session), **(
                     {'progress': result} if kind == tables.COMMAND else {})))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
         if not lacks_tables(exc):
@@ -106,6 +97,6 @@ def now_in(session: Any, bind: Any) -> int:
     A connection that this library has not opened lacks the SQL functions that
     this library registers.
     """
-    if bind.dialect.name == 'sqlite':
-        return HostClock().now_in(session)
-    return int(session.scalar(sa.select(dialect_of(bind.dialect).now)))
+    now = dialect_of(bind.dialect).now_for(session)
+    return int(session.scalar(sa.select(now))
+               if isinstance(now, sa.ColumnElement) else now)

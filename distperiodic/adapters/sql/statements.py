@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.column_types import STATE_CODES
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
@@ -255,7 +255,7 @@ class Statements:
         #: all objects, it also counts the objects and creates their lease.
         #: None means that this database has no such statement.
         self.claim_at_once: Any = None
-        if dialect.name == 'postgresql':
+        if dialect.writes_in_with:
             self.count_and_make = self.make.add_cte(
                 self.count_of.cte('counted'))
             self.claim_at_once = self.at_once(

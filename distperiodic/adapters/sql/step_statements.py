@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import in_state
@@ -58,7 +58,10 @@ def claim(dialect: Dialect) -> Any:
 
 
 def grant(dialect: Dialect) -> Any:
-    """Claim the next steps of tasks and grant their runs, on PostgreSQL.
+    """Claim the next steps of tasks and grant their runs.
+
+    Use this statement only with a database that
+    :attr:`~.Dialect.writes_in_with`.
 
     If all steps are claimed, the statement also counts them and creates their
     lease. In any case, if the lease of the ended runs contains no other runs,

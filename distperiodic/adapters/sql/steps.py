@@ -113,7 +113,7 @@ class SqlSteps:
         #: Statement that claims and grants steps. None means that this
         #: database has no such statement.
         self._grant = database.dialect.once(grant) if (
-            database.dialect.name == 'postgresql') else None
+            database.dialect.writes_in_with) else None
         #: Tasks that ended or became stuck in the current transaction.
         self._ended: list[task_rows.Task] = []
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql.column_types import Exact
 from distperiodic.adapters.sql.column_types import LeaseName
 from distperiodic.adapters.sql.column_types import LongText
 from distperiodic.adapters.sql.column_types import RoleColumn
+from distperiodic.adapters.sql.column_types import Serial
 from distperiodic.adapters.sql.column_types import SkippedByColumn
 from distperiodic.adapters.sql.column_types import StateColumn
 from distperiodic.adapters.sql.column_types import StatusColumn
@@ -222,7 +224,7 @@ history = sa.Table(
 #: time since the host's boot, in microseconds; see
 #: :mod:`distperiodic.adapters.sql.host_clock`.
 clock = sa.Table(
-    'distperiodic_clock', metadata,
+    host_clock.TABLE, metadata,
     sa.Column('boot', sa.String(64), primary_key=True),
     sa.Column('lease', sa.BigInteger, nullable=False),
     sa.Column('offset', sa.BigInteger, nullable=False),
@@ -234,8 +236,7 @@ clock = sa.Table(
 #: repeated. The row of a task has the errors of its steps.
 failure = sa.Table(
     'distperiodic_failure', metadata,
-    sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
-              primary_key=True),
+    sa.Column('id', Serial, primary_key=True),
     sa.Column('job', sa.Integer, nullable=False),
     sa.Column('object', Exact(LONGEST_ID), nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import transaction
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
 

@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.task_pool_statements import Statements
 
 _bucket = tables.bucket
@@ -39,7 +39,7 @@ class Calls:
     finish: Any = None
 
     def __init__(self, dialect: Dialect):
-        if dialect.name != 'postgresql':
+        if not dialect.writes_in_with:
             return
         sql: Statements = dialect.once(Statements)
         now = sa.select(dialect.now).scalar_subquery()

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.tables import done_of
 from distperiodic.adapters.sql.tables import free_of
 from distperiodic.adapters.sql.task_pool_statements import Statements

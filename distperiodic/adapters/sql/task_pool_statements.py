@@ -12,7 +12,7 @@ for each other. The correctness of the results does not depend on this.
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.tables import done_of
 from distperiodic.adapters.sql.tables import free_of
 from distperiodic.core.task_pool import Stats
@@ -20,9 +20,6 @@ from distperiodic.core.task_pool import Stats
 _bucket = tables.bucket
 _pool = tables.pool
 _task = tables.pool_task
-#: Hint for MySQL. Without this hint, MySQL could sort and lock all free tasks
-#: to find the best tasks.
-_BY_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'
 
 
 class Statements:
@@ -100,8 +97,10 @@ class Statements:
         self.empty = sa.update(_task).where(
             _task.c.bucket == of_bucket).values(bucket=into)
         #: Select and lock the first tasks of a bucket, in order of place.
-        self.best = self.content.limit(at_most).with_hint(
-            _task, _BY_PLACE, 'mysql').with_for_update(skip_locked=True)
+        #: Without the index, a database could sort and lock all free tasks.
+        self.best = dialect.prefer_index(
+            self.content.limit(at_most), _task,
+            'distperiodic_pool_task_place').with_for_update(skip_locked=True)
 
         # Recreation.
         self.assigned = sa.select(*columns).join_from(

@@ -329,7 +329,7 @@ class SqlTaskPool:
 
     def _renewed(self, connection: sa.Connection,
                  ours: dict[str, Any]) -> Any:
-        if self._dialect.name == 'postgresql':
+        if self._dialect.writes_in_with:
             return connection.execute(
                 self._sql.renew_returning, ours).one_or_none()
         connection.execute(self._sql.renew, ours)

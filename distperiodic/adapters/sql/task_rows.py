@@ -18,7 +18,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.transaction import Transaction
@@ -337,7 +337,7 @@ class Moves:
         halts = leaves and failed and not row.goes_on
         following = None
         if (leaves and row.halted is None and not halts
-                and self._tx.dialect.name == 'postgresql'):
+                and self._tx.dialect.writes_in_with):
             following = connection.execute(
                 self._tx.dialect.once(_turn), ours).one_or_none()
             if following is not None:
@@ -399,8 +399,8 @@ def _turn(_: Dialect) -> Any:
     """Build the statement that makes the next task the head of its queue.
 
     The statement locks and returns this task. If no task waits, the queue then
-    has no head, and the statement returns no row. Only PostgreSQL has such
-    statements.
+    has no head, and the statement returns no row. Use this statement only with
+    a database that :attr:`~.Dialect.writes_in_with`.
     """
     following = _LOCK_NEXT.cte('following')
     turned = sa.update(_queue).where(*_OF_QUEUE).values(

@@ -18,7 +18,7 @@ from oslo_db import exception as db_exception
 
 from distperiodic.adapters.sql import step_statements
 from distperiodic.adapters.sql.database import Database
-from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
 from distperiodic.adapters.sql.statements import Change
 from distperiodic.adapters.sql.statements import Statements
@@ -113,7 +113,7 @@ class Transaction:
         rows = self.connection.execute(
             self.dialect.once(step_statements.claim), self._steps(
                 number, tick, due, lease, state, worker, now))
-        if self.dialect.name != 'postgresql':
+        if not self.dialect.merge_returns:
             return {one.object: one
                     for one in self.standing(number, list(due), lease)}
         return {row.object: claim_of(row) for row in rows}
@@ -196,8 +196,7 @@ class Transaction:
 
         :returns: the keys of the rows that are now locked.
         """
-        if self.dialect.name == 'sqlite' or not keys:
-            # SQLite allows only one writer at a time.
+        if not self.dialect.locks_rows or not keys:
             return list(keys)
         return list(self.connection.execute(self.sql.unlocked, {
             'of_job': number, 'keys': self.dialect.keys(keys)}).scalars())

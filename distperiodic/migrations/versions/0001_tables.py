@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Create all tables.
 
-This file repeats the columns and types of tables.py: tables.py changes over
-time, but a migration must not change.
+This file repeats the columns of tables.py: tables.py changes over time, but a
+migration must not change. For the same reason, the types that differ between
+databases must not change once a release has created columns with them.
 """
 
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from distperiodic.adapters.sql.column_types import Exact
+from distperiodic.adapters.sql.column_types import LeaseName
+from distperiodic.adapters.sql.column_types import LongText
+from distperiodic.adapters.sql.column_types import Serial
+from distperiodic.adapters.sql.dialects.registry import dialect_of
 
 revision = '0001'
 down_revision = None
@@ -19,15 +25,6 @@ _OF_TABLES: dict[str, Any] = {
     'mysql_row_format': 'DYNAMIC'}
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
-_LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql')
-_LEASE_NAME = sa.String(100).with_variant(
-    mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), 'mysql')
-
-
-def _exact(length: int) -> sa.types.TypeEngine[str]:
-    return sa.String(length).with_variant(
-        mysql.VARBINARY(4 * length), 'mysql').with_variant(
-            sa.String(length, collation='C'), 'postgresql')
 
 
 def upgrade() -> None:
@@ -44,13 +41,13 @@ def _create_jobs() -> None:
     op.create_table(
         'distperiodic_job',
         sa.Column('id', sa.Integer, primary_key=True),
-        sa.Column('space', _exact(100), nullable=False),
-        sa.Column('kind', _exact(20), nullable=False),
-        sa.Column('name', _exact(200), nullable=False),
+        sa.Column('space', Exact(100), nullable=False),
+        sa.Column('kind', Exact(20), nullable=False),
+        sa.Column('name', Exact(200), nullable=False),
         sa.Column('paused_since', sa.BigInteger),
         sa.Column('paused_by', sa.String(200)),
         sa.Column('paused_why', sa.String(200)),
-        sa.Column('schedule', _exact(400)),
+        sa.Column('schedule', Exact(400)),
         sa.Column('schedule_since', sa.BigInteger),
         sa.Column('definitions', sa.String(200)),
         sa.Column('attended_since', sa.BigInteger),
@@ -62,7 +59,7 @@ def _create_jobs() -> None:
         **_OF_TABLES)
     op.create_table(
         'distperiodic_claim',
-        sa.Column('object', _exact(255), primary_key=True),
+        sa.Column('object', Exact(255), primary_key=True),
         sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('position', sa.BigInteger, nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
@@ -72,37 +69,37 @@ def _create_jobs() -> None:
         sa.Column('state', sa.SmallInteger, nullable=False),
         sa.Column('fence', sa.BigInteger, nullable=False),
         sa.Column('attempt', sa.Integer, nullable=False),
-        sa.Column('lease', _LEASE_NAME, nullable=False),
-        sa.Column('worker', _exact(255)),
+        sa.Column('lease', LeaseName, nullable=False),
+        sa.Column('worker', Exact(255)),
         sa.Column('waiting', sa.BigInteger),
         sa.Column('started', sa.BigInteger),
         sa.Column('losses', sa.Integer),
         sa.Column('served', sa.BigInteger),
-        sa.Column('progress', _LONG_TEXT),
+        sa.Column('progress', LongText),
         sa.Column('since', sa.BigInteger),
         sa.Column('delisted', sa.BigInteger),
-        sa.Column('rule', _exact(300), nullable=False),
+        sa.Column('rule', Exact(300), nullable=False),
         sa.Index('distperiodic_claim_position', 'position', 'job'),
         **_OF_TABLES, **_TOGETHER)
     op.create_table(
         'distperiodic_lease',
-        sa.Column('id', _LEASE_NAME, primary_key=True),
+        sa.Column('id', LeaseName, primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
         sa.Column('state', sa.SmallInteger, nullable=False),
-        sa.Column('holder', _exact(255), nullable=False),
+        sa.Column('holder', Exact(255), nullable=False),
         sa.Column('until', sa.BigInteger, nullable=False),
         sa.Column('made', sa.BigInteger, nullable=False),
         sa.Column('remaining', sa.Integer, nullable=False),
         sa.Column('superseded', sa.Integer, nullable=False),
-        sa.Column('objects', _LONG_TEXT, nullable=False),
+        sa.Column('objects', LongText, nullable=False),
         sa.Index('distperiodic_lease_until', 'until'),
         **_OF_TABLES, **_CHANGING)
-    if op.get_context().dialect.name == 'postgresql':
-        # A row exists for a few seconds only. Compressing it would take longer
-        # than writing it.
-        op.execute('ALTER TABLE distperiodic_lease '
-                   'ALTER COLUMN objects SET STORAGE EXTERNAL')
+    # A row exists for a few seconds only. Compressing it would take longer
+    # than writing it.
+    if statement := dialect_of(op.get_context().dialect).store_uncompressed(
+            'distperiodic_lease', 'objects'):
+        op.execute(statement)
 
 
 def _create_history() -> None:
@@ -111,7 +108,7 @@ def _create_history() -> None:
         sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('tick', sa.BigInteger, primary_key=True,
                   autoincrement=False),
-        sa.Column('member', _exact(255), primary_key=True),
+        sa.Column('member', Exact(255), primary_key=True),
         sa.Column('due', sa.BigInteger, nullable=False),
         sa.Column('done', sa.BigInteger, nullable=False),
         sa.Column('dead', sa.BigInteger, nullable=False),
@@ -132,16 +129,15 @@ def _create_history() -> None:
         **_OF_TABLES, **_CHANGING)
     op.create_table(
         'distperiodic_failure',
-        sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
-                  primary_key=True),
+        sa.Column('id', Serial, primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
-        sa.Column('object', _exact(255), nullable=False),
+        sa.Column('object', Exact(255), nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
         sa.Column('fence', sa.BigInteger, nullable=False),
         sa.Column('attempt', sa.Integer, nullable=False),
-        sa.Column('worker', _exact(255)),
-        sa.Column('error', _LONG_TEXT, nullable=False),
-        sa.Column('traceback', _LONG_TEXT, nullable=False),
+        sa.Column('worker', Exact(255)),
+        sa.Column('error', LongText, nullable=False),
+        sa.Column('traceback', LongText, nullable=False),
         sa.Column('at', sa.BigInteger, nullable=False),
         sa.Index('distperiodic_failure_object', 'job', 'object'),
         sa.Index('distperiodic_failure_at', 'at', 'id'),
@@ -168,14 +164,14 @@ def _create_clock() -> None:
 def _create_tasks() -> None:
     op.create_table(
         'distperiodic_task',
-        sa.Column('id', _exact(64), primary_key=True),
-        sa.Column('space', _exact(100), nullable=False),
-        sa.Column('type', _exact(200), nullable=False),
-        sa.Column('key', _exact(255)),
-        sa.Column('digest', _LEASE_NAME),
-        sa.Column('queue', _exact(200)),
+        sa.Column('id', Exact(64), primary_key=True),
+        sa.Column('space', Exact(100), nullable=False),
+        sa.Column('type', Exact(200), nullable=False),
+        sa.Column('key', Exact(255)),
+        sa.Column('digest', LeaseName),
+        sa.Column('queue', Exact(200)),
         sa.Column('status', sa.SmallInteger, nullable=False),
-        sa.Column('message', _LONG_TEXT),
+        sa.Column('message', LongText),
         sa.Column('cursor', sa.Integer, nullable=False),
         sa.Column('step', sa.Integer, nullable=False),
         sa.Column('back', sa.SmallInteger, nullable=False),
@@ -186,9 +182,9 @@ def _create_tasks() -> None:
         sa.Column('started', sa.BigInteger),
         sa.Column('ended', sa.BigInteger),
         sa.Column('cancelled_by', sa.String(200)),
-        sa.Column('definition', _LONG_TEXT, nullable=False),
-        sa.Column('parameters', _LONG_TEXT, nullable=False),
-        sa.Column('records', _LONG_TEXT, nullable=False),
+        sa.Column('definition', LongText, nullable=False),
+        sa.Column('parameters', LongText, nullable=False),
+        sa.Column('records', LongText, nullable=False),
         sa.UniqueConstraint('space', 'key', name='distperiodic_task_key'),
         sa.Index('distperiodic_task_status',
                  'space', 'status', 'created', 'id'),
@@ -199,7 +195,7 @@ def _create_tasks() -> None:
         **_OF_TABLES, **_CHANGING)
     op.create_table(
         'distperiodic_ready',
-        sa.Column('task', _exact(64), primary_key=True),
+        sa.Column('task', Exact(64), primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
         sa.Column('delayed', sa.SmallInteger, nullable=False),
         sa.Column('precedence', sa.Integer, nullable=False),
@@ -213,14 +209,14 @@ def _create_tasks() -> None:
         **_OF_TABLES)
     op.create_table(
         'distperiodic_queue',
-        sa.Column('space', _exact(100), primary_key=True),
-        sa.Column('name', _exact(200), primary_key=True),
-        sa.Column('head', _exact(64)),
+        sa.Column('space', Exact(100), primary_key=True),
+        sa.Column('name', Exact(200), primary_key=True),
+        sa.Column('head', Exact(64)),
         sa.Column('changes', sa.BigInteger, nullable=False),
         sa.Column('goes_on', sa.SmallInteger, nullable=False),
         sa.Column('halted', sa.BigInteger),
         sa.Column('halted_why', sa.String(200)),
-        sa.Column('halted_by', _exact(64)),
+        sa.Column('halted_by', Exact(64)),
         **_OF_TABLES, **_CHANGING)
 
 
@@ -228,14 +224,14 @@ def _create_pools() -> None:
     op.create_table(
         'distperiodic_pool',
         sa.Column('id', sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column('space', _exact(100), nullable=False),
-        sa.Column('name', _exact(200), nullable=False),
+        sa.Column('space', Exact(100), nullable=False),
+        sa.Column('name', Exact(200), nullable=False),
         sa.Column('recreated', sa.BigInteger, nullable=False),
         sa.UniqueConstraint('space', 'name', name='distperiodic_pool_of'),
         **_OF_TABLES, **_CHANGING)
     op.create_table(
         'distperiodic_pool_bucket',
-        sa.Column('worker', _exact(255), primary_key=True),
+        sa.Column('worker', Exact(255), primary_key=True),
         sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('id', sa.BigInteger, nullable=False),
         sa.Column('until', sa.BigInteger, nullable=False),
@@ -244,7 +240,7 @@ def _create_pools() -> None:
         **_OF_TABLES, **_CHANGING)
     op.create_table(
         'distperiodic_pool_task',
-        sa.Column('task', _exact(256), primary_key=True),
+        sa.Column('task', Exact(256), primary_key=True),
         sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('bucket', sa.BigInteger, nullable=False),
         sa.Column('place', sa.Double, nullable=False),
@@ -256,21 +252,21 @@ def _create_pools() -> None:
 def _create_partitions() -> None:
     op.create_table(
         'distperiodic_partition',
-        sa.Column('space', _exact(100), primary_key=True),
-        sa.Column('name', _exact(200), primary_key=True),
-        sa.Column('worker', _exact(255)),
+        sa.Column('space', Exact(100), primary_key=True),
+        sa.Column('name', Exact(200), primary_key=True),
+        sa.Column('worker', Exact(255)),
         sa.Column('fence', sa.BigInteger, nullable=False),
         sa.Column('since', sa.BigInteger, nullable=False),
         sa.Column('until', sa.BigInteger, nullable=False),
         sa.Column('starts', sa.BigInteger, nullable=False),
-        sa.Column('promoted', _exact(255)),
+        sa.Column('promoted', Exact(255)),
         sa.Column('promoted_by', sa.String(200)),
         **_OF_TABLES, **_CHANGING)
     op.create_table(
         'distperiodic_partition_worker',
-        sa.Column('space', _exact(100), primary_key=True),
-        sa.Column('partition', _exact(200), primary_key=True),
-        sa.Column('worker', _exact(255), primary_key=True),
+        sa.Column('space', Exact(100), primary_key=True),
+        sa.Column('partition', Exact(200), primary_key=True),
+        sa.Column('worker', Exact(255), primary_key=True),
         sa.Column('role', sa.SmallInteger, nullable=False),
         sa.Column('since', sa.BigInteger, nullable=False),
         sa.Column('seen', sa.BigInteger, nullable=False),
@@ -280,38 +276,38 @@ def _create_partitions() -> None:
 def _create_control() -> None:
     op.create_table(
         'distperiodic_member',
-        sa.Column('space', _exact(100), primary_key=True),
-        sa.Column('part', _exact(100), primary_key=True),
-        sa.Column('name', _exact(200), primary_key=True),
-        sa.Column('process', _exact(255), nullable=False),
+        sa.Column('space', Exact(100), primary_key=True),
+        sa.Column('part', Exact(100), primary_key=True),
+        sa.Column('name', Exact(200), primary_key=True),
+        sa.Column('process', Exact(255), nullable=False),
         sa.Column('seen', sa.BigInteger, nullable=False),
-        sa.Column('state', _LONG_TEXT, nullable=False),
-        sa.Column('drained', _LEASE_NAME),
+        sa.Column('state', LongText, nullable=False),
+        sa.Column('drained', LeaseName),
         sa.Column('pool_size', sa.Integer),
         **_OF_TABLES, **_CHANGING)
     op.create_table(
         'distperiodic_action',
-        sa.Column('id', _LEASE_NAME, primary_key=True),
-        sa.Column('space', _exact(100), nullable=False),
+        sa.Column('id', LeaseName, primary_key=True),
+        sa.Column('space', Exact(100), nullable=False),
         sa.Column('at', sa.BigInteger, nullable=False),
         sa.Column('who', sa.String(200), nullable=False),
         sa.Column('host', sa.String(200), nullable=False),
         sa.Column('verb', sa.String(200), nullable=False),
         sa.Column('target', sa.String(255), nullable=False),
-        sa.Column('arguments', _LONG_TEXT, nullable=False),
+        sa.Column('arguments', LongText, nullable=False),
         sa.Column('why', sa.String(200), nullable=False),
-        sa.Column('outcome', _LONG_TEXT),
+        sa.Column('outcome', LongText),
         sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
         **_OF_TABLES)
     op.create_table(
         'distperiodic_answer',
-        sa.Column('action', _LEASE_NAME, primary_key=True),
-        sa.Column('part', _exact(100), primary_key=True),
-        sa.Column('name', _exact(200), primary_key=True),
-        sa.Column('space', _exact(100), nullable=False),
+        sa.Column('action', LeaseName, primary_key=True),
+        sa.Column('part', Exact(100), primary_key=True),
+        sa.Column('name', Exact(200), primary_key=True),
+        sa.Column('space', Exact(100), nullable=False),
         sa.Column('at', sa.BigInteger, nullable=False),
-        sa.Column('process', _exact(255)),
+        sa.Column('process', Exact(255)),
         sa.Column('done', sa.SmallInteger, nullable=False),
-        sa.Column('outcome', _LONG_TEXT),
+        sa.Column('outcome', LongText),
         sa.Index('distperiodic_answer_open', 'space', 'part', 'name', 'at'),
         **_OF_TABLES)
