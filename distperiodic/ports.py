@@ -21,10 +21,10 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Lease
-from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
@@ -662,12 +662,8 @@ class ClaimStore(Protocol):
         numbers describe the same moment. A job without runs may be left out.
         """
 
-    def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, by: SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None,
-             schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> list[int]:
-        """Record that *objects* do not run for *tick*, without a claim.
+    def skip(self, request: SkipRequest) -> list[int]:
+        """Record that objects do not run for a tick, without a claim.
 
         No process can claim these objects for this tick afterwards. The call
         ignores objects that were already claimed or skipped for this tick or a
@@ -675,20 +671,6 @@ class ClaimStore(Protocol):
         transaction has locked. In a store that members share, the call changes
         nothing while it is too early to claim the tick.
 
-        :param holder: Member that requests the skip.
-        :param by: Kind of reason.
-        :param reason: Reason in words, for the history.
-        :param missed: Function that receives the watermark of an object, and
-            returns the number of ticks between it and *tick*. The history
-            counts these ticks as skipped together with *tick*. None means that
-            there are no such ticks.
-        :param schedule: Text of the job's schedule as the caller knows it. If
-            another schedule is in force, no object is skipped. Empty disables
-            the check.
-        :param schedule_since: Instant since which *schedule* has been in force
-            as the caller knows it. None means any instant.
-        :param due_at: Instant at which the last of *objects* is due for the
-            tick. None means *tick*.
         :returns: Previous watermark of each object whose skip was recorded.
         """
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to claim objects for a tick, and the decision about each object.
+"""Requests to claim or to skip objects for a tick, and the decision about each
+object of a claim.
 
 All stores decide with :func:`decide`. A store in a database also has
 statements that claim many objects at once, without reading their rows. These
@@ -7,12 +8,14 @@ statements claim only objects for which the decision is CLAIM or SUPERSEDE.
 """
 
 import enum
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Move
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.schedule import Instant
@@ -100,6 +103,38 @@ class ClaimRequest(NamedTuple):
         watermark is at this instant or later.
         """
         return self.tick if self.listing_is_tick else ALWAYS
+
+
+class SkipRequest(NamedTuple):
+    """Request to record that *objects* do not run for *tick*.
+
+    A store that members share compares *due_at* with its own clock, as for a
+    :class:`ClaimRequest`.
+    """
+
+    job: str
+    tick: Instant
+    objects: Sequence[str]
+    #: Member that requests the skip.
+    holder: str
+    #: Kind of reason.
+    by: SkippedBy
+    #: Reason in words, for the history.
+    reason: str
+    #: Function that receives the watermark of an object, and returns the
+    #: number of ticks between it and *tick*. The history counts these ticks as
+    #: skipped together with *tick*. None means that there are no such ticks.
+    missed: Callable[[Instant], int] | None = None
+    #: If this is not the schedule of the job in force, no object is skipped.
+    schedule: KnownSchedule = ANY_SCHEDULE
+    #: Instant at which the last of *objects* is due for the tick. None means
+    #: *tick*.
+    due_at: Instant | None = None
+
+    @property
+    def claimable_from(self) -> Instant:
+        """Instant from which all *objects* may be skipped."""
+        return self.tick if self.due_at is None else self.due_at
 
 
 class Decision(enum.Enum):

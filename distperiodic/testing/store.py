@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store in memory that several members share."""
 
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -10,10 +9,9 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Move
-from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import ClaimRequest
-from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.schedule import SECOND
 
 
@@ -70,22 +68,12 @@ class SharedMemoryStore(MemoryClaimStore):
             if (row := rows.get(key)) is None or row.settled < tick
             or row.settled == tick == row.tick]), lease)
 
-    def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, by: SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None,
-             schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> list[int]:
-        if not self._may_skip(job, tick if due_at is None else due_at,
-                              schedule, schedule_since):
-            return []
-        return super().skip(job, tick, objects, holder=holder, by=by,
-                            reason=reason, missed=missed, schedule=schedule)
+    def skip(self, request: SkipRequest) -> list[int]:
+        return super().skip(request) if self._may_skip(request) else []
 
-    def _may_skip(self, job: str, due_at: int, schedule: str,
-                  schedule_since: int | None) -> bool:
-        return (due_at - EARLIEST <= self.now()
-                and self._in_force(
-                    job, KnownSchedule(schedule, schedule_since)))
+    def _may_skip(self, request: SkipRequest) -> bool:
+        return (request.claimable_from - EARLIEST <= self.now()
+                and self._in_force(request.job, request.schedule))
 
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:

@@ -42,6 +42,8 @@ from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.histogram import BOUNDS
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.job_set import mark_of
@@ -945,8 +947,7 @@ def test_a_skip_of_an_earlier_tick_changes_nothing(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
-    assert store.skip(job, tick - SECOND, ['a'], holder=SCHEDULER,
-                      by=SkippedBy.MISFIRE, reason='late') == []
+    assert skip(store, job, tick - SECOND, 'a', by=SkippedBy.MISFIRE) == 0
 
     assert claim(store, job, tick, ['a']).won == []
 
@@ -1357,11 +1358,12 @@ def test_a_session_ends_no_run_of_another_service(one, job, tick):
 
 # Skips without a claim.
 
-def skip(store, job, tick, *objects, **options):
+def skip(store, job, tick, *objects, schedule='', schedule_since=None,
+         **options):
     """Return the number of objects whose skip was recorded."""
-    return len(store.skip(job, tick, objects, **{
+    return len(store.skip(SkipRequest(job, tick, objects, **{
         'holder': SCHEDULER, 'by': SkippedBy.PAUSE, 'reason': 'paused',
-        **options}))
+        'schedule': KnownSchedule(schedule, schedule_since), **options})))
 
 
 def test_a_skipped_object_is_not_claimed_for_that_tick(one, job, tick):

@@ -19,6 +19,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.control import Me
 from distperiodic.core.histogram import Histogram
 from distperiodic.operator.activity import Activity
@@ -84,8 +85,9 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
     place.run('poll', old, 'gone', 'ill', 'skipped', 'here', dead=['ill'])
     claiming.claim(place.store, 'poll', old, ['runs'], lease='one',
                    holder='api-1', seconds=60.0, supersede=False)
-    place.store.skip('poll', place.now - DAY, ['skipped'], holder='api-1',
-                     by=SkippedBy.PAUSE, reason='paused')
+    place.store.skip(SkipRequest(
+        'poll', place.now - DAY, ['skipped'], holder='api-1',
+        by=SkippedBy.PAUSE, reason='paused'))
     place.run('poll', place.now, 'here')
     # The other objects are still listed, even if their last run is long ago.
     place.store.sync('poll', [], ['gone', 'ill', 'runs'], at=place.now)
@@ -168,8 +170,9 @@ def test_the_history_shows_the_outcome_of_each_tick(place):
               times=RunTimes(1, late.text(), took.text()))
     claiming.claim(place.store, 'poll', second, ['a', 'b'], lease='open',
                    holder='api', seconds=60.0, supersede=False)
-    place.store.skip('poll', second, ['c'], holder='api',
-                     by=SkippedBy.OVERLAP, reason='not now')
+    place.store.skip(SkipRequest(
+        'poll', second, ['c'], holder='api', by=SkippedBy.OVERLAP,
+        reason='not now'))
     place.run('sync', place.now - 2 * HOUR, 'a')
 
     told = json.loads(place.ask('history', '-f', 'json'))
@@ -460,9 +463,9 @@ def test_a_trigger_leaves_the_missed_ticks_to_be_decided(place):
     assert answer.won == []
     assert [(row.object, row.settled) for row in answer.behind] == [
         ('a', last), ('b', last)]
-    assert len(store.skip(
+    assert len(store.skip(SkipRequest(
         'poll', newest - period, ['a', 'b'], holder='api-1',
-        by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)) == 2
+        by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2))) == 2
     place.run('poll', newest, 'a', 'b')
 
     code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
@@ -509,9 +512,9 @@ def test_a_tick_that_comes_during_a_trigger_is_no_obstacle(
             place.url, namespace=place.group)) as control:
         tick = control.group.now()
         monkeypatch.setattr(control.group, 'now', lambda: tick)
-        assert place.store.skip(
+        assert place.store.skip(SkipRequest(
             'poll', tick + 1, ['skipped'], holder='api-1',
-            by=SkippedBy.PAUSE, reason='paused', missed=lambda last: 1)
+            by=SkippedBy.PAUSE, reason='paused', missed=lambda last: 1))
         place.run('poll', tick + 1, 'claimed')
 
         assert control.trigger('poll', key=None) == Triggered(tick, 1, 0, 1)

@@ -21,6 +21,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core import ring
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.operator import queries
 from distperiodic.service import pruner
 from tests import claiming
@@ -116,8 +117,9 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     place.run('poll', tick + MINUTE, 'a', 'b', 'c')
     # Skip three ticks of each object. One skip, of the last tick, counts all
     # three.
-    store.skip('poll', tick + 4 * MINUTE, ['a', 'b', 'c'], holder='api-1',
-               by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)
+    store.skip(SkipRequest(
+        'poll', tick + 4 * MINUTE, ['a', 'b', 'c'], holder='api-1',
+        by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2))
     claiming.claim(store, 'poll', tick + 5 * MINUTE, ['a', 'b', 'c'],
                    lease='first', holder='api-1', seconds=60.0, supersede=True)
     assert claiming.claim(store, 'poll', tick + 6 * MINUTE, ['a'],
@@ -125,8 +127,9 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
                           supersede=True).superseded == 1
     store.discard('poll', tick + 5 * MINUTE, ['b'], lease='first',
                   ending=State.CANCELLED, reason='not now')
-    store.skip('poll', tick + 6 * MINUTE, ['b', 'c'], holder='api-1',
-               by=SkippedBy.OVERLAP, reason='busy')
+    store.skip(SkipRequest(
+        'poll', tick + 6 * MINUTE, ['b', 'c'], holder='api-1',
+        by=SkippedBy.OVERLAP, reason='busy'))
 
     before = store.now()
     code, found = audit(place, '--since', '2h')
@@ -187,8 +190,9 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
 def test_a_tick_that_was_recorded_as_lost_stays_lost_when_the_job_goes_on(
         place, tick):
     place.run('poll', tick, 'a')
-    place.store.skip('poll', tick + 2 * MINUTE, ['a'], holder='api-1',
-                     by=SkippedBy.LOST, reason='late', missed=lambda last: 1)
+    place.store.skip(SkipRequest(
+        'poll', tick + 2 * MINUTE, ['a'], holder='api-1',
+        by=SkippedBy.LOST, reason='late', missed=lambda last: 1))
     run_up_to_now(place, tick + 3 * MINUTE, 'a')
 
     code, found = audit(place, tasks=False)

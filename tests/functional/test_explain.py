@@ -15,6 +15,7 @@ from distperiodic.core import reason
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import SkipRequest
 from tests import claiming
 from tests.functional.places import SECOND
 
@@ -78,9 +79,9 @@ class Scene:
             **options)
 
     def skip(self, by, reason='so it is', tick=None):
-        assert self.store.skip(
+        assert self.store.skip(SkipRequest(
             'poll', tick or self.due, ['a'], holder='api-1', by=by,
-            reason=reason)
+            reason=reason))
 
     def ran(self, tick):
         self.place.run('poll', tick, 'a')
@@ -350,12 +351,14 @@ def test_why_explains_the_outcome_of_any_tick(scene_anywhere):
     place.run('poll', tick(9), 'a', 'b')
     place.run('poll', tick(8), 'a', 'b', dead=['a'])
     place.run('poll', tick(7), 'a', 'b')
-    place.store.skip('poll', tick(6), ['a', 'b'], holder='api-1',
-                     by=SkippedBy.PAUSE, reason='paused: the disks are full')
+    place.store.skip(SkipRequest(
+        'poll', tick(6), ['a', 'b'], holder='api-1', by=SkippedBy.PAUSE,
+        reason='paused: the disks are full'))
     # No scheduler claimed tick 5.
     place.run('poll', tick(4), 'a')
-    place.store.skip('poll', tick(4), ['b'], holder='api-1',
-                     by=SkippedBy.OVERLAP, reason='its run goes on')
+    place.store.skip(SkipRequest(
+        'poll', tick(4), ['b'], holder='api-1', by=SkippedBy.OVERLAP,
+        reason='its run goes on'))
     place.run('poll', tick(3), 'a', 'b')
     place.run('poll', tick(2), 'a', 'b')
     place.run('poll', tick(0), 'a', 'b')

@@ -248,9 +248,9 @@ class AsBelieved(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def skip(self, *args, missed, **options):
-                return super().skip(
-                    *args, missed=lambda last: missed(due.ALWAYS), **options)
+            def skip(self, request):
+                return super().skip(request._replace(
+                    missed=lambda last: request.missed(due.ALWAYS)))
         return Store
 
 
@@ -259,8 +259,8 @@ class NotAccounted(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def skip(self, *args, missed, **options):
-                return super().skip(*args, **options)
+            def skip(self, request):
+                return super().skip(request._replace(missed=None))
         return Store
 
 

@@ -50,19 +50,17 @@ class SharedStore(SharedMemoryStore):
             return []
         return super().take_over_expired(jobs, **options)
 
-    def skip(self, job, tick, objects, *, holder, by, reason, missed=None,
-             schedule='', schedule_since=None, due_at=None):
-        objects = [key for key in objects if not self._locked(job, key)]
-        if self._may_skip(job, tick if due_at is None else due_at, schedule,
-                          schedule_since):
+    def skip(self, request):
+        job, tick, missed = request.job, request.tick, request.missed
+        objects = [key for key in request.objects
+                   if not self._locked(job, key)]
+        if self._may_skip(request):
             for row in self.rows_of(job, objects):
                 if row.settled < tick:
                     self.journal.skip(
-                        job, row.object, row.settled, tick, by.value,
+                        job, row.object, row.settled, tick, request.by.value,
                         1 + (missed(row.settled) if missed else 0))
-        return super().skip(job, tick, objects, holder=holder, by=by,
-                            reason=reason, missed=missed, schedule=schedule,
-                            schedule_since=schedule_since, due_at=due_at)
+        return super().skip(request._replace(objects=objects))
 
     def start(self, job, tick, objects, *, lease, into, holder, seconds,
               active=None):

@@ -58,13 +58,13 @@ class Store(SharedMemoryStore):
         self.ends.extend(End(one.tick, None) for one in answer.won)
         return answer
 
-    def skip(self, job, tick, objects, *, by, missed, **options):
-        before = self.rows_of(job, objects)
-        settled = super().skip(
-            job, tick, objects, by=by, missed=missed, **options)
+    def skip(self, request):
+        before = self.rows_of(request.job, request.objects)
+        settled = super().skip(request)
         if settled:
             [row] = before
-            self.ends.append(End(tick, by, 1 + missed(row.settled)))
+            self.ends.append(End(
+                request.tick, request.by, 1 + request.missed(row.settled)))
         return settled
 
 

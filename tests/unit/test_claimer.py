@@ -76,15 +76,15 @@ class Store:
         self.claimed.append((tick, list(request.objects)))
         return Claimed([], [], 0, [], [])
 
-    def skip(self, job, tick, objects, *, by, missed, schedule,
-             schedule_since, **options):
-        if not self.in_force(schedule, schedule_since):
+    def skip(self, request):
+        tick = request.tick
+        if not self.in_force(*request.schedule):
             return []
         before, self.settled = self.settled, max(tick, self.settled)
         if before >= tick:
             return []
-        self.skipped.append((tick, by, 1 + missed(before)))
-        return [before] * len(objects)
+        self.skipped.append((tick, request.by, 1 + request.missed(before)))
+        return [before] * len(request.objects)
 
 
 class Dispatcher:
@@ -738,8 +738,8 @@ def test_the_count_of_a_skip_begins_at_the_watermark_of_the_row():
     desk, counted = Desk(), []
     desk.store.claim = lambda request, lease: Claimed(
         [], ['a'], 0, [], [])
-    desk.store.skip = lambda *args, missed, **options: counted.append(
-        1 + missed(tick(3))) or [tick(3)]
+    desk.store.skip = lambda request: counted.append(
+        1 + request.missed(tick(3))) or [tick(3)]
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 

@@ -9,7 +9,6 @@ the process ends.
 """
 
 import itertools
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -36,7 +35,6 @@ from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
-from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
 from distperiodic.core.claim import names_of_leases
@@ -44,6 +42,7 @@ from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import Decision
 from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.claim_request import decide
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
@@ -369,22 +368,18 @@ class MemoryClaimStore:
                 lease: str, ending: State, reason: str = '') -> int:
         return len(self._end(objects, lease, ENDING_MOVES[ending]))
 
-    def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, by: SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None,
-             schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> list[int]:
+    def skip(self, request: SkipRequest) -> list[int]:
         """See :meth:`distperiodic.ports.ClaimStore.skip`.
 
         *missed* is not used, since this store has no history. *due_at* is not
         used, since members do not share this store.
         """
-        if not self._in_force(
-                job, KnownSchedule(schedule, schedule_since)):
+        tick = request.tick
+        if not self._in_force(request.job, request.schedule):
             return []
-        rows = self._rows_of(job)
+        rows = self._rows_of(request.job)
         skipped = []
-        for key in dict.fromkeys(objects):
+        for key in dict.fromkeys(request.objects):
             row = rows.get(key)
             if (row is not None and row.since is not None
                     and row.settled < tick):

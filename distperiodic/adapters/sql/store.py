@@ -60,12 +60,11 @@ from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
-from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import names_of_leases
 from distperiodic.core.claim_request import ClaimRequest
-from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.outcomes import ENDED
 from distperiodic.core.outcomes import SKIPPED
@@ -414,29 +413,23 @@ class SqlClaimStore:
 
     # Decisions without a claim.
 
-    def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, by: SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None,
-             schedule: str = '', schedule_since: int | None = None,
-             due_at: int | None = None) -> list[int]:
-        keys = _usable(objects)
+    def skip(self, request: SkipRequest) -> list[int]:
+        keys = _usable(request.objects)
         if not keys:
             return []
-        number = self._number(job)
+        number, missed = self._number(request.job), request.missed
 
         def work(tx: Transaction) -> list[int]:
-            settled = tx.skip(number, keys, tick, by,
-                              KnownSchedule(schedule, schedule_since),
-                              tick if due_at is None else due_at)
+            settled = tx.skip(number, request, keys)
             if settled:
                 before = 0 if missed is None else sum(
                     missed(last) * objects for last, objects
                     in collections.Counter(settled).items())
                 every = len(settled) + before
                 history.count(
-                    tx, number, tick, holder, reason=reason, due=every,
-                    skipped=every, missed=before,
-                    **{SKIPPED[by]: every})
+                    tx, number, request.tick, request.holder,
+                    reason=request.reason, due=every, skipped=every,
+                    missed=before, **{SKIPPED[request.by]: every})
             return settled
         return self._run(work)
 

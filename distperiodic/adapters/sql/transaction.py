@@ -25,11 +25,10 @@ from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import Step
 from distperiodic.adapters.sql.statements import of_schedule
 from distperiodic.core.claim import Claim
-from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
-from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.ring import positions_of
 
 T = TypeVar('T')
@@ -168,17 +167,18 @@ class Transaction:
         self.connection.execute(change.move, parameters)
         return rows
 
-    def skip(self, number: int, keys: Sequence[str], tick: int,
-             by: SkippedBy, known: KnownSchedule, due_at: int) -> list[int]:
-        """Skip *tick* for the objects among *keys* that may be skipped.
+    def skip(self, number: int, request: SkipRequest,
+             keys: Sequence[str]) -> list[int]:
+        """Skip the objects *keys* of *request* that may be skipped.
 
-        The watermark of each skipped object is set to *tick*.
+        The watermark of each skipped object is set to the tick.
 
         :returns: the previous watermark of each skipped object.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
-                      'of_tick': tick, 'of_due': due_at, 'by': by,
-                      **of_schedule(known)}
+                      'of_tick': request.tick, 'by': request.by,
+                      'of_due': request.claimable_from,
+                      **of_schedule(request.schedule)}
         # Read the previous watermarks first: only the newest databases can
         # return old values from an UPDATE. Locked rows are left out.
         rows = self.connection.execute(

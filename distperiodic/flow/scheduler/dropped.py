@@ -17,6 +17,8 @@ from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import schedule
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
 from distperiodic.core.job import Job
@@ -315,11 +317,10 @@ class DroppedTicks:
             return span.ticks(last, tick) - 1
 
         def skip(store: ports.ClaimStore, chunk: Sequence[str]) -> list[int]:
-            return store.skip(job.name, tick, chunk, holder=holder,
-                              by=by, reason=reason, missed=missed,
-                              schedule=job.schedule_text(),
-                              schedule_since=since,
-                              due_at=span.due_at(tick, chunk))
+            return store.skip(SkipRequest(
+                job.name, tick, chunk, holder, by, reason, missed,
+                KnownSchedule(job.schedule_text(), since),
+                span.due_at(tick, chunk)))
 
         def skipped(chunk: Sequence[str], settled: list[int]) -> None:
             # Count what the store has recorded. Another member, or another
