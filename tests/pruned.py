@@ -10,6 +10,6 @@ def pruned(database, group, *, history=0.0, tasks=0.0):
     """Prune; return the number of deleted rows by kind."""
     found = collections.Counter()
     for step in pruning.prune_steps(
-            database, group, history=history, tasks=tasks):
+            database, group, pruning.ages_of(history, tasks)):
         found[step.kind] += step.rows
     return +found

@@ -119,6 +119,7 @@ class DbPrune(acting.Acting, command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
+        from distperiodic.operator.pruning import Ages
         from distperiodic.operator.pruning import Pruner
         kinds = {'history': parsed.history, 'dead': parsed.dead,
                  'claims': parsed.claims, 'tasks': parsed.tasks}
@@ -128,8 +129,9 @@ class DbPrune(acting.Acting, command.Command):
                 'DAYS, --claims DAYS or --tasks DAYS')
         with (self.store(parsed, Pruner) as pruner,
               self.audited(parsed, 'old rows', **kinds) as record):
-            pruned = pruner.prune(**kinds)
+            pruned = pruner.prune(Ages(**kinds))
             record.outcome = (
-                f'pruned history={pruned.history} dead={pruned.failures} '
-                f'claims={pruned.claims} tasks={pruned.tasks}')
+                f'pruned history={pruned["history"]} '
+                f'dead={pruned["failures"]} claims={pruned["claims"]} '
+                f'tasks={pruned["tasks"]}')
         self.print(record.outcome)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of old rows in small transactions, while services run."""
 
+import collections
 import functools
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -47,13 +48,45 @@ _ENDED = sorted(ENDED)
 _DEAD = MOVES[Move.REQUEUE][0]
 
 
-class Pruned(NamedTuple):
-    """Numbers of deleted rows."""
+class Ages(NamedTuple):
+    """Days after which the rows of each kind are deleted.
 
-    history: int
-    failures: int
-    claims: int
-    tasks: int
+    None keeps all rows of a kind.
+    """
+
+    #: History of ticks, by tick.
+    history: float | None = None
+    #: Records of runs that failed for good.
+    dead: float | None = None
+    #: Records of such runs whose objects are no longer dead.
+    failures: float | None = None
+    #: Records of actions, last reports of members, and last heartbeats of
+    #: workers.
+    reports: float | None = None
+    #: Claims, by watermark. If all claims of a job are older, the job is
+    #: unused: all of its claims, and its leases for older ticks, are deleted.
+    #: For any other job, only closed claims of objects that are not listed are
+    #: deleted.
+    claims: float | None = None
+    #: Tasks that have ended, by the time since their end. The claims of
+    #: deleted tasks are deleted as well. A task whose failure has halted a
+    #: queue is kept until the queue is resumed.
+    tasks: float | None = None
+    #: True also deletes the rows of unused queues.
+    queues: bool = False
+
+
+def ages_of(history: float, tasks: float) -> Ages:
+    """Return the ages at which running services delete rows.
+
+    The record of a failure stays as long as the failed claim is dead.
+
+    :param history: Value of the option ``history_retention``.
+    :param tasks: Value of the option ``task_retention``.
+    """
+    return Ages(history=history or None, failures=history or None,
+                reports=history or None, tasks=tasks or None,
+                queues=bool(tasks))
 
 
 class Step(NamedTuple):
@@ -64,163 +97,146 @@ class Step(NamedTuple):
     rows: int
 
 
+class _Deleted(NamedTuple):
+    """Result of one transaction."""
+
+    #: Number of deleted rows, as the driver reports it. It is only shown.
+    rows: int
+    #: True if more rows may be left.
+    more: bool
+
+
+_Work = Callable[[sa.Connection], _Deleted]
+
+
 class Pruner:
-    """Deletion of old rows of one group."""
+    """Deletion of old rows of one group, for operators."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
-        self._sql: Statements = self._database.dialect.once(Statements)
         self.group = GroupReader(self._database, namespace)
         self.close = self.group.close
 
-    def prune(self, *, history: float | None = None,
-              dead: float | None = None,
-              claims: float | None = None,
-              tasks: float | None = None) -> Pruned:
-        """Delete rows that are older than the given numbers of days.
-
-        For each kind of rows, None keeps all rows.
-
-        :param history: Maximum age of the history, by tick.
-        :param dead: Maximum age of the records of runs that failed for good.
-        :param claims: Maximum age of claims, by watermark. If all claims of a
-            job are older, the job is unused: all of its claims, and its leases
-            for older ticks, are deleted. For any other job, only closed claims
-            of objects that are not listed are deleted.
-        :param tasks: Maximum time since the end of tasks that have ended. The
-            claims of deleted tasks are deleted as well. A task whose failure
-            has halted a queue is kept until the queue is resumed.
-        """
-        numbers = list(self.group.names())
-        return Pruned(
-            0 if history is None else sum(
-                self._until_few(functools.partial(
-                    _prune_some_history, number=number,
-                    before=_before(self.group, history)))
-                for number in _with_commands(self.group)),
-            0 if dead is None else self._until_few(functools.partial(
-                _prune_some_failures, group=self.group,
-                before=_before(self.group, dead))),
-            0 if claims is None else self._prune_claims(
-                numbers, _before(self.group, claims)),
-            0 if tasks is None else sum(
-                self._until_few(functools.partial(
-                    _prune_some_tasks, group=self.group, status=status,
-                    before=_before(self.group, tasks)), _TASKS_AT_A_TIME)
-                for status in _ENDED))
-
-    def _prune_claims(self, numbers: Sequence[int], before: int) -> int:
-        unused = [row.job for row in self.group.rows(
-            sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
-            .group_by(_claim.c.job)
-            .having(sa.func.max(_claim.c.settled) < before))]
-        pruned = 0
-        for number in numbers:
-            old = [_claim.c.job == number, _claim.c.settled < before]
-            if number not in unused:
-                # Keep the row of a listed object, since the row determines
-                # which ticks are due.
-                old += [_claim.c.state.in_(CLOSED),
-                        _claim.c.since.is_(None)]
-            pruned += self._until_few(functools.partial(
-                self._prune_some_claims, number=number, old=old))
-        self._database.write(lambda connection: connection.execute(
-            sa.delete(_lease).where(
-                _lease.c.job.in_(unused), _lease.c.tick < before)))
-        return pruned
-
-    def _prune_some_claims(self, connection: sa.Connection, *, number: int,
-                           old: list[Any]) -> int:
-        last = connection.scalar(
-            sa.select(_claim.c.object).where(*old)
-            .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
-        some = old if last is None else [*old, _claim.c.object <= last]
-        tx = Transaction(connection, self.group.dialect, self._sql)
-        # Count open claims as ended. Otherwise the history would show them as
-        # open forever.
-        for tick, state, still_open in connection.execute(
-                sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
-                .where(*some, _claim.c.state.not_in(CLOSED))
-                .group_by(_claim.c.tick, _claim.c.state)).all():
-            ending = (State.DONE if state is State.COMMITTED
-                      else State.CANCELLED)
-            sql_history.count(
-                tx, number, tick, '', **{ending.value: still_open})
-        return connection.execute(sa.delete(_claim).where(*some)).rowcount
-
-    def _until_few(self, work: Callable[[sa.Connection], int],
-                   most: int = _AT_A_TIME) -> int:
-        """Repeat *work* until it deletes fewer than *most* rows.
-
-        :param most: Maximum number of rows that *work* deletes in one call.
-        :returns: Number of deleted rows.
-        """
-        total = 0
-        while True:
-            number = self._database.write(work)
-            total += number
-            if number < most:
-                return total
+    def prune(self, ages: Ages) -> collections.Counter[str]:
+        """Delete old rows, and return the number of deleted rows by kind."""
+        deleted: collections.Counter[str] = collections.Counter()
+        for step in prune_steps(
+                self._database, self.group.namespace, ages):
+            deleted[step.kind] += step.rows
+        return deleted
 
 
-def prune_steps(database: Database, namespace: str, *, history: float,
-                tasks: float) -> Iterator[Step]:
+def prune_steps(database: Database, namespace: str,
+                ages: Ages) -> Iterator[Step]:
     """Delete the old rows of a group, one small transaction for each step.
 
     After the last step, all rows that were old at the first step are deleted.
-    Unlike :class:`Pruner`, the steps keep the record of a failure as long as
-    the failed claim is dead.
-
-    :param history: Maximum age in days of the history of ticks, of failures,
-        of records of actions, of the last report of a member, and of the last
-        heartbeat of a worker. 0 keeps all of these rows.
-    :param tasks: Maximum number of days since the end of tasks that have
-        ended. The rows of unused queues are deleted as well. 0 keeps all of
-        these rows.
     """
-    group = GroupReader(database, namespace)
-    kinds: list[tuple[str, int, Callable[[sa.Connection], int]]] = []
-    if history:
-        before = _before(group, history)
-        kinds += [('history', _AT_A_TIME, functools.partial(
-            _prune_some_history, number=number, before=before))
-            for number in _with_commands(group)]
-        kinds += [
-            ('failures', _AT_A_TIME, functools.partial(
-                _prune_some_failures, group=group, before=before,
-                kept=_LISTED_AS_DEAD)),
-            ('actions', _AT_A_TIME, functools.partial(
-                _prune_some_actions, group=group, before=before)),
-            ('members', _AT_A_TIME, functools.partial(
-                _prune_some_silent, table=_member, silent=(
-                    _member.c.space == namespace, _member.c.seen < before,
-                    # Settings of an operator outlive the process.
-                    _member.c.drained.is_(None),
-                    _member.c.pool_size.is_(None)))),
-            ('standby workers', _AT_A_TIME, functools.partial(
-                _prune_some_silent, table=_partition_worker, silent=(
-                    _partition_worker.c.space == namespace,
-                    _partition_worker.c.seen < (
-                        group.dialect.lease_now - round(history * _DAY))))),
-        ]
-    if tasks:
-        before = _before(group, tasks)
-        kinds += [('tasks', _TASKS_AT_A_TIME, functools.partial(
-            _prune_some_tasks, group=group, status=status, before=before))
-            for status in _ENDED]
-        # Delete queues after the tasks, because a queue is unused when its
-        # tasks are gone.
-        kinds.append(('queues', _AT_A_TIME, functools.partial(
-            _prune_some_queues, group=group)))
-    for kind, most, work in kinds:
-        rows = most
-        while rows >= most:
-            rows = database.write(work)
+    for kind, work in _works(GroupReader(database, namespace), ages):
+        more = True
+        while more:
+            rows, more = database.write(work)
             yield Step(kind, rows)
 
 
+def _works(group: GroupReader, ages: Ages) -> list[tuple[str, _Work]]:
+    """Return the transactions to repeat until no more rows are left.
+
+    Each is paired with the kind of its rows.
+    """
+    now, space = group.now(), group.namespace
+    found: list[tuple[str, _Work]] = []
+
+    def add(kind: str, work: Callable[..., _Deleted], **options: Any) -> None:
+        found.append((kind, functools.partial(work, **options)))
+
+    def before(days: float) -> int:
+        return now - round(days * _DAY)
+    if ages.history is not None:
+        for number in _with_commands(group):
+            add('history', _prune_some_history, number=number,
+                before=before(ages.history))
+    if ages.dead is not None:
+        add('failures', _prune_some_failures, group=group,
+            before=before(ages.dead))
+    if ages.failures is not None:
+        add('failures', _prune_some_failures, group=group,
+            before=before(ages.failures), kept=_LISTED_AS_DEAD)
+    if ages.reports is not None:
+        add('actions', _prune_some_actions, group=group,
+            before=before(ages.reports))
+        add('members', _prune_some_silent, table=_member, silent=(
+            _member.c.space == space, _member.c.seen < before(ages.reports),
+            # Settings of an operator outlive the process.
+            _member.c.drained.is_(None), _member.c.pool_size.is_(None)))
+        add('standby workers', _prune_some_silent, table=_partition_worker,
+            silent=(_partition_worker.c.space == space,
+                    _partition_worker.c.seen < (
+                        group.dialect.lease_now - round(
+                            ages.reports * _DAY))))
+    if ages.claims is not None:
+        found += _of_claims(group, before(ages.claims))
+    if ages.tasks is not None:
+        for status in _ENDED:
+            add('tasks', _prune_some_tasks, group=group, status=status,
+                before=before(ages.tasks))
+    if ages.queues:
+        # Delete queues after the tasks, because a queue is unused when its
+        # tasks are gone.
+        add('queues', _prune_some_queues, group=group)
+    return found
+
+
+def _of_claims(group: GroupReader, before: int) -> list[tuple[str, _Work]]:
+    """Return the transactions that delete claims; see :func:`_works`."""
+    numbers = list(group.names())
+    unused = [row.job for row in group.rows(
+        sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
+        .group_by(_claim.c.job)
+        .having(sa.func.max(_claim.c.settled) < before))]
+    found: list[tuple[str, _Work]] = []
+    for number in numbers:
+        old = [_claim.c.job == number, _claim.c.settled < before]
+        if number not in unused:
+            # Keep the row of a listed object, since the row determines which
+            # ticks are due.
+            old += [_claim.c.state.in_(CLOSED), _claim.c.since.is_(None)]
+        found.append(('claims', functools.partial(
+            _prune_some_claims, group=group, number=number, old=old)))
+    return [*found, ('leases', functools.partial(
+        _prune_leases, unused=unused, before=before))]
+
+
+def _prune_some_claims(connection: sa.Connection, *, group: GroupReader,
+                       number: int, old: list[Any]) -> _Deleted:
+    last = connection.scalar(
+        sa.select(_claim.c.object).where(*old)
+        .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
+    some = old if last is None else [*old, _claim.c.object <= last]
+    tx = Transaction(connection, group.dialect, group.dialect.once(Statements))
+    # Count open claims as ended. Otherwise the history would show them as
+    # open forever.
+    for tick, state, still_open in connection.execute(
+            sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
+            .where(*some, _claim.c.state.not_in(CLOSED))
+            .group_by(_claim.c.tick, _claim.c.state)).all():
+        ending = (State.DONE if state is State.COMMITTED
+                  else State.CANCELLED)
+        sql_history.count(
+            tx, number, tick, '', **{ending.value: still_open})
+    return _Deleted(
+        connection.execute(sa.delete(_claim).where(*some)).rowcount,
+        last is not None)
+
+
+def _prune_leases(connection: sa.Connection, *, unused: Sequence[int],
+                  before: int) -> _Deleted:
+    return _Deleted(connection.execute(sa.delete(_lease).where(
+        _lease.c.job.in_(unused), _lease.c.tick < before)).rowcount, False)
+
+
 def _prune_some_actions(connection: sa.Connection, *, group: GroupReader,
-                        before: int) -> int:
+                        before: int) -> _Deleted:
     # The record of a drain stays while the member is drained.
     held = sa.select(_member.c.drained).where(
         _member.c.space == group.namespace, _member.c.drained.is_not(None))
@@ -233,7 +249,7 @@ def _prune_some_actions(connection: sa.Connection, *, group: GroupReader,
     for table, column in ((_answer, _answer.c.action),
                           (_action, _action.c.id)):
         connection.execute(sa.delete(table).where(column.in_(ids)))
-    return len(ids)
+    return _Deleted(len(ids), len(ids) == _AT_A_TIME)
 
 
 #: SQL condition: the claim of a failure is still dead, so that "dead list"
@@ -246,7 +262,7 @@ _LISTED_AS_DEAD = sa.exists().where(
 
 def _prune_some_failures(
         connection: sa.Connection, *, group: GroupReader, before: int,
-        kept: sa.ColumnElement[bool] | None = None) -> int:
+        kept: sa.ColumnElement[bool] | None = None) -> _Deleted:
     jobs = sa.select(_job.c.id).where(_job.c.space == group.namespace)
     old = [_failure.c.job.in_(jobs), _failure.c.at < before]
     if kept is not None:
@@ -256,11 +272,12 @@ def _prune_some_failures(
         .order_by(_failure.c.at, _failure.c.id).limit(_AT_A_TIME)
     ).scalars().all()
     connection.execute(sa.delete(_failure).where(_failure.c.id.in_(ids)))
-    return len(ids)
+    return _Deleted(len(ids), len(ids) == _AT_A_TIME)
 
 
 def _prune_some_silent(connection: sa.Connection, *, table: sa.Table,
-                       silent: Sequence[sa.ColumnElement[bool]]) -> int:
+                       silent: Sequence[sa.ColumnElement[bool]]
+                       ) -> _Deleted:
     """Delete the rows of processes that have not reported for a long time.
 
     A process that reports again inserts a new row.
@@ -269,7 +286,9 @@ def _prune_some_silent(connection: sa.Connection, *, table: sa.Table,
         sa.select(table.c.seen).where(*silent)
         .order_by(table.c.seen).limit(1).offset(_AT_A_TIME - 1))
     some = silent if last is None else (*silent, table.c.seen <= last)
-    return connection.execute(sa.delete(table).where(*some)).rowcount
+    return _Deleted(
+        connection.execute(sa.delete(table).where(*some)).rowcount,
+        last is not None)
 
 
 def _with_commands(group: GroupReader) -> Sequence[int]:
@@ -279,7 +298,7 @@ def _with_commands(group: GroupReader) -> Sequence[int]:
 
 
 def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
-                      status: Status, before: int) -> int:
+                      status: Status, before: int) -> _Deleted:
     # For one status, the index returns the oldest tasks first. The condition
     # on the time of creation only helps the index: no task ends before its
     # creation.
@@ -295,7 +314,7 @@ def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
         .order_by(_task.c.created, _task.c.id).limit(_TASKS_AT_A_TIME)
         .with_for_update(skip_locked=True)).scalars().all()
     if not ids:
-        return 0
+        return _Deleted(0, False)
     among, keys = group.dialect.among, {'keys': group.dialect.keys(ids)}
     commands = sa.select(_job.c.id).where(
         _job.c.space == group.namespace, _job.c.kind == tables.COMMAND)
@@ -303,11 +322,11 @@ def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
         among(_claim.c.object), _claim.c.job.in_(commands)), keys)
     connection.execute(sa.delete(_ready).where(among(_ready.c.task)), keys)
     connection.execute(sa.delete(_task).where(among(_task.c.id)), keys)
-    return len(ids)
+    return _Deleted(len(ids), len(ids) == _TASKS_AT_A_TIME)
 
 
 def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
-                       ) -> int:
+                       ) -> _Deleted:
     """Delete the rows of unused queues.
 
     An unused queue has no tasks, is not halted, and has no setting of an
@@ -336,15 +355,11 @@ def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
     connection.execute(
         sa.delete(_queue).where(_queue.c.space == group.namespace, among),
         {'keys': keys(still)})
-    return len(still)
-
-
-def _before(group: GroupReader, days: float) -> int:
-    return group.now() - round(days * _DAY)
+    return _Deleted(len(still), len(still) == _AT_A_TIME)
 
 
 def _prune_some_history(connection: sa.Connection, *, number: int,
-                        before: int) -> int:
+                        before: int) -> _Deleted:
     # Keep ticks that have a lease: the end of an open claim must still be
     # counted in the history of its tick.
     open_ticks = sa.select(_lease.c.tick).where(
@@ -355,7 +370,7 @@ def _prune_some_history(connection: sa.Connection, *, number: int,
         sa.select(_history.c.tick).where(*old)
         .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
     if not ticks:
-        return 0
+        return _Deleted(0, False)
     # Record the tick up to which the history is incomplete, so that no audit
     # starts before this tick.
     connection.execute(sa.update(_job).where(
@@ -363,5 +378,6 @@ def _prune_some_history(connection: sa.Connection, *, number: int,
             _job.c.pruned_before.is_(None),
             _job.c.pruned_before <= ticks[-1])
     ).values(pruned_before=ticks[-1] + 1))
-    return connection.execute(sa.delete(_history).where(
+    rows = connection.execute(sa.delete(_history).where(
         *old, _history.c.tick <= ticks[-1])).rowcount
+    return _Deleted(rows, len(ticks) == _AT_A_TIME)

@@ -13,6 +13,7 @@ from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.jobs import kind_and_name
+from distperiodic.adapters.sql.statements import Change
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import Status
@@ -122,17 +123,20 @@ class TaskInsertion:
 
     def lock_queues(self, tx: Transaction, names: Sequence[str]) -> None:
         """Lock the rows of queues, and create the missing rows."""
-        lock = sa.update(_queue).where(
-            _queue.c.space == self._namespace,
-            self._dialect.among(_queue.c.name)).values(
-                changes=_queue.c.changes + 1)
+        which = (_queue.c.space == self._namespace,
+                 self._dialect.among(_queue.c.name))
+        move = sa.update(_queue).where(*which).values(
+            changes=_queue.c.changes + 1)
+        lock = Change(move, move.returning(_queue.c.name),
+                      sa.select(_queue.c.name).where(*which).order_by(
+                          _queue.c.name).with_for_update())
         keys = {'keys': self._dialect.keys(names)}
         found = 0
         # A scheduler may delete the row of an unused queue between the two
         # statements.
         while found < len(names):
             self.create_queues(tx, names)
-            found = tx.connection.execute(lock, keys).rowcount
+            found = len(tx.changed(lock, keys))
 
     def keep_queues(self, tx: Transaction, names: Sequence[str]) -> None:
         """Protect the rows of queues from deletion until the commit.

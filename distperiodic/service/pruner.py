@@ -74,8 +74,8 @@ class ServicePruner:
             from distperiodic.operator import pruning
             assert isinstance(store, SqlClaimStore)
             self._steps = pruning.prune_steps(
-                store.database, self._group, history=self._history,
-                tasks=self._tasks)
+                store.database, self._group,
+                pruning.ages_of(self._history, self._tasks))
         return next(self._steps, None)
 
     def _stepped(self, step: 'Step | None') -> None:

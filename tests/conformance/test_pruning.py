@@ -165,7 +165,7 @@ def test_a_turn_deletes_all_old_tasks_in_small_steps(world):
     stays = world.submit()
 
     steps = [step.rows for step in pruning.prune_steps(
-        world.store.database, world.group, history=0.0, tasks=-1.0)
+        world.store.database, world.group, pruning.ages_of(0.0, -1.0))
         if step.kind == 'tasks' and step.rows]
 
     assert steps == [200, 200, 10]

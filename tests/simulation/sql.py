@@ -18,6 +18,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import CODES
 from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator.pruning import Ages
 from distperiodic.operator.pruning import Pruner
 from distperiodic.operator.tasks import TaskStore
 from tests.oracle.tasks import Row
@@ -255,4 +256,4 @@ class Operator:
         self._try(self._admin.requeue, job=None, key=None)
 
     def prune(self):
-        self._try(self._pruner.prune, history=0.01, dead=0.01)
+        self._try(self._pruner.prune, Ages(history=0.01, dead=0.01))

@@ -31,8 +31,8 @@ class World:
     def submit(self, call, then, failed):
         self.calls.append((call, then, failed))
 
-    def prune_steps(self, database, namespace, *, history, tasks):
-        self.turns.append((namespace, history, tasks))
+    def prune_steps(self, database, namespace, ages):
+        self.turns.append((namespace, ages.history, ages.tasks))
         for rows in self.rows:
             self.now += self.seconds
             yield pruning.Step('tasks', rows)

@@ -3,7 +3,8 @@
 
 Each call that moves claims into a lease gives the lease a name that no other
 call uses. The rows with this name are the claims that the call has acquired.
-No result depends on a driver's row count.
+No result depends on a driver's row count: :meth:`Transaction.leave` uses one
+only to save a statement.
 """
 
 import json
@@ -256,11 +257,10 @@ class Transaction:
         if not count:
             return
         parameters = {'stands_in': name, 'number': count}
-        # The claim store uses a driver's row count only here, and no claim
-        # depends on it. If the row count is too low, the second statement
-        # finds that the lease is already deleted, and changes nothing. If the
-        # row count is too high, an empty lease stays behind, and is deleted
-        # after it has expired.
+        # No claim depends on the driver's row count. If the row count is too
+        # low, the second statement finds that the lease is already deleted,
+        # and changes nothing. If the row count is too high, an empty lease
+        # stays behind, and is deleted after it has expired.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return
