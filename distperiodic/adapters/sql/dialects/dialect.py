@@ -33,7 +33,7 @@ _FIRST = operator.itemgetter(0)
 
 
 class Remedy(enum.Enum):
-    """What an operator must do if a database refuses transactions."""
+    """Action that an operator must take if a database refuses calls."""
 
     RIGHTS = (
         'nothing is claimed until its administrator grants this user the '
