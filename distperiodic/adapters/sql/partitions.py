@@ -15,6 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import leases
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -36,7 +37,6 @@ class Statements:
 
     def __init__(self, dialect: Dialect):
         now, lease_now = dialect.now, dialect.lease_now
-        lease = lease_now + sa.bindparam('microseconds', type_=sa.BigInteger)
         this = sa.and_(
             _partition.c.space == sa.bindparam('of_space'),
             _partition.c.name == sa.bindparam('of_name'))
@@ -49,16 +49,17 @@ class Statements:
         self.read = sa.select(
             _partition.c.worker, _partition.c.fence, _partition.c.promoted,
             (_partition.c.until - lease_now).label('left')).where(this)
-        self.renew = sa.update(_partition).where(
-            this, _partition.c.worker == by).values(until=lease)
-        free = sa.or_(_partition.c.worker.is_(None),
-                      _partition.c.until <= lease_now)
+        self.renew = leases.renewal(
+            dialect, _partition, this, _partition.c.worker == by)
+        expired = leases.expired(_partition.c.until, lease_now)
+        free = sa.or_(_partition.c.worker.is_(None), expired)
         #: Acquire a free partition, unless another worker has acquired the
         #: partition since the caller read the row.
         self.acquire = sa.update(_partition).where(
             this, free, _partition.c.fence == fence).values(
                 worker=by, fence=_partition.c.fence + 1, since=now,
-                until=lease, promoted=None, promoted_by=None)
+                until=leases.new_end(lease_now), promoted=None,
+                promoted_by=None)
         vacant: dict[str, Any] = {'worker': None, 'since': now, 'until': 0}
         #: Release a partition, unless this worker has acquired the
         #: partition again in the meantime.
@@ -69,12 +70,11 @@ class Statements:
             this, _partition.c.worker == by).values(vacant)
         #: Take the partition from a worker whose lease has expired.
         self.void = sa.update(_partition).where(
-            this, _partition.c.worker.is_not(None),
-            _partition.c.until <= lease_now).values(
+            this, _partition.c.worker.is_not(None), expired).values(
                 vacant | {'fence': _partition.c.fence + 1})
         in_force = sa.and_(
             this, _partition.c.worker == by, _partition.c.fence == fence,
-            _partition.c.until > lease_now)
+            leases.in_force(_partition.c.until, lease_now))
         locked = {'starts': _partition.c.starts + 1}
         #: Change the row of the partition if the worker is active. The change
         #: locks the row.
@@ -150,8 +150,7 @@ class SqlPartitions:
         its = self._of(partition, worker)
 
         def work(connection: sa.Connection) -> Standing:
-            connection.execute(self._sql.renew, its | {
-                'microseconds': round(seconds * 1e6)})
+            connection.execute(self._sql.renew, its | leases.term(seconds))
             self._seen(connection, its, role)
             standing = self._read(connection, its)
             if not standing.promoted:
@@ -160,8 +159,8 @@ class SqlPartitions:
             # become active, or has sent no heartbeat for too long.
             if standing.promoted in {
                     identity_of(one) for one in connection.execute(
-                        self._sql.candidates, its | {
-                            'microseconds': round(seconds * 1e6)}).scalars()}:
+                        self._sql.candidates, its | leases.term(seconds)
+                    ).scalars()}:
                 return standing
             connection.execute(
                 self._sql.withdraw, its | {'of_member': standing.promoted})
@@ -171,7 +170,7 @@ class SqlPartitions:
     def acquire(self, partition: str, worker: str, *, fence: int,
                 seconds: float, members: Collection[str] | None) -> Standing:
         its = self._of(partition, worker)
-        lease = its | {'microseconds': round(seconds * 1e6)}
+        lease = its | leases.term(seconds)
 
         def work(connection: sa.Connection) -> Standing:
             connection.execute(self._sql.lock, its)
@@ -192,7 +191,7 @@ class SqlPartitions:
     def share(self, partition: str, worker: str, *, seconds: float,
               starting: bool) -> set[str]:
         its = self._of(partition, worker)
-        lease = its | {'microseconds': round(seconds * 1e6)}
+        lease = its | leases.term(seconds)
 
         def work(connection: sa.Connection) -> set[str]:
             self._read(connection, its)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import leases
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -233,9 +234,7 @@ class Statements:
 
         some = dialect.among(_lease.c.id)
         held = _lease.c.holder == sa.bindparam('runner')
-        self.renew = sa.update(_lease).where(some, held).values(
-            until=dialect.lease_now + sa.bindparam(
-                'microseconds', type_=sa.BigInteger))
+        self.renew = leases.renewal(dialect, _lease, some, held)
         self.renewed = sa.select(_lease.c.id).where(some, held)
         # The lease expires when it was created, so that older leases are
         # taken over first.
@@ -434,8 +433,7 @@ def _made(now: Any) -> dict[str, Any]:
     return {column.name: sa.bindparam(
         f'new_{column.name}', type_=column.type)
             for column in _lease.c if column.name not in ('until', 'made')
-            } | {'made': now, 'until': now + sa.bindparam(
-                'microseconds', type_=sa.BigInteger)}
+            } | {'made': now, 'until': leases.new_end(now)}
 
 
 def in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:

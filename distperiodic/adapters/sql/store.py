@@ -39,6 +39,7 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import jobs as sql_jobs
+from distperiodic.adapters.sql import leases as sql_leases
 from distperiodic.adapters.sql import listing
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
@@ -440,7 +441,7 @@ class SqlClaimStore:
         if not leases or not holder:
             return set()
         selection = {'keys': self._dialect.keys(leases), 'runner': holder}
-        parameters = selection | {'microseconds': round(seconds * 1e6)}
+        parameters = selection | sql_leases.term(seconds)
 
         def work(connection: sa.Connection) -> set[str]:
             if self._dialect.returning:

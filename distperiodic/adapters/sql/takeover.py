@@ -16,6 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import leases
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import transaction
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -50,17 +51,16 @@ class Statements:
 
     def __init__(self, dialect: Dialect, gone: bool):
         retry = _lease.c.state == State.RETRY
-        over: sa.ColumnElement[bool] = (
-            _lease.c.until <= dialect.lease_now) & (
-                ~retry | _lease.c.holder.in_(
-                    sa.bindparam('ours', expanding=True))
-                | (_lease.c.until <= dialect.lease_now - sa.bindparam(
-                    'retry_after', type_=sa.BigInteger)))
+        over = leases.expired(_lease.c.until, dialect.lease_now) & (
+            ~retry | _lease.c.holder.in_(sa.bindparam('ours', expanding=True))
+            | leases.expired(_lease.c.until, dialect.lease_now - sa.bindparam(
+                'retry_after', type_=sa.BigInteger)))
         if gone:
             lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))
             silent = dialect.lease_now + sa.bindparam(
                 'unheard', type_=sa.BigInteger)
-            over = over | (~retry & lost & (_lease.c.until <= silent))
+            over = over | (
+                ~retry & lost & leases.expired(_lease.c.until, silent))
         some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
         #: Select the holders of leases of some jobs.
         self.holders = sa.select(_lease.c.holder).distinct().where(
@@ -79,8 +79,7 @@ class Statements:
         self.take = sa.update(_lease).where(this, over).values(
             id=sa.bindparam('into'), state=State.CLAIMED,
             holder=sa.bindparam('runner'),
-            until=dialect.lease_now + sa.bindparam(
-                'microseconds', type_=sa.BigInteger))
+            until=leases.new_end(dialect.lease_now))
 
 
 def statements(dialect: Dialect) -> dict[bool, Statements]:
@@ -154,7 +153,7 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     """
     tx.connection.execute(search.sql.take, {
         **search.parameters, 'stands_in': old.id, 'into': name,
-        'runner': holder, 'microseconds': round(seconds * 1e6)})
+        'runner': holder} | leases.term(seconds))
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == name))
     if objects is None:
