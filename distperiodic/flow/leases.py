@@ -5,7 +5,6 @@ A book connects jobs with the store that holds their claims. A lease keeper
 renews leases in a store.
 """
 
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +12,9 @@ from typing import NamedTuple
 from distperiodic import ports
 from distperiodic.core.claim import Authority
 from distperiodic.core.job import Job
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import UrgentCalls
+from distperiodic.flow.procedure import call
 
 
 class Book(NamedTuple):
@@ -48,31 +50,27 @@ class LeaseKeeper:
     """
 
     def __init__(self, store: ports.StoreQueue, seconds: float):
-        self._store = store
+        self._calls = UrgentCalls(store)
         self._seconds = seconds
         #: Holders with a pending renewal request.
         self._pending: set[str] = set()
 
-    def renew(self, holder: str, leases: Sequence[str],
-              renewed: Callable[[set[str]], None]) -> None:
+    def renew(self, holder: str, leases: Sequence[str]
+              ) -> Procedure[set[str] | None]:
         """Renew *leases*, unless a renewal for *holder* is still pending.
 
-        :param renewed: Receives the names of the leases that *holder* still
-            holds.
+        :returns: Names of the leases that *holder* still holds. None means
+            that a renewal was pending.
+        :raises CallFailed: The call can never succeed.
         """
         if holder in self._pending:
             # The store is slow or unreachable. A second request would not be
             # answered earlier.
-            return
+            return None
         self._pending.add(holder)
-
-        def answered(held: set[str]) -> None:
+        try:
+            return (yield from call(
+                self._calls, ports.ClaimStore.renew, leases, holder=holder,
+                seconds=self._seconds))
+        finally:
             self._pending.discard(holder)
-            renewed(held)
-
-        def failed() -> None:
-            self._pending.discard(holder)
-        self._store.submit(
-            lambda store: store.renew(
-                leases, holder=holder, seconds=self._seconds),
-            answered, failed, urgent=True)

@@ -4,6 +4,7 @@
 A process that stops waits for the answers that may give claims to it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,6 @@ class PendingCalls:
     def __init__(self, store: ports.StoreQueue):
         self._store = store
         self._number = 0
-        #: Number of claims in the pending calls.
-        self.claims = 0
 
     def __bool__(self) -> bool:
         """Return whether a call is pending.
@@ -31,22 +30,16 @@ class PendingCalls:
         return self._number > 0
 
     def submit(self, call: Callable[[ports.ClaimStore], Any],
-               then: Callable[[Any], None] = lambda answer: None,
-               failed: Callable[[], None] = lambda: None, *,
-               claims: int = 0) -> None:
-        """Submit a call; see :class:`distperiodic.ports.StoreQueue`.
-
-        :param claims: Number of the claims in the call.
-        """
+               then: Callable[[Any], None],
+               failed: Callable[[], None]) -> None:
+        """Submit a call; see :class:`distperiodic.ports.StoreQueue`."""
         self._number += 1
-        self.claims += claims
-
-        def ended(callback: Callable[[], None]) -> None:
-            try:
-                callback()
-            finally:
-                self._number -= 1
-                self.claims -= claims
         self._store.submit(
-            call, lambda answer: ended(lambda: then(answer)),
-            lambda: ended(failed))
+            call, functools.partial(self._ended, then),
+            functools.partial(self._ended, failed))
+
+    def _ended(self, callback: Callable[..., None], *answer: Any) -> None:
+        try:
+            callback(*answer)
+        finally:
+            self._number -= 1

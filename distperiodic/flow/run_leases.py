@@ -15,6 +15,7 @@ Granted runs are in a lease, which is renewed while the worker sends
 heartbeats. If the lease is lost, the results of its runs are rejected.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -23,7 +24,6 @@ import random
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 
@@ -45,6 +45,12 @@ from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
 from distperiodic.flow import run_times
 from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import call_steps
+from distperiodic.flow.procedure import perform
+from distperiodic.flow.procedure import start
 from distperiodic.flow.wiring import Wiring
 from distperiodic.flow.worker import admission
 
@@ -56,9 +62,6 @@ RETRY_CAP = 60.0
 #: Earlier than any time of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call to the store, and its callback. The callback receives the outcomes
-#: that the store has accepted.
-StoreCall = tuple[Callable[[ports.ClaimStore], Any], Callable[[Any], None]]
 #: A failed run: its index in the granted batch, and the error.
 Failed = tuple[int, str]
 
@@ -100,6 +103,20 @@ class _Loaded(NamedTuple):
     steps: dict[str, workflow.StepInput]
     #: Progress of earlier attempts as JSON, by task.
     progress: dict[str, str]
+
+
+class _Grants(NamedTuple):
+    """Answer of the store to a request for grants."""
+
+    #: Claims of the granted runs.
+    claims: list[Claim]
+    #: Number of runs in progress, by job.
+    running: Mapping[str, int] = {}
+    #: None means that no step of a task was granted.
+    loaded: _Loaded | None = None
+    #: False means that this worker is no longer the active worker of its
+    #: partition.
+    active: bool = True
 
 
 class _Granted(NamedTuple):
@@ -182,7 +199,7 @@ class Grant:
 
 
 class RunOutcomes:
-    """Creator of the store calls that record the outcomes of granted runs::
+    """Records of the outcomes of granted runs in the store::
 
         done ─────────────────────────► finish ────────────────┐
         failed, with attempts left ───► fail, into a new lease ├─► counted,
@@ -196,102 +213,93 @@ class RunOutcomes:
     rejected if the handler has already ended the run in its own transaction.
     Such a run is reported as done.
 
+    :param calls: Submits the calls to the store.
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], *,
+    def __init__(self, jobs: Mapping[str, Job], calls: PendingCalls, *,
                  new_lease: Callable[[], str], random_: random.Random,
                  throttle: log_throttle.LogThrottle):
         self._jobs = jobs
+        self._calls = calls
         self._new_lease = new_lease
         self._random = random_
         self._throttle = throttle
 
-    def calls(self, grant: Grant, done: list[int], failed: list[Failed],
-              report: message.Report, proceed: ports.Proceed | None,
-              times: ports.RunTimes) -> list[StoreCall]:
-        """Return the store calls that record outcomes, and their callbacks.
+    def procedures(self, grant: Grant, done: list[int], failed: list[Failed],
+                   report: message.Report, proceed: ports.Proceed | None,
+                   times: ports.RunTimes
+                   ) -> Sequence[Procedure[ports.Advanced | None]]:
+        """Return the procedures that record outcomes, one for each call.
 
         :param done: Runs that succeeded, as indexes in the granted batch.
         :param failed: Runs that failed.
-        :param report: Report to which the callbacks add the outcomes that the
+        :param report: Report to which the procedures add the outcomes that the
             store has accepted.
         :param proceed: Request for the grants of the next steps of the tasks.
             None means that this process runs no next step.
         :param times: Times of these runs.
+        :returns: The procedures. The result of a procedure for a command is
+            the answer of the store.
         """
         if self._jobs[grant.batch.job].scope is Scope.TASK:
-            return [self._advance_call(
+            return [self._advance(
                 grant, done, failed, report, proceed, times)]
-        calls = []
+        procedures = []
         if done:
-            calls.append(self._finish_call(grant, done, report, times))
+            procedures.append(self._finish(grant, done, report, times))
             # Count each late start once.
             times = times._replace(late=0)
-        return calls + (self._fail_calls(
-            grant, failed, report, times) if failed else [])
+        if failed:
+            procedures += self._fail(grant, failed, report, times)
+        return procedures
 
-    def _advance_call(self, grant: Grant, done: list[int],
-                      failed: list[Failed], report: message.Report,
-                      proceed: ports.Proceed | None,
-                      times: ports.RunTimes) -> StoreCall:
-        """Return the store call that records outcomes of commands, and its
-        callback.
-
-        The call also moves the tasks of these commands to their next steps.
+    def _advance(self, grant: Grant, done: list[int], failed: list[Failed],
+                 report: message.Report, proceed: ports.Proceed | None,
+                 times: ports.RunTimes) -> Procedure[ports.Advanced]:
+        """Record outcomes of commands, and move their tasks to the next steps.
         """
         batch, job = grant.batch, self._jobs[grant.batch.job]
         into = self._new_lease()
         results = {batch.objects[i]: report.results.get(i) for i in done}
         errors = {batch.objects[i]: error for i, error in failed}
-        pauses = functools.partial(self.pause, job)
+        advanced = yield from call_steps(
+            self._calls, ports.StepStore.advance, batch.job, batch.tick,
+            results, errors, lease=grant.lease, into=into,
+            pause=functools.partial(self.pause, job), proceed=proceed,
+            times=times)
+        late = []
+        for index, error in [*((i, '') for i in done), *failed]:
+            key, place = batch.objects[index], grant.indexes[index]
+            if key in advanced.done:
+                report.done.append(place)
+            elif key in advanced.retried:
+                report.retried.append((place, error))
+            elif key in advanced.failed:
+                report.failed.append((place, error))
+            else:
+                late.append(place)
+        self._report_lost(grant, late, report)
+        return advanced
 
-        def call(store: ports.ClaimStore) -> ports.Advanced:
-            assert store.steps is not None
-            return store.steps.advance(
-                batch.job, batch.tick, results, errors, lease=grant.lease,
-                into=into, pause=pauses, proceed=proceed, times=times)
+    def _finish(self, grant: Grant, done: list[int], report: message.Report,
+                times: ports.RunTimes) -> Procedure[None]:
+        """Record successful runs.
 
-        def then(advanced: ports.Advanced) -> None:
-            late = []
-            for index, error in [*((i, '') for i in done), *failed]:
-                key, place = batch.objects[index], grant.indexes[index]
-                if key in advanced.done:
-                    report.done.append(place)
-                elif key in advanced.retried:
-                    report.retried.append((place, error))
-                elif key in advanced.failed:
-                    report.failed.append((place, error))
-                else:
-                    late.append(place)
-            self._report_lost(grant, late, report)
-        return call, then
-
-    def _finish_call(self, grant: Grant, done: list[int],
-                     report: message.Report,
-                     times: ports.RunTimes) -> StoreCall:
-        """Return the store call that records successful runs, and its
-        callback.
-
-        :param done: As in :meth:`calls`.
-        :param report: As in :meth:`calls`.
+        :param done: As in :meth:`procedures`.
+        :param report: As in :meth:`procedures`.
         """
         batch = grant.batch
-        keys = [batch.objects[i] for i in done]
-
-        def call(store: ports.ClaimStore) -> set[str]:
-            return store.finish(
-                batch.job, batch.tick, keys, lease=grant.lease, times=times)
-
-        def then(counted: set[str]) -> None:
-            report.done = [grant.indexes[i] for i in done
-                           if batch.objects[i] in counted]
-            if len(report.done) < len(done):
-                self._report_lost(grant, [
-                    grant.indexes[i] for i in done
-                    if batch.objects[i] not in counted], report)
-        return call, then
+        counted = yield from call(
+            self._calls, ports.ClaimStore.finish, batch.job, batch.tick,
+            [batch.objects[i] for i in done], lease=grant.lease, times=times)
+        report.done = [grant.indexes[i] for i in done
+                       if batch.objects[i] in counted]
+        if len(report.done) < len(done):
+            self._report_lost(grant, [
+                grant.indexes[i] for i in done
+                if batch.objects[i] not in counted], report)
 
     def _report_lost(self, grant: Grant, indexes: list[int],
                      report: message.Report) -> None:
@@ -309,15 +317,15 @@ class RunOutcomes:
                     grant.batch.job, grant.batch.id, len(indexes),
                     grant.batch.worker)
 
-    def _fail_calls(self, grant: Grant, failed: list[Failed],
-                    report: message.Report,
-                    times: ports.RunTimes) -> list[StoreCall]:
-        """Return the store calls that record failed runs, and their callbacks.
+    def _fail(self, grant: Grant, failed: list[Failed],
+              report: message.Report, times: ports.RunTimes
+              ) -> list[Procedure[None]]:
+        """Return the procedures that record failed runs.
 
-        There is one call for each length of the pause before the retry.
+        There is one for each length of the pause before the retry.
 
-        :param failed: As in :meth:`calls`.
-        :param report: As in :meth:`calls`.
+        :param failed: As in :meth:`procedures`.
+        :param report: As in :meth:`procedures`.
         """
         job = self._jobs[grant.batch.job]
         by_pause: dict[float | None, list[Failed]] = {}
@@ -330,7 +338,7 @@ class RunOutcomes:
                     pauses[attempt] = self.pause(job, attempt)
                 pause = pauses[attempt]
             by_pause.setdefault(pause, []).append(run)
-        return [self._fail_call(
+        return [self._fail_together(
             grant, pause, runs, report,
             times._replace(late=0) if at else times)
             for at, (pause, runs) in enumerate(by_pause.items())]
@@ -346,16 +354,16 @@ class RunOutcomes:
                     job.retry_backoff * 2.0 ** min(attempt - 1, 16))
         return pause * (0.5 + self._random.random() / 2)
 
-    def _fail_call(self, grant: Grant, pause: float | None,
-                   failed: list[Failed], report: message.Report,
-                   times: ports.RunTimes) -> StoreCall:
+    def _fail_together(self, grant: Grant, pause: float | None,
+                       failed: list[Failed], report: message.Report,
+                       times: ports.RunTimes) -> Procedure[None]:
         batch = grant.batch
         failures = [Failure(batch.objects[i], error,
                             report.tracebacks.get(i, ''))
                     for i, error in failed]
         into = None if pause is None else self._new_lease()
 
-        def call(store: ports.ClaimStore) -> tuple[set[str], set[str]]:
+        def fail(store: ports.ClaimStore) -> tuple[set[str], set[str]]:
             counted = store.fail(
                 batch.job, batch.tick, failures, lease=grant.lease,
                 into=into, seconds=pause or 0.0,
@@ -368,21 +376,18 @@ class RunOutcomes:
                 batch.job, batch.tick, others,
                 lease=grant.lease) if others else set()
 
-        def then(answer: tuple[set[str], set[str]]) -> None:
-            counted, done = answer
-            pairs = [(grant.indexes[i], error) for i, error in failed
-                     if batch.objects[i] in counted]
-            if pause is None:
-                report.failed = report.failed + pairs
-            else:
-                report.retried = report.retried + pairs
-            report.done = report.done + [
-                grant.indexes[i] for i, _ in failed
-                if batch.objects[i] in done]
-            self._report_lost(grant, [
-                grant.indexes[i] for i, _ in failed
-                if batch.objects[i] not in counted | done], report)
-        return call, then
+        counted, done = yield from perform(self._calls, fail)
+        pairs = [(grant.indexes[i], error) for i, error in failed
+                 if batch.objects[i] in counted]
+        if pause is None:
+            report.failed = report.failed + pairs
+        else:
+            report.retried = report.retried + pairs
+        report.done = report.done + [
+            grant.indexes[i] for i, _ in failed if batch.objects[i] in done]
+        self._report_lost(grant, [
+            grant.indexes[i] for i, _ in failed
+            if batch.objects[i] not in counted | done], report)
 
 
 # The last part of a lease, as a fraction of its duration, in which the holder
@@ -476,8 +481,8 @@ class RunLeases:
         self._times = run_times.RunTimeBook(
             clock.now, clock.monotonic, wiring.late_after)
         self._outcomes = RunOutcomes(
-            jobs, new_lease=wiring.new_lease, random_=wiring.random,
-            throttle=self._throttle)
+            jobs, self._results, new_lease=wiring.new_lease,
+            random_=wiring.random, throttle=self._throttle)
 
     @property
     def busy(self) -> bool:
@@ -556,42 +561,50 @@ class RunLeases:
             return
         grant.request = LeaseRequest(now, self._sure(grant.batch.worker))
         self._gate.acquire(batch.job, len(batch.objects))
+        start(self._request_grant(grant, active))
+
+    def _request_grant(self, grant: Grant,
+                       active: Active | None) -> Procedure[None]:
+        batch, number = grant.batch, len(grant.batch.objects)
         jobs, snapshot = self._gate.jobs([batch.job]), self._gate.snapshot()
+        granted = _Grants([])
         self._beginning += 1
+        with contextlib.suppress(CallFailed):
+            granted = yield from perform(self._store, functools.partial(
+                self._grant, grant=grant, active=active, jobs=jobs))
+        self._beginning -= 1
+        if not granted.active:
+            self._forget(grant)
+            self._ended(batch.job, number)
+            self._refuse(batch, Refusal.NOT_ACTIVE)
+            return
+        excess: tuple[int, Refusal | None] = 0, None
+        if not granted.claims:
+            self._ended(batch.job, number)
+        elif jobs:
+            excess = self._gate.record_count(
+                batch.job, granted.running, snapshot, self._clock.monotonic())
+        yield from self._begin(
+            grant, granted.claims, granted.loaded, *excess)
 
-        def start(store: ports.ClaimStore) -> tuple[
-                list[Claim], dict[str, int], _Loaded | None] | None:
-            granted = store.start(
-                batch.job, batch.tick, batch.objects, lease=batch.lease,
-                into=grant.lease, holder=grant.holder, seconds=self._lease,
-                active=active)
-            if active is not None and not granted:
-                assert store.partitions is not None
-                if not store.partitions.is_in_force(active):
-                    return None
-            # The start is committed before the count begins.
-            return (granted, store.running(jobs) if jobs and granted else {},
-                    self._load(store, grant, granted))
+    def _grant(self, store: ports.ClaimStore, *, grant: Grant,
+               active: Active | None, jobs: Sequence[str]) -> _Grants:
+        """Grant the runs of a batch, in the thread of the store.
 
-        def started(answer: tuple[
-                list[Claim], dict[str, int], _Loaded | None] | None) -> None:
-            self._beginning -= 1
-            if answer is None:
-                # This worker is no longer the active worker.
-                self._forget(grant)
-                self._ended(batch.job, len(batch.objects))
-                self._refuse(batch, Refusal.NOT_ACTIVE)
-                return
-            granted, running, loaded = answer
-            if not granted:
-                self._ended(batch.job, len(batch.objects))
-                self._begin(grant, [], loaded)
-            elif not jobs:
-                self._begin(grant, granted, loaded)
-            else:
-                self._begin(grant, granted, loaded, *self._gate.record_count(
-                    batch.job, running, snapshot, self._clock.monotonic()))
-        self._store.submit(start, started, lambda: started(([], {}, None)))
+        :param jobs: Jobs whose runs are counted.
+        """
+        batch = grant.batch
+        claims = store.start(
+            batch.job, batch.tick, batch.objects, lease=batch.lease,
+            into=grant.lease, holder=grant.holder, seconds=self._lease,
+            active=active)
+        if active is not None and not claims:
+            assert store.partitions is not None
+            if not store.partitions.is_in_force(active):
+                return _Grants([], active=False)
+        # The start is committed before the count begins.
+        return _Grants(claims, store.running(jobs) if jobs and claims else {},
+                       self._load(store, grant, claims))
 
     def _load(self, store: ports.ClaimStore, grant: Grant,
               granted: list[Claim]) -> _Loaded | None:
@@ -631,25 +644,28 @@ class RunLeases:
         waiting = self._gate.waiting
         if not waiting or self._counting:
             return
-        self._counting = True
+        start(self._count(waiting))
 
-        def failed() -> None:
-            self._counting = False
+    def _count(self, waiting: Sequence[str]) -> Procedure[None]:
+        """Count the runs of the jobs of waiting batches, and start batches.
 
-        def counted(running: Mapping[str, int]) -> None:
-            # Runs of other processes may have ended.
-            self._counting = False
-            now = self._clock.monotonic()
-            for job in waiting:
-                self._gate.record_count(job, running, snapshot, now)
-            self._start_next()
+        Runs of other processes may have ended.
+        """
         jobs, snapshot = self._gate.jobs(waiting), self._gate.snapshot()
-        self._store.submit(
-            lambda store: store.running(jobs), counted, failed)
+        self._counting = True
+        try:
+            running = yield from call(
+                self._store, ports.ClaimStore.running, jobs)
+        finally:
+            self._counting = False
+        now = self._clock.monotonic()
+        for job in waiting:
+            self._gate.record_count(job, running, snapshot, now)
+        self._start_next()
 
     def _begin(self, grant: Grant, granted: list[Claim],
-               loaded: _Loaded | None, excess: int = 0,
-               refusal: Refusal | None = None) -> None:
+               loaded: _Loaded | None, excess: int,
+               refusal: Refusal | None) -> Procedure[None]:
         batch, total = grant.batch, len(granted)
         grant.until = grant.request.at + self._lease * (1.0 - _MARGIN)
         grant.open = bytearray(b'\1' * total)
@@ -681,20 +697,15 @@ class RunLeases:
                 batch, steps=loaded.steps, progress=loaded.progress))
             return
         retries = [c.object for c in granted if c.attempt > 1]
-        if not retries:
-            self._execute(grant, batch)
-            return
-
-        self._beginning += 1
-
-        def run(progress: dict[str, str]) -> None:
+        if retries:
+            self._beginning += 1
+            with contextlib.suppress(CallFailed):
+                batch = dataclasses.replace(batch, progress=(
+                    yield from call(
+                        self._store, ports.ClaimStore.load_progress,
+                        batch.job, retries, lease=grant.lease)))
             self._beginning -= 1
-            self._execute(grant, dataclasses.replace(
-                batch, progress=progress))
-        self._store.submit(
-            lambda store: store.load_progress(
-                batch.job, retries, lease=grant.lease),
-            run, lambda: run({}))
+        self._execute(grant, batch)
 
     def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
         """Return a request for the grants of the next steps of the tasks.
@@ -745,17 +756,14 @@ class RunLeases:
         grant.last_seen = self._clock.monotonic()
         self._run(batch)
 
-    def _notify_of_ready(self, ended: message.Batch, counted: Any) -> None:
+    def _notify_of_ready(self, ended: message.Batch,
+                         advanced: ports.Advanced) -> None:
         """Notify the schedulers of steps that other processes must run.
 
         If a scheduler has sent the batch, the report on the batch does this.
-
-        :param counted: Answer of the store to the ends of the runs.
         """
-        if (ended.sender == ended.worker
-                and self._jobs[ended.job].scope is Scope.TASK
-                and counted.ready):
-            self._notify([*counted.ready])
+        if ended.sender == ended.worker and advanced.ready:
+            self._notify([*advanced.ready])
 
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
@@ -833,7 +841,7 @@ class RunLeases:
                 grant.progress[grant.batch.objects[index]] = text
         if report.progress and (report.failed or not grant.saving):
             # Save the progress of a failed run before its failure is recorded.
-            self._save(grant)
+            start(self._save(grant))
         put_back = set(self._put_back(
             grant, [i for i, _ in report.refused])) if report.refused else ()
         done = [i for i in report.done if grant.take(i)]
@@ -847,7 +855,7 @@ class RunLeases:
         report.done, report.failed = [], []
         report.refused = [(grant.indexes[i], refusal)
                           for i, refusal in report.refused if i in put_back]
-        calls: list[StoreCall] = []
+        procedures: Sequence[Procedure[ports.Advanced | None]] = ()
         proceed, request = None, LeaseRequest(
             grant.last_seen, self._sure(report.worker))
         if done or failed:
@@ -856,36 +864,41 @@ class RunLeases:
             times = self._times.note(
                 self._jobs[batch.job], batch.tick, batch.objects,
                 report.timings, grant.granted.due)
-            calls = self._outcomes.calls(
+            procedures = self._outcomes.procedures(
                 grant, done, failed, report, proceed, times)
         if grant.over:
             # The store calls still refer to the grant.
             self._forget(grant)
         freed = len(done) + len(failed) + len(put_back) + len(lost)
-        if not calls:
+        for record in procedures[:-1]:
+            start(record)
+        if procedures:
+            start(self._record(
+                grant, procedures[-1], proceed, request, report, to_entry))
+        else:
             self._report(report, to_entry)
-            self._ended(grant.batch.job, freed)
-            return
-        for call, then in calls[:-1]:
-            self._results.submit(call, then)
-        call, record_last = calls[-1]
-        self._beginning += proceed is not None
-
-        def failed_to_record() -> None:
-            # Do not report results that could not be recorded.
-            self._beginning -= proceed is not None
-
-        def recorded(counted: Any) -> None:
-            self._beginning -= proceed is not None
-            record_last(counted)
-            if proceed is not None:
-                self._proceed(grant.batch, request, counted)
-            self._notify_of_ready(grant.batch, counted)
-            self._report(report, to_entry)
-        self._results.submit(call, recorded, failed_to_record)
         # Start waiting batches only now. The store then records the results
         # before it grants these batches.
         self._ended(grant.batch.job, freed)
+
+    def _record(self, grant: Grant,
+                record: Procedure[ports.Advanced | None],
+                proceed: ports.Proceed | None, request: LeaseRequest,
+                report: message.Report, to_entry: str) -> Procedure[None]:
+        """Record the last outcomes of a report, and then send the report.
+
+        Results that cannot be recorded are not reported.
+        """
+        self._beginning += proceed is not None
+        try:
+            advanced = yield from record
+        finally:
+            self._beginning -= proceed is not None
+        if advanced is not None:
+            if proceed is not None:
+                self._proceed(grant.batch, request, advanced)
+            self._notify_of_ready(grant.batch, advanced)
+        self._report(report, to_entry)
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
@@ -902,29 +915,26 @@ class RunLeases:
         if returned and self._shared:
             batch, into = grant.batch, self._new_lease()
             keys = [batch.objects[i] for i in returned]
-            self._returns.submit(
-                lambda store: store.reclaim(batch.job, batch.tick, keys,
-                                            leases=[grant.lease], into=into,
-                                            holder='', seconds=seconds,
-                                            count_attempt=False))
+            start(call(
+                self._returns, ports.ClaimStore.reclaim, batch.job, batch.tick,
+                keys, leases=[grant.lease], into=into, holder='',
+                seconds=seconds, count_attempt=False))
         return returned
 
-    def _save(self, grant: Grant) -> None:
+    def _save(self, grant: Grant) -> Procedure[None]:
         """Save the progress that has not been saved yet.
 
         While a request is pending, only a report with a failure sends another
         one. So few requests wait for a store that is unreachable for long.
         """
-        progress, grant.progress = grant.progress, {}
         grant.saving = True
-
-        def saved(_: None = None) -> None:
-            grant.saving = False
-            if grant.progress:
-                self._save(grant)
-        self._store.submit(
-            lambda store: store.save_progress(
-                grant.batch.job, progress, lease=grant.lease), saved, saved)
+        while grant.progress:
+            progress, grant.progress = grant.progress, {}
+            with contextlib.suppress(CallFailed):
+                yield from call(
+                    self._store, ports.ClaimStore.save_progress,
+                    grant.batch.job, progress, lease=grant.lease)
+        grant.saving = False
 
     def renew(self) -> None:
         """Renew the leases of batches with recent heartbeats.
@@ -947,23 +957,24 @@ class RunLeases:
                       if now - g.last_seen > _FORGET_AFTER * self._lease]:
             self._forget(grant)
         for holder, grants in by_holder.items():
-            self._renew(holder, grants, now)
+            start(self._renew(holder, grants, now))
 
     def _renew(self, holder: str, grants: list[Grant],
-               now: float) -> None:
+               now: float) -> Procedure[None]:
         requests = {worker: LeaseRequest(now, self._sure(worker))
                     for worker in {grant.batch.worker for grant in grants}}
 
-        def renewed(held: set[str]) -> None:
-            for grant in grants:
-                if grant.is_lost:
-                    continue
-                if grant.lease in held:
-                    grant.request = requests[grant.batch.worker]
-                    grant.until = now + self._lease * (1.0 - _MARGIN)
-                else:
-                    # Another process has taken over the lease. The results of
-                    # its runs will be rejected.
-                    grant.until = NEVER
-        self._keeper.renew(
-            holder, [grant.lease for grant in grants], renewed)
+        held = yield from self._keeper.renew(
+            holder, [grant.lease for grant in grants])
+        if held is None:
+            return
+        for grant in grants:
+            if grant.is_lost:
+                continue
+            if grant.lease in held:
+                grant.request = requests[grant.batch.worker]
+                grant.until = now + self._lease * (1.0 - _MARGIN)
+            else:
+                # Another process has taken over the lease. The results of its
+                # runs will be rejected.
+                grant.until = NEVER

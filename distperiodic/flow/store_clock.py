@@ -18,6 +18,10 @@ from distperiodic import ports
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow import log_throttle
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import perform
+from distperiodic.flow.procedure import start
 
 LOG = logging.getLogger(__name__)
 
@@ -109,7 +113,17 @@ class StoreClock:
             return
         self._pending = True
         self._wall = self._wall_base()
-        self._store.submit(self._measure, self._measured, self._failed)
+        start(self._sync())
+
+    def _sync(self) -> Procedure[None]:
+        try:
+            base, took = yield from perform(self._store, self._measure)
+        except CallFailed:
+            self._next = self._clock.monotonic() + _RETRY_AFTER
+        else:
+            self._measured(base, took)
+        finally:
+            self._pending = False
 
     def _up(self) -> Instant:
         return int(self._clock.monotonic() * SECOND)
@@ -139,9 +153,8 @@ class StoreClock:
         assert best is not None
         return best
 
-    def _measured(self, answer: tuple[Instant, float]) -> None:
-        self._pending = False
-        first, (base, took) = self._base is None, answer
+    def _measured(self, base: Instant, took: float) -> None:
+        first = self._base is None
         self._took = took
         up = self._up()
         self._shown = (base + up if first else self.now()), up
@@ -180,7 +193,3 @@ class StoreClock:
                 'clock differs: ahead=%.1f; jobs follow the clock of the '
                 'store; correct the clock of this machine, or that of the '
                 'database', ahead)
-
-    def _failed(self) -> None:
-        self._pending = False
-        self._next = self._clock.monotonic() + _RETRY_AFTER

@@ -18,6 +18,7 @@ from distperiodic.core.standby import Request
 from distperiodic.flow import store_clock
 from distperiodic.flow.leases import LeaseKeeper
 from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.service.control import StoreControl
 from tests.unit import world as worlds
@@ -70,7 +71,7 @@ def reads_the_status_of_jobs(clock, queue):
 
 def renews_leases(clock, queue):
     keeper = LeaseKeeper(queue, 60.0)
-    return lambda: keeper.renew('me', ['lease'], lambda held: None)
+    return lambda: start(keeper.renew('me', ['lease']))
 
 
 def reads_the_row_of_a_member(clock, queue):
@@ -104,16 +105,14 @@ def test_a_request_that_has_failed_is_followed_by_another(component):
 def test_a_stop_does_not_wait_for_a_call_that_has_failed():
     queue = Queue()
     calls, failed = PendingCalls(queue), []
-    calls.submit(lambda store: None, failed=lambda: failed.append(1),
-                 claims=7)
+    calls.submit(lambda store: None, lambda answer: None,
+                 lambda: failed.append(1))
     assert calls
-    assert calls.claims == 7
 
     queue.fail()
 
     assert failed == [1]
     assert not calls
-    assert calls.claims == 0
 
 
 def test_a_worker_whose_request_has_failed_takes_part_in_the_election():

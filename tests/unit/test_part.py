@@ -11,6 +11,8 @@ from distperiodic.core import ring
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import Walk
 from distperiodic.flow.scheduler.part import compare_listing
@@ -40,28 +42,39 @@ class Store:
 def walked(store, *ranges, page):
     """Walk over *ranges*; return the pages, and True if all were read."""
     pages, ends = [], []
-    Walk(StoreQueue(store), Clock(), 'poll', ranges, before=None, page=page,
-         on_page=lambda low, high, rows: pages.append(
-             (low, high, [row.position for row in rows])),
-         on_end=ends.append).advance()
+
+    def read():
+        walk = Walk(StoreQueue(store), Clock(), 'poll', ranges, before=None,
+                    limit=page)
+        try:
+            while found := (yield from walk.read()):
+                pages.append((found.low, found.high,
+                              [row.position for row in found.rows]))
+        except CallFailed:
+            ends.append(False)
+        else:
+            ends.append(True)
+    start(read())
     [end] = ends
     return pages, end
 
 
 def test_the_row_of_an_open_claim_has_the_time_of_its_request():
     """The answer of the store may be late, and the run may have ended."""
-    clock, queue, read = Clock(), StoreQueue(Store([1])), []
+    clock, queue, found = Clock(), StoreQueue(Store([1])), []
     queue.store._rows.append(Row('b', 2, 0, 0, free=False))
     queue.slow = True
-    Walk(queue, clock, 'poll', [(0, 9)], before=None, page=5,
-         on_page=lambda low, high, rows: read.extend(rows),
-         on_end=lambda complete: None).advance()
+
+    def read():
+        walk = Walk(queue, clock, 'poll', [(0, 9)], before=None, limit=5)
+        found.append((yield from walk.read()))
+    start(read())
     requested = clock.now()
     clock.advance(7)
 
     queue.answer()
 
-    assert [row.requested for row in read] == [None, requested]
+    assert [row.requested for row in found[0].rows] == [None, requested]
 
 
 @pytest.mark.parametrize('page', [3, 4, 7, 100])

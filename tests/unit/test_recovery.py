@@ -12,6 +12,7 @@ from distperiodic.core.claim import State
 from distperiodic.flow.counters import Counters
 from distperiodic.flow.events import Released
 from distperiodic.flow.leases import Book
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
 from tests.unit import world as worlds
@@ -153,9 +154,9 @@ def test_a_member_that_left_counts_as_gone_until_its_silence_would_show(
 
 def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
     """The holder joined after this scheduler's last view of the group."""
-    again.find_gone(lambda: set())
+    start(again.find_gone(lambda: set()))
     store.held = {'new', 'left'}
-    again.find_gone(lambda: set())
+    start(again.find_gone(lambda: set()))
 
     again.holders_present({'new', 'me'})
     again.take_over()

@@ -378,8 +378,8 @@ def test_an_at_most_once_run_is_not_retried():
     (1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 60.0), (7, 60.0),
     (100, 60.0), (10 ** 6, 60.0)])
 def test_pauses_double_up_to_a_cap_and_are_not_all_alike(attempt, most):
-    outcomes = RunOutcomes({}, new_lease=str, random_=random.Random(1),
-                           throttle=None)
+    outcomes = RunOutcomes({}, None, new_lease=str,
+                           random_=random.Random(1), throttle=None)
     job = worlds.job('poll', retries=100, retry_backoff=2.0)
     pauses = [outcomes.pause(job, attempt) for _ in range(200)]
 

@@ -28,6 +28,9 @@ from distperiodic.core.job import Job
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
@@ -154,32 +157,34 @@ class Attendance:
         self._requested = self._clock.monotonic(), self._clock.now()
         gaps, checked = self._gaps, self._checked
         self._checked = {}
-
-        def known(statuses: dict[str, ports.JobStatus]) -> None:
-            self._pending = False
-            self._report(statuses)
-            self._schedules.note(self._statuses, statuses)
-            self._note_reopened(statuses, checked)
-            self._statuses = statuses
-            self._callbacks.call()
-            if self._callbacks.need_another:
-                self.refresh()
-
-        def failed() -> None:
-            self._pending = False
-
-        def adopted(_: None) -> None:
-            self._adopted = True
         schedules = {name: job.schedule_text()
                      for name, job in self._jobs.items()
                      if not self._adopted
                      or name in self._schedules.outdated}
         if schedules:
-            others = {name: self._others(name) for name in schedules}
-            self._store.submit(lambda store: store.adopt(schedules, others),
-                               adopted)
-        self._store.submit(lambda store: store.attend(gaps, checked),
-                           known, failed)
+            start(self._adopt(schedules))
+        start(self._attend(gaps, checked))
+
+    def _adopt(self, schedules: dict[str, str]) -> Procedure[None]:
+        yield from call(
+            self._store, ports.ClaimStore.adopt, schedules,
+            {name: self._others(name) for name in schedules})
+        self._adopted = True
+
+    def _attend(self, gaps: dict[str, float],
+                checked: dict[str, ports.Checked]) -> Procedure[None]:
+        try:
+            statuses = yield from call(
+                self._store, ports.ClaimStore.attend, gaps, checked)
+        finally:
+            self._pending = False
+        self._report(statuses)
+        self._schedules.note(self._statuses, statuses)
+        self._note_reopened(statuses, checked)
+        self._statuses = statuses
+        self._callbacks.call()
+        if self._callbacks.need_another:
+            self.refresh()
 
     def _others(self, job: str) -> Collection[int] | None:
         """Return the schedules that members have for *job*, as hashes.

@@ -23,6 +23,7 @@ the objects of one owner, and the owner could not serve its objects in turn.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -35,6 +36,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import exceptions
+from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import schedule
 from distperiodic.core.claim import EARLIEST
@@ -54,6 +56,10 @@ from distperiodic.flow import events
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
 from distperiodic.flow.scheduler.attendance import Attendance
@@ -400,15 +406,17 @@ class Claimer:
                     self._request_later, request, _LOCKED_PAUSE),
                 request.listing)
             return
-        lease = self._lease_of()
+        start(self._claim(request))
+
+    def _claim(self, request: _TickRequest) -> Procedure[None]:
+        job, lease = request.job, self._lease_of()
+        due_at, until = _window(request)
+        at = self._clock.now()
         self._pending[job.name] += 1
         if request.judged:
             self._open.begin_claim(job.name, request.objects, request.due)
-        due_at, until = _window(request)
-        at = self._clock.now()
-
         wanted = ClaimRequest(
-            job.name, tick, request.objects,
+            job.name, request.tick, request.objects,
             supersede=job.misfire is not Misfire.ALL,
             min_watermark=request.min_watermark,
             listing_is_tick=job.run_immediately,
@@ -416,36 +424,30 @@ class Claimer:
             schedule=KnownSchedule(
                 job.schedule_text(), request.schedule_since),
             due_at=due_at, until=until)
-
-        def ended() -> None:
+        try:
+            answer = yield from call(
+                self._claims, ports.ClaimStore.claim, wanted, lease)
+        except CallFailed:
+            self._counters[job.name, Counted.CLAIMS_FAILED] += len(
+                request.objects)
+            return
+        finally:
             self._pending[job.name] -= 1
             if request.judged:
                 self._open.end_claim(job.name, request.objects, request.due)
-
-        def claimed(answer: Claimed) -> None:
-            ended()
-            answer = answer._replace(
-                behind=due.requested(answer.behind, at))
-            if answer.over:
-                self._too_late(request, until)
-            elif answer.early:
-                # The store's clock was set back, or this process's estimate of
-                # it is wrong.
-                self._counters[job.name, Counted.TOO_EARLY] += len(
-                    request.objects)
-                self._request_later(request._replace(early=True),
-                                    answer.early / schedule.SECOND)
-                self._put(events.ClockDiffers(job.name))
-            else:
-                self._claimed(request, in_flight.HeldLease(
-                    lease.id, lease.holder), answer)
-
-        def failed() -> None:
-            ended()
-            self._counters[job.name, Counted.CLAIMS_FAILED] += len(
-                request.objects)
-        self._claims.submit(
-            lambda store: store.claim(wanted, lease), claimed, failed)
+        if answer.over:
+            self._too_late(request, until)
+        elif answer.early:
+            # The store's clock was set back, or this process's estimate of it
+            # is wrong.
+            self._counters[job.name, Counted.TOO_EARLY] += len(request.objects)
+            self._request_later(request._replace(early=True),
+                                answer.early / schedule.SECOND)
+            self._put(events.ClockDiffers(job.name))
+        else:
+            self._claimed(
+                request, in_flight.HeldLease(lease.id, lease.holder),
+                answer._replace(behind=due.requested(answer.behind, at)))
 
     def _lease_of(self) -> NewLease:
         """Return a new lease of this process."""
@@ -462,25 +464,26 @@ class Claimer:
         :param then: Called for each answer of the store.
         """
         for at in range(0, len(objects), self._piece):
-            self._trigger(job, tick, objects[at:at + self._piece], rule, then)
+            start(self._trigger(
+                job, tick, objects[at:at + self._piece], rule, then))
 
     def _trigger(self, job: Job, tick: Instant, objects: Sequence[str],
-                 rule: str, then: Callable[[TriggerCounts], None]) -> None:
+                 rule: str, then: Callable[[TriggerCounts], None]
+                 ) -> Procedure[None]:
         lease = self._lease_of()
         wanted = ClaimRequest(
             job.name, tick, objects, supersede=False, rule=rule,
             schedule=KnownSchedule(job.schedule_text(), None))
-        held = in_flight.HeldLease(lease.id, lease.holder)
-
-        def claimed(answer: Claimed) -> None:
-            # The dispatcher changes the list of the claims.
-            then(TriggerCounts(
-                len(answer.won), len(answer.busy) + len(answer.waiting)))
-            if answer.won:
-                self._counters[job.name, Counted.CLAIMED] += len(answer.won)
-                self._dispatcher.offer(job, held, answer.won, 0)
-        self._claims.submit(
-            lambda store: store.claim(wanted, lease), claimed)
+        answer = yield from call(
+            self._claims, ports.ClaimStore.claim, wanted, lease)
+        # The dispatcher changes the list of the claims.
+        then(TriggerCounts(
+            len(answer.won), len(answer.busy) + len(answer.waiting)))
+        if answer.won:
+            self._counters[job.name, Counted.CLAIMED] += len(answer.won)
+            self._dispatcher.offer(
+                job, in_flight.HeldLease(lease.id, lease.holder), answer.won,
+                0)
 
     def _too_late(self, request: _TickRequest, until: Instant | None) -> None:
         """Handle the answer that it is too late for the tick of *request*.
@@ -598,44 +601,40 @@ class Claimer:
         row of an object is being read, further requests for it are combined
         into one.
         """
-        def ended(keys: Sequence[str]) -> None:
-            self._pending[job.name] -= 1
-            self.judge_objects(job, self._open.end_read(job.name, keys))
-
-        def received(keys: Sequence[str], rows: list[Row]) -> None:
-            ended(keys)
-            now = self._clock.now()
-            until = now - int(
-                _SWEEPS_OF_OWNER * self._sweep_interval * schedule.SECOND)
-            own, others = _divide(
-                rows, lambda row: self._owns(job.name, row))
-            # A claim that waits for its start is superseded. For example, a
-            # tick came while the object waited for a retry.
-            busy, own = _divide(own, lambda row: not row.free and (
-                row.began is not None or job.misfire is Misfire.ALL))
-            left, late = _divide([row for row in others if row.free],
-                                 lambda row: self._is_left(
-                                     job, row, until, now))
-            waiting = dict.fromkeys(itertools.chain(
-                (row.object for row in (*busy, *left)),
-                self._open_here(job.name, others)))
-            if waiting:
-                self.wait_for(job.name, waiting)
-            self._waiting.end_wait(
-                job.name, (key for key in keys if key not in waiting))
-            self.judge(job, own)
-            self.judge(job, late, until)
-
         unread = self._open.begin_read(job.name, objects)
         for at in range(0, len(unread), self._piece):
-            chunk = unread[at:at + self._piece]
-            self._pending[job.name] += 1
-            self._store.submit(
-                functools.partial(
-                    lambda store, chunk: store.rows_of(job.name, chunk),
-                    chunk=chunk),
-                functools.partial(received, chunk),
-                functools.partial(ended, chunk))
+            start(self._judge_rows(job, unread[at:at + self._piece]))
+
+    def _judge_rows(self, job: Job, objects: Sequence[str]
+                    ) -> Procedure[None]:
+        self._pending[job.name] += 1
+        rows = None
+        with contextlib.suppress(CallFailed):
+            rows = yield from call(
+                self._store, ports.ClaimStore.rows_of, job.name, objects)
+        self._pending[job.name] -= 1
+        self.judge_objects(job, self._open.end_read(job.name, objects))
+        if rows is None:
+            return
+        now = self._clock.now()
+        until = now - int(
+            _SWEEPS_OF_OWNER * self._sweep_interval * schedule.SECOND)
+        own, others = _divide(rows, lambda row: self._owns(job.name, row))
+        # A claim that waits for its start is superseded. For example, a tick
+        # came while the object waited for a retry.
+        busy, own = _divide(own, lambda row: not row.free and (
+            row.began is not None or job.misfire is Misfire.ALL))
+        left, late = _divide([row for row in others if row.free],
+                             lambda row: self._is_left(job, row, until, now))
+        waiting = dict.fromkeys(itertools.chain(
+            (row.object for row in (*busy, *left)),
+            self._open_here(job.name, others)))
+        if waiting:
+            self.wait_for(job.name, waiting)
+        self._waiting.end_wait(
+            job.name, (key for key in objects if key not in waiting))
+        self.judge(job, own)
+        self.judge(job, late, until)
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
         """Judge *objects* again when their runs end."""

@@ -28,6 +28,9 @@ from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.counters import Counters
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import claim_log
 from distperiodic.flow.scheduler.attendance import Attendance
 
@@ -68,6 +71,13 @@ class _Span(NamedTuple):
         # Count the tick at which the object was listed, too, because the
         # schedule does not contain it.
         return max(1, number + (last < self.first <= until))
+
+    def missed(self, last: Instant, until: Instant) -> int:
+        """Return the number of missed ticks before *until*.
+
+        :param last: Watermark of an object.
+        """
+        return self.ticks(last, until) - 1
 
 
 def _first(plan: due.Plan, row: Row) -> Instant:
@@ -310,32 +320,31 @@ class DroppedTicks:
 
         :param counted: False leaves these ticks out of the counts and the log.
         """
-        holder = self._holder()
-        since = self._attendance.since(job.name)
-
-        def missed(last: Instant) -> int:
-            return span.ticks(last, tick) - 1
-
-        def skip(store: ports.ClaimStore, chunk: Sequence[str]) -> list[int]:
-            return store.skip(SkipRequest(
-                job.name, tick, chunk, holder, by, reason, missed,
-                KnownSchedule(job.schedule_text(), since),
-                span.due_at(tick, chunk)))
-
-        def skipped(chunk: Sequence[str], settled: list[int]) -> None:
-            # Count what the store has recorded. Another member, or another
-            # scan of this member, may have requested the same skips.
-            if settled and counted:
-                self._count(job, tick, chunk, by, reason, len(settled),
-                            sum(span.ticks(last, tick) * number
-                                for last, number
-                                in collections.Counter(settled).items()))
-            if len(settled) < len(chunk):
-                left_out()
         for at in range(0, len(objects), self._piece):
-            chunk = objects[at:at + self._piece]
-            self._store.submit(functools.partial(skip, chunk=chunk),
-                               functools.partial(skipped, chunk))
+            start(self._skip_piece(
+                job, tick, objects[at:at + self._piece], by, reason, span,
+                left_out, counted))
+
+    def _skip_piece(self, job: Job, tick: Instant, objects: Sequence[str],
+                    by: SkippedBy, reason: str, span: _Span,
+                    left_out: Callable[[], None], counted: bool
+                    ) -> Procedure[None]:
+        settled = yield from call(
+            self._store, ports.ClaimStore.skip, SkipRequest(
+                job.name, tick, objects, self._holder(), by, reason,
+                functools.partial(span.missed, until=tick),
+                KnownSchedule(job.schedule_text(),
+                              self._attendance.since(job.name)),
+                span.due_at(tick, objects)))
+        # Count what the store has recorded. Another member, or another scan of
+        # this member, may have requested the same skips.
+        if settled and counted:
+            self._count(job, tick, objects, by, reason, len(settled),
+                        sum(span.ticks(last, tick) * number
+                            for last, number
+                            in collections.Counter(settled).items()))
+        if len(settled) < len(objects):
+            left_out()
 
     def _count(self, job: Job, tick: Instant, objects: Sequence[str],
                by: SkippedBy, reason: str, recorded: int,

@@ -38,13 +38,16 @@ from collections.abc import Mapping
 
 from distperiodic import ports
 from distperiodic.core import due
-from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import minus
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.part import CIRCLE
 from distperiodic.flow.scheduler.part import Part
@@ -144,9 +147,9 @@ class LateClaimer:
             self._claimer.attendance.expected(name), until)
         if (same_ticks and part.reading is not None
                 and len(part.reading.catalogue) > self._page):
-            self._count(part, last, scan, ring)
+            start(self._count(part, last, scan, ring))
         else:
-            self._walk(part, scan, ring)
+            start(self._walk(part, scan, ring))
 
     @staticmethod
     def _same_ticks(part: Part) -> bool:
@@ -202,7 +205,7 @@ class LateClaimer:
         return (members.index(self._identity) - first) % len(members)
 
     def _count(self, part: Part, tick: Instant, scan: ports.Checked,
-               ring: Ring) -> None:
+               ring: Ring) -> Procedure[None]:
         """Read the rows if *tick* is decided for fewer objects than expected.
 
         The expected number is the number of objects in the catalogue, plus the
@@ -214,21 +217,21 @@ class LateClaimer:
         expected = part.reading.catalogue.distinct
         name = part.job.name
 
-        def counted(number: int) -> None:
+        try:
+            number = yield from call(
+                self._store, ports.ClaimStore.settled, name, tick)
+        except CallFailed:
+            pass
+        else:
             if part.removed is None or number < expected + part.removed:
-                self._walk(part, scan, ring)
+                yield from self._walk(part, scan, ring)
                 return
             self._claimer.attendance.record_checked(name, scan)
-            self._scanning.discard(name)
-            self._timers.retry(name, TimerKind.LATE)
+        self._scanning.discard(name)
+        self._timers.retry(name, TimerKind.LATE)
 
-        def failed() -> None:
-            self._scanning.discard(name)
-            self._timers.retry(name, TimerKind.LATE)
-        self._store.submit(lambda store: store.settled(name, tick), counted,
-                        failed)
-
-    def _walk(self, part: Part, scan: ports.Checked, ring: Ring) -> None:
+    def _walk(self, part: Part, scan: ports.Checked,
+              ring: Ring) -> Procedure[None]:
         """Read the rows of all members, and claim their due ticks.
 
         The rows of this member are left out while pieces of a large tick
@@ -238,32 +241,31 @@ class LateClaimer:
         name = job.name
         found = 0
         others_only = self._claimer.has_rest(name)
-        requested = self._clock.monotonic()
-        #: Seconds that each page took to read.
-        page_seconds: list[float] = []
-
-        def page(low: int, high: int, rows: list[Row]) -> None:
-            nonlocal requested, found
-            page_seconds.append(self._clock.monotonic() - requested)
-            found += self._claimer.judge(job, rows, scan.until)
-            requested = self._clock.monotonic()
-
-        def end(complete: bool) -> None:
-            self._scanning.discard(name)
-            now = self._clock.now()
-            pause = self.grace(job, now)
-            if found:
-                self._found[name] = now
-            if complete and not found and not others_only:
-                self._claimer.attendance.record_checked(name, scan)
-                seconds = _PAUSE_FACTOR * (
-                    sum(page_seconds) - max(page_seconds))
-                pause = max(pause, int(min(seconds, _LONGEST_PAUSE) * SECOND))
-            self._set_timer(name, now + pause, now)
         newest = job.schedule.at_or_before(scan.until)
-        Walk(
+        walk = Walk(
             self._store, self._clock, name,
             minus([CIRCLE], ring.arcs(self._identity))
             if others_only else [CIRCLE],
             before=due.ALWAYS if newest is None else newest,
-            page=self._page, on_page=page, on_end=end).advance()
+            limit=self._page)
+        #: Seconds that each page took to read.
+        page_seconds: list[float] = []
+        complete = True
+        try:
+            requested = self._clock.monotonic()
+            while page := (yield from walk.read()):
+                page_seconds.append(self._clock.monotonic() - requested)
+                found += self._claimer.judge(job, page.rows, scan.until)
+                requested = self._clock.monotonic()
+        except CallFailed:
+            complete = False
+        self._scanning.discard(name)
+        now = self._clock.now()
+        pause = self.grace(job, now)
+        if found:
+            self._found[name] = now
+        if complete and not found and not others_only:
+            self._claimer.attendance.record_checked(name, scan)
+            seconds = _PAUSE_FACTOR * (sum(page_seconds) - max(page_seconds))
+            pause = max(pause, int(min(seconds, _LONGEST_PAUSE) * SECOND))
+        self._set_timer(name, now + pause, now)

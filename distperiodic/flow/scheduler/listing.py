@@ -29,6 +29,10 @@ from distperiodic.core.ring import minus
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.part import CIRCLE
 from distperiodic.flow.scheduler.part import Differences
@@ -110,28 +114,8 @@ class Listing:
         :param at: Instant of the walk, from which new objects can be due.
         :param discard_rows: As in :meth:`walk_gained`.
         """
-        job = part.job
         if part.walk is not None:
             part.walk.cancelled = True
-
-        def page(low: int, high: int, rows: list[Row]) -> None:
-            reading = part.reading
-            assert reading is not None
-            rows = self._comparable(part, ring, rows)
-            if discard_rows:
-                gone, rows = rows, []
-                self._sync(job, [], [row.object for row in gone], at)
-            self._compared(part, compare_listing(
-                job, reading, self._indexes(part, ring, low, high), rows, at,
-                self._listed_at(part)), at)
-
-        def end(complete: bool) -> None:
-            part.end_walk(complete)
-            if not complete:
-                part.ring = None
-                self._compare_soon(job)
-                return
-            self._walked(part, at, ring)
         reading = part.reading
         assert reading is not None
         if not reading.partial:
@@ -140,11 +124,36 @@ class Listing:
             # with a limited number of listed objects.
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
-        walk = Walk(
-            self._store, self._clock, job.name, arcs, before=None,
-            page=self._page, on_page=page, on_end=end)
+        walk = Walk(self._store, self._clock, part.job.name, arcs,
+                    before=None, limit=self._page)
         part.begin_walk(walk, at)
-        walk.advance()
+        start(self._compare(part, walk, at, ring, discard_rows))
+
+    def _compare(self, part: Part, walk: Walk, at: Instant,
+                 ring: Ring | None, discard_rows: bool) -> Procedure[None]:
+        """Compare the rows that *walk* reads; see :meth:`walk`."""
+        job = part.job
+        try:
+            while page := (yield from walk.read()):
+                reading = part.reading
+                assert reading is not None
+                rows = self._comparable(part, ring, page.rows)
+                if discard_rows:
+                    gone, rows = rows, []
+                    self._sync(job, [], [row.object for row in gone], at)
+                self._compared(part, compare_listing(
+                    job, reading,
+                    self._indexes(part, ring, page.low, page.high), rows, at,
+                    self._listed_at(part)), at)
+        except CallFailed:
+            if not walk.cancelled:
+                part.end_walk(complete=False)
+                part.ring = None
+                self._compare_soon(job)
+            return
+        if not walk.cancelled:
+            part.end_walk(complete=True)
+            self._walked(part, at, ring)
 
     def _comparable(self, part: Part, ring: Ring | None,
                     rows: list[Row]) -> list[Row]:
@@ -229,21 +238,23 @@ class Listing:
     def _sync(self, job: Job, listed: list[ports.Listed],
               delisted: list[str], at: Instant,
               later: Sequence[Instant] = ()) -> None:
-        def recorded(unrecorded: list[str]) -> None:
-            if unrecorded:
-                # The store could not record all objects, so walk the part
-                # again soon.
-                self._parts[job.name].ring = None
-                self._compare_soon(job)
-
-        def sync(store: ports.ClaimStore, new: list[ports.Listed],
-                 gone: list[str]) -> list[str]:
-            return store.sync(job.name, new, gone, at=at, later=later)
         page = self._page
-        for start in range(0, max(len(listed), len(delisted)), page):
-            self._store.submit(functools.partial(
-                sync, new=listed[start:start + page],
-                gone=delisted[start:start + page]), recorded)
+        for begin in range(0, max(len(listed), len(delisted)), page):
+            start(self._sync_page(
+                job, listed[begin:begin + page], delisted[begin:begin + page],
+                at, later))
+
+    def _sync_page(self, job: Job, listed: list[ports.Listed],
+                   delisted: list[str], at: Instant,
+                   later: Sequence[Instant]) -> Procedure[None]:
+        unrecorded = yield from call(
+            self._store, ports.ClaimStore.sync, job.name, listed, delisted,
+            at=at, later=later)
+        if unrecorded:
+            # The store could not record all objects, so walk the part again
+            # soon.
+            self._parts[job.name].ring = None
+            self._compare_soon(job)
 
     def _compare_soon(self, job: Job) -> None:
         self._timers.push(self._clock.now() + SECOND, job.name,
@@ -255,17 +266,18 @@ class Listing:
 
         The claims do not wait for a read of the catalogue.
         """
-        def page(low: int, high: int, rows: list[Row]) -> None:
-            self._claimer.judge(part.job, [
-                row for row in rows
-                if part.owns(ring, self._identity, row.position)])
-        Walk(
+        start(self._judge_gained(part, ring, Walk(
             self._store, self._clock, part.job.name,
-            self._arcs(part, ring, before),
-            before=None, page=self._page, on_page=page,
-            # If rows could not be read, the walk after the next read of the
-            # catalogue reads them.
-            on_end=lambda complete: None).advance()
+            self._arcs(part, ring, before), before=None, limit=self._page)))
+
+    def _judge_gained(self, part: Part, ring: Ring,
+                      walk: Walk) -> Procedure[None]:
+        # If rows cannot be read, the walk after the next read of the catalogue
+        # reads them.
+        while page := (yield from walk.read()):
+            self._claimer.judge(part.job, [
+                row for row in page.rows
+                if part.owns(ring, self._identity, row.position)])
 
 
 def counts_from(part: Part, now: Instant) -> Instant:
@@ -320,22 +332,21 @@ class SharedListing(Listing):
 
     def _delist(self, part: Part, objects: list[str],
                 at: Instant) -> None:
-        job = part.job
+        for begin in range(0, len(objects), self._page):
+            start(self._delist_page(
+                part, objects[begin:begin + self._page], at))
 
-        def read(store: ports.ClaimStore, chunk: list[str]) -> list[Row]:
-            return store.rows_of(job.name, chunk)
-
-        def received(rows: list[Row]) -> None:
-            # Leave out objects that have other owners now. These owners
-            # compare the objects with their own readings.
-            own_rows = [row for row in rows if part.ring
-                        and part.ring.owner_at(row.position) == self._identity]
-            self._claimer.give_up_delisted(job, own_rows, at)
-            self._sync(job, [], [row.object for row in own_rows], at)
-            self._list_again(part, [row.object for row in own_rows], at)
-        for start in range(0, len(objects), self._page):
-            chunk = objects[start:start + self._page]
-            self._store.submit(functools.partial(read, chunk=chunk), received)
+    def _delist_page(self, part: Part, objects: list[str],
+                     at: Instant) -> Procedure[None]:
+        rows = yield from call(
+            self._store, ports.ClaimStore.rows_of, part.job.name, objects)
+        # Leave out objects that have other owners now. These owners compare
+        # the objects with their own readings.
+        own_rows = [row for row in rows if part.ring
+                    and part.ring.owner_at(row.position) == self._identity]
+        self._claimer.give_up_delisted(part.job, own_rows, at)
+        self._sync(part.job, [], [row.object for row in own_rows], at)
+        self._list_again(part, [row.object for row in own_rows], at)
 
     def _list_again(self, part: Part, objects: list[str],
                     at: Instant) -> None:

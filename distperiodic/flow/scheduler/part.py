@@ -33,6 +33,8 @@ from distperiodic.core.job import text_of
 from distperiodic.core.ring import Arc
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import Instant
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
 from distperiodic.flow.scheduler import timers
 
 # Maximum number of readings that are kept until the store has recorded them.
@@ -324,79 +326,61 @@ def rule_of(reading: Reading, key: str) -> str:
     return '' if rule is None else text_of(rule)
 
 
+class Page(NamedTuple):
+    """Rows that were read together."""
+
+    #: The first and the last position of the range that was read.
+    low: int
+    high: int
+    rows: list[Row]
+
+
 class Walk:
     """Reader of the rows of a job, page by page.
 
     :param clock: The clock of the store.
     :param ranges: Ranges of positions, in the order of reading.
     :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
-    :param page: Maximum number of rows in one page.
-    :param on_page: Called with the limits of a range, and the rows within it.
-    :param on_end: Called with True when all rows were read, or with False if
-        the store could not answer.
+    :param limit: Maximum number of rows in one page.
     """
 
-    __slots__ = ('_before', '_clock', '_job', '_limit', '_more', '_on_end',
-                 '_on_page', '_pending', '_ranges', '_store', 'cancelled')
+    __slots__ = ('_before', '_clock', '_job', '_limit', '_ranges', '_store',
+                 'cancelled')
 
     def __init__(self, store: ports.StoreQueue, clock: ports.Clock, job: str,
                  ranges: Iterable[Arc], *, before: Instant | None,
-                 page: int,
-                 on_page: Callable[[Instant, Instant, list[Row]], None],
-                 on_end: Callable[[bool], None]):
+                 limit: int):
         self._store = store
         self._clock = clock
         self._job = job
+        # The last range in the list is read first.
         self._ranges = list(ranges)[::-1]
         self._before = before
-        self._limit = page
-        self._on_page = on_page
-        self._on_end = on_end
+        self._limit = limit
+        #: True if no further page is read.
         self.cancelled = False
-        self._pending = self._more = False
 
     def rest(self) -> list[Arc]:
         """Return the ranges that were not read yet, in the order of reading.
         """
-        # The last range in the list is read first.
         return self._ranges[::-1]
 
-    def advance(self) -> None:
-        """Read the next page. Each answer then requests the following page."""
-        # A store in memory calls _answered() from within submit(). So use a
-        # loop, because a recursion could become too deep.
-        self._more = True
-        if self._pending:
-            return
-        self._pending = True
-        while self._more and not self.cancelled:
-            self._more = False
-            if not self._ranges:
-                self._on_end(True)
-                break
-            self._ask(*self._ranges[-1])
-        self._pending = False
+    def read(self) -> Procedure[Page | None]:
+        """Read the next page.
 
-    def _ask(self, low: int, high: int) -> None:
+        :returns: None if all pages were read, or if the walk was cancelled.
+        :raises CallFailed: The store could not answer.
+        """
+        if self.cancelled or not self._ranges:
+            return None
+        low, high = self._ranges[-1]
         at = self._clock.now()
-
-        def answered(rows: list[Row]) -> None:
-            self._answered(due.requested(rows, at))
-
-        def failed() -> None:
-            if not self.cancelled:
-                self.cancelled = True
-                self._on_end(False)
-        self._store.submit(
-            lambda store: store.rows(
-                self._job, low, high, before=self._before,
-                limit=self._limit),
-            answered, failed)
-
-    def _answered(self, rows: list[Row]) -> None:
+        rows = due.requested((yield from call(
+            self._store, ports.ClaimStore.rows, self._job, low, high,
+            before=self._before, limit=self._limit)), at)
         if self.cancelled:
-            return
-        low, high = self._ranges.pop()
+            return None
+        self._ranges.pop()
         if len(rows) == self._limit and rows[0].position < (
                 last := rows[-1].position):
             # The page is full, so there may be more rows at its last position.
@@ -405,5 +389,4 @@ class Walk:
                 rows.pop()
             self._ranges.append(Arc(last, high))
             high = last - 1
-        self._on_page(low, high, rows)
-        self.advance()
+        return Page(low, high, rows)

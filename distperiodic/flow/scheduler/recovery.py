@@ -24,6 +24,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 
+from distperiodic import ports
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
@@ -35,6 +36,10 @@ from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.leases import LeaseKeeper
 from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import perform
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.callbacks import Callbacks
 from distperiodic.flow.scheduler.releases import Releases
@@ -118,13 +123,7 @@ class Recovery:
         self._pending = False
         #: Requests that reclaim, release or end claims.
         self._calls = PendingCalls(store)
-        self._counters = wiring.counters
-        self.releases = Releases(
-            inflight, book, self._calls, self._counters)
-        #: _more is True if there may be more leases to take over. _looping is
-        #: True while the loop in take_over() runs: a store in memory answers
-        #: from within this loop.
-        self._more = self._looping = False
+        self.releases = Releases(inflight, book, self._calls)
         self._callbacks = Callbacks()
         self._taken = _TakenClaims()
         #: Holders that are gone, each with the monotonic time in seconds at
@@ -167,13 +166,12 @@ class Recovery:
                 queue.leases() for queue in queues))):
             by_holder.setdefault(holder, []).append(lease)
         for holder, leases in by_holder.items():
-            self._keeper.renew(
-                holder, leases, functools.partial(
-                    self._discard_lost, queues, frozenset(leases)))
+            start(self._renew(queues, holder, leases))
 
-    def _discard_lost(self, queues: list[in_flight.Queue],
-                      requested: frozenset[str], held: set[str]) -> None:
-        lost = requested - held
+    def _renew(self, queues: list[in_flight.Queue], holder: str,
+               leases: list[str]) -> Procedure[None]:
+        held = yield from self._keeper.renew(holder, leases)
+        lost = frozenset() if held is None else frozenset(leases) - held
         if lost:
             for queue in queues:
                 self._in_flight.discard_leases(queue, lost)
@@ -193,7 +191,7 @@ class Recovery:
         if (self._search_interval and now >= self._next_search
                 and present is not None):
             self._next_search = now + self._search_interval
-            self.find_gone(present)
+            start(self.find_gone(present))
         self.take_over()
 
     def hurry(self) -> None:
@@ -204,7 +202,7 @@ class Recovery:
         """
         self._swept -= self._sweep_interval
 
-    def find_gone(self, present: Callable[[], set[str]]) -> None:
+    def find_gone(self, present: Callable[[], set[str]]) -> Procedure[None]:
         """Search the store for holders that are in no group.
 
         Such holders left before this scheduler read its first view. The
@@ -213,10 +211,10 @@ class Recovery:
         :param present: Returns the holders in the groups; called when the
             store has answered.
         """
-        def found(holders: set[str]) -> None:
-            for holder in sorted(holders - present() - {self._holder()}):
-                self.holder_gone(holder)
-        self._store.submit(lambda store: store.holders(self._jobs), found)
+        holders = yield from call(
+            self._store, ports.ClaimStore.holders, self._jobs)
+        for holder in sorted(holders - present() - {self._holder()}):
+            self.holder_gone(holder)
 
     def search(self, then: Callable[[], None]) -> None:
         """Take over leases that have ended, with a search that begins now.
@@ -243,53 +241,55 @@ class Recovery:
         have ended or are cut off, and claims that an operator has triggered or
         requeued.
         """
-        if self._pending or self._looping or self.releases.closed:
-            return
-        self._looping = self._more = True
-        while self._more and not self._pending:
-            self._more = False
-            self._request_leases()
-        self._looping = False
+        if not (self._pending or self.releases.closed):
+            start(self._take_over())
 
-    def _request_leases(self) -> None:
+    def _take_over(self) -> Procedure[None]:
+        self._pending, more = True, True
+        try:
+            while more and not self.releases.closed:
+                self._forget_gone()
+                self._callbacks.begin()
+                holder = self._holder()
+                leases = yield from perform(
+                    self._store, functools.partial(
+                        self._take_over_expired, into=self._new_lease(),
+                        holder=holder))
+                for lease in leases:
+                    self._taken_over(lease, holder)
+                more = len(leases) == _AT_A_TIME
+                if not more:
+                    self._callbacks.call()
+                    more = self._callbacks.need_another
+        finally:
+            # If the search failed, the next search answers its callbacks.
+            self._pending = False
+
+    def _forget_gone(self) -> None:
+        """Forget holders whose leases have been taken over by now."""
         now = self._clock.monotonic()
         self._gone = {name: at for name, at in self._gone.items()
                       if now - at <= _GONE + self._silence_timeout}
-        self._pending = True
-        self._callbacks.begin()
-        holder, into = self._holder(), self._new_lease()
+
+    def _take_over_expired(self, store: ports.ClaimStore, *, into: str,
+                           holder: str) -> list[Lease]:
         # The call waits in the queue while the store is unreachable. Meanwhile
         # no process can renew its leases, so all holders seem to be silent. A
         # holder in self._gone may also join meanwhile. So the thread of the
-        # store must read self._gone at the time of the call.
-        self._store.submit(
-            lambda store: store.take_over_expired(
-                self._jobs, into=into, holder=holder, seconds=self._lease,
-                gone=list(self._gone), limit=_AT_A_TIME,
-                silence_timeout=self._silence_timeout,
-                retry_after=_RETRY_SEARCHES * self._sweep_interval),
-            lambda leases: self._taken_over(leases, holder),
-            self._search_failed)
+        # store reads self._gone at the time of the call.
+        return store.take_over_expired(
+            self._jobs, into=into, holder=holder, seconds=self._lease,
+            gone=list(self._gone), limit=_AT_A_TIME,
+            silence_timeout=self._silence_timeout,
+            retry_after=_RETRY_SEARCHES * self._sweep_interval)
 
-    def _taken_over(self, leases: list[Lease],
-                    holder: str) -> None:
-        self._pending = False
-        for lease in leases:
-            job = self._in_flight.queues[lease.job].job
-            self._counters[job.name, Counted.TAKEN_OVER] += len(lease.claims)
-            if lease.was is State.CLAIMED:
-                self._taken.count(lease)
-            self._offer(job, in_flight.HeldLease(lease.id, holder),
-                        lease.claims, 'its lease has ended', lease.was)
-        if len(leases) < _AT_A_TIME:
-            self._callbacks.call()
-        if len(leases) == _AT_A_TIME or self._callbacks.need_another:
-            self._more = True
-            self.take_over()
-
-    def _search_failed(self) -> None:
-        # The next search answers the callbacks of this one.
-        self._pending = False
+    def _taken_over(self, lease: Lease, holder: str) -> None:
+        job = self._in_flight.queues[lease.job].job
+        self._counters[job.name, Counted.TAKEN_OVER] += len(lease.claims)
+        if lease.was is State.CLAIMED:
+            self._taken.count(lease)
+        self._offer(job, in_flight.HeldLease(lease.id, holder),
+                    lease.claims, 'its lease has ended', lease.was)
 
     def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                 reason: str, count_attempt: bool = True) -> None:
@@ -298,8 +298,11 @@ class Recovery:
         :param count_attempt: True if the worker may have started granted runs.
             The attempts of these runs then count.
         """
-        if not claims:
-            return
+        if claims:
+            start(self._reclaim(sent, claims, reason, count_attempt))
+
+    def _reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
+                 reason: str, count_attempt: bool) -> Procedure[None]:
         job, batch = sent.queue.job, sent.batch
         leases = [batch.lease]
         if not self.shared:
@@ -310,18 +313,14 @@ class Recovery:
         keys = [c.object for c in claims]
         into = self._new_lease()
         holder = self._holder()
-
-        def taken(reclaimed: list[Claim]) -> None:
-            self._in_flight.lost(job, len(claims) - len(reclaimed))
-            self._offer(
-                job, in_flight.HeldLease(into, holder), reclaimed, reason,
-                State.RUNNING if count_attempt else State.CLAIMED)
-        self._calls.submit(
-            lambda store: store.reclaim(
-                job.name, batch.tick, keys, leases=leases, into=into,
-                holder=holder, seconds=self._lease,
-                count_attempt=count_attempt),
-            taken)
+        reclaimed = yield from call(
+            self._calls, ports.ClaimStore.reclaim, job.name, batch.tick, keys,
+            leases=leases, into=into, holder=holder, seconds=self._lease,
+            count_attempt=count_attempt)
+        self._in_flight.lost(job, len(claims) - len(reclaimed))
+        self._offer(
+            job, in_flight.HeldLease(into, holder), reclaimed, reason,
+            State.RUNNING if count_attempt else State.CLAIMED)
 
     def _offer(self, job: Job, held: in_flight.HeldLease,
                claims: list[Claim],
@@ -336,7 +335,7 @@ class Recovery:
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
-            self._give_up(job, held.id, over, reason)
+            start(self._give_up(job, held.id, over, reason))
             claims = [c for c in claims if c.attempt <= most]
         if was is State.RUNNING:
             self._counters[job.name, Counted.REPEATED] += sum(
@@ -360,37 +359,31 @@ class Recovery:
         return others
 
     def _give_up(self, job: Job, lease: str,
-                 claims: list[Claim], reason: str) -> None:
+                 claims: list[Claim], reason: str) -> Procedure[None]:
         """Make claims dead that must not run again."""
         if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
-        def discarded(dead: int) -> None:
-            self._counters[job.name, Counted.DEAD] += dead
-            self._in_flight.lost(job, len(claims) - dead)
-            LOG.error(
-                'not repeated: job=%s delivery=%s objects=%d first=%r '
-                'attempts=%d reason=%s; they do not run again for this '
-                'tick', job.name, job.delivery.value, len(claims),
-                claims[0].object, claims[0].attempt - 1, reason)
-            self._put(events.Released(job, [c.object for c in claims]))
         keys = [c.object for c in claims]
-        self._calls.submit(
-            lambda store: store.discard(
-                job.name, claims[0].tick, keys, lease=lease,
-                ending=State.DEAD, reason=reason),
-            discarded)
+        dead = yield from call(
+            self._calls, ports.ClaimStore.discard, job.name, claims[0].tick,
+            keys, lease=lease, ending=State.DEAD, reason=reason)
+        self._counters[job.name, Counted.DEAD] += dead
+        self._in_flight.lost(job, len(claims) - dead)
+        LOG.error(
+            'not repeated: job=%s delivery=%s objects=%d first=%r attempts=%d '
+            'reason=%s; they do not run again for this tick', job.name,
+            job.delivery.value, len(claims), claims[0].object,
+            claims[0].attempt - 1, reason)
+        self._put(events.Released(job, keys))
 
-    def abandon(self, job: Job, group: in_flight.Group) -> None:
+    def abandon(self, job: Job, group: in_flight.Group) -> Procedure[None]:
         """Give up waiting claims, whose objects other members may have owned
         meanwhile.
         """
         claims = group.claims
-
-        def discarded(number: int) -> None:
-            self._counters[job.name, Counted.LEFT_TO_OTHERS] += number
-            self._in_flight.lost(job, len(claims) - number)
-        self._calls.submit(
-            lambda store: store.discard(
-                job.name, claims[0].tick, [c.object for c in claims],
-                lease=group.lease.id, ending=State.CANCELLED),
-            discarded)
+        number = yield from call(
+            self._calls, ports.ClaimStore.discard, job.name, claims[0].tick,
+            [c.object for c in claims], lease=group.lease.id,
+            ending=State.CANCELLED)
+        self._counters[job.name, Counted.LEFT_TO_OTHERS] += number
+        self._in_flight.lost(job, len(claims) - number)

@@ -11,11 +11,15 @@ because no other process can run its object.
 
 from collections.abc import Collection
 
+from distperiodic import ports
 from distperiodic.core.job import Job
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.counters import Counters
 from distperiodic.flow.leases import Book
 from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import in_flight
 
 
@@ -34,11 +38,8 @@ class Releases:
         self._counters = counters
         #: True if all claims that were not started are released.
         self.closed = False
-
-    @property
-    def claims(self) -> int:
-        """Number of claims whose release the store has not confirmed."""
-        return self._calls.claims
+        #: Number of claims whose release the store has not confirmed.
+        self.claims = 0
 
     def close(self) -> None:
         """Release the claims that were not started, now and from now on."""
@@ -66,5 +67,11 @@ class Releases:
         :param claims: Number of these claims that this scheduler gives up.
         """
         self._counters[job.name, Counted.LEFT_TO_OTHERS] += claims
-        names = sorted(leases)
-        self._calls.submit(lambda store: store.release(names), claims=claims)
+        start(self._release(sorted(leases), claims))
+
+    def _release(self, leases: list[str], claims: int) -> Procedure[None]:
+        self.claims += claims
+        try:
+            yield from call(self._calls, ports.ClaimStore.release, leases)
+        finally:
+            self.claims -= claims

@@ -22,8 +22,10 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from distperiodic import ports
-from distperiodic.core.claim import Lease
 from distperiodic.flow.leases import Book
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call_steps
+from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.wiring import SchedulerWiring
@@ -98,7 +100,7 @@ class StepSource:
             return
         if now - self._swept >= self._sweep_interval:
             self._swept = now
-            self._wake()
+            start(self._wake())
             self._behind.update(self._jobs)
         elif now >= self._next_query:
             self._pause *= 2.0
@@ -113,15 +115,10 @@ class StepSource:
         self._pause = _FIRST_PAUSE
         self._next_query = self._clock.monotonic() + _FIRST_PAUSE
 
-    def _wake(self) -> None:
-        def wake(store: ports.ClaimStore) -> bool:
-            assert store.steps is not None
-            return store.steps.wake()
-
-        def woken(more: bool) -> None:
-            if more and not self._closed:
-                self._wake()
-        self._store.submit(wake, woken)
+    def _wake(self) -> Procedure[None]:
+        more = True
+        while more and not self._closed:
+            more = yield from call_steps(self._store, ports.StepStore.wake)
 
     def turn(self) -> None:
         """Claim steps if some may be ready and this process has room."""
@@ -136,7 +133,8 @@ class StepSource:
         wanted = self._behind.intersection(rooms)
         if wanted:
             self._behind -= wanted
-            self._take({name: rooms[name] for name in sorted(wanted)}, None)
+            start(self._take(
+                {name: rooms[name] for name in sorted(wanted)}, None))
         elif self._notified:
             tasks = list(self._notified)
             self._notified.clear()
@@ -144,10 +142,10 @@ class StepSource:
             # these steps.
             self._behind.update(self._jobs.keys() - rooms.keys())
             if rooms:
-                self._take(rooms, tasks)
+                start(self._take(rooms, tasks))
 
     def _take(self, rooms: Mapping[str, int],
-              tasks: list[str] | None) -> None:
+              tasks: list[str] | None) -> Procedure[None]:
         into, holder = self._new_lease(), self._holder()
         self._pending = True
         # The commands of a partition share its slots.
@@ -155,32 +153,26 @@ class StepSource:
         for name, room in rooms.items():
             by_topic.setdefault(self._jobs[name].topic, {})[name] = room
 
-        def take(store: ports.ClaimStore) -> list[Lease]:
-            assert store.steps is not None
-            return store.steps.take(
-                [*by_topic.values()], tasks=tasks, into=into, holder=holder,
-                seconds=self._lease)
-
-        def taken(leases: list[Lease]) -> None:
+        try:
+            leases = yield from call_steps(
+                self._store, ports.StepStore.take, [*by_topic.values()],
+                tasks=tasks, into=into, holder=holder, seconds=self._lease)
+        finally:
             self._pending = False
-            used = dict.fromkeys(by_topic, 0.0)
-            for lease in leases:
-                used[self._jobs[lease.job].topic] += (
-                    len(lease.claims) / rooms[lease.job])
-                self._dispatcher.offer(
-                    self._jobs[lease.job],
-                    in_flight.HeldLease(lease.id, holder), lease.claims)
-            for topic, part in used.items():
-                if part > 1.0 - 1e-6:
-                    self._behind.update(by_topic[topic])
-            if leases:
-                self._query_soon()
-                self._pump()
-            self.turn()
-
-        def failed() -> None:
-            self._pending = False
-        self._store.submit(take, taken, failed)
+        used = dict.fromkeys(by_topic, 0.0)
+        for lease in leases:
+            used[self._jobs[lease.job].topic] += (
+                len(lease.claims) / rooms[lease.job])
+            self._dispatcher.offer(
+                self._jobs[lease.job],
+                in_flight.HeldLease(lease.id, holder), lease.claims)
+        for topic, part in used.items():
+            if part > 1.0 - 1e-6:
+                self._behind.update(by_topic[topic])
+        if leases:
+            self._query_soon()
+            self._pump()
+        self.turn()
 
     @property
     def settled(self) -> bool:

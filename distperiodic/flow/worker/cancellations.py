@@ -6,9 +6,12 @@ should return early, because the step is going to be rolled back. So the
 process reads from the store which of its running tasks were cancelled.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from distperiodic import ports
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import call_steps
+from distperiodic.flow.procedure import start
 from distperiodic.flow.worker.runs import Executor
 
 #: Seconds between two reads.
@@ -41,17 +44,14 @@ class Cancellations:
             return
         self._next = now + EVERY
         tasks = self._executor.running_tasks()
-        if not tasks:
-            return
+        if tasks:
+            start(self._read(tasks))
+
+    def _read(self, tasks: Sequence[str]) -> Procedure[None]:
         self._reading = True
-
-        def read(store: ports.ClaimStore) -> Collection[str]:
-            return store.steps.cancelled(tasks) if store.steps else ()
-
-        def answered(cancelled: Collection[str]) -> None:
+        try:
+            cancelled = yield from call_steps(
+                self._store, ports.StepStore.cancelled, tasks)
+        finally:
             self._reading = False
-            self._executor.cancel_tasks(cancelled)
-
-        def failed() -> None:
-            self._reading = False
-        self._store.submit(read, answered, failed)
+        self._executor.cancel_tasks(cancelled)

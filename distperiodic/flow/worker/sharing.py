@@ -16,6 +16,10 @@ from collections.abc import Collection
 from distperiodic import ports
 from distperiodic.core.member import Member
 from distperiodic.core.member import identity_of
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import UrgentCalls
+from distperiodic.flow.procedure import call_partitions
+from distperiodic.flow.procedure import start
 
 LOG = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ class Sharing:
                  changed: Callable[[], None], lease: float):
         self._partition = partition
         self._me = me
-        self._store = store
+        self._calls = UrgentCalls(store)
         self._clock = clock
         self._changed = changed
         self._lease = lease
@@ -71,36 +75,31 @@ class Sharing:
                 now < self._requested_at + self._lease / _PER_LEASE):
             return
         self._requested_at = now
+        start(self._renew(now))
+
+    def _renew(self, now: float) -> Procedure[None]:
         self._pending = True
-
-        def renew(store: ports.ClaimStore) -> Collection[str]:
-            assert store.partitions is not None
-            return store.partitions.share(
-                self._partition, self._me.process, seconds=self._lease,
-                starting=False)
-
-        self._store.submit(
-            renew, lambda active: self._answered(active, now), self._failed,
-            urgent=True)
+        try:
+            active = yield from call_partitions(
+                self._calls, ports.PartitionStore.share, self._partition,
+                self._me.process, seconds=self._lease, starting=False)
+        finally:
+            self._pending = False
+        self._answered(active, now)
 
     def depart(self) -> None:
         """Record in the store that this worker has ended.
 
         Call this after its last run.
         """
-        def work(store: ports.ClaimStore) -> None:
-            assert store.partitions is not None
-            store.partitions.depart(self._partition, self._me.process)
         # Prevent further renewals, which would record this worker again.
         self._departed = True
-        self._store.submit(work, lambda _: None, urgent=True)
-
-    def _failed(self) -> None:
-        self._pending = False
+        start(call_partitions(
+            self._calls, ports.PartitionStore.depart, self._partition,
+            self._me.process))
 
     def _answered(self, active: Collection[str],
                   requested_at: float) -> None:
-        self._pending = False
         if not active:
             self._granted_at = requested_at
         if self.prevented == bool(active):

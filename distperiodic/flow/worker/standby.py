@@ -8,6 +8,7 @@ active.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -20,6 +21,12 @@ from distperiodic.core.standby import Election
 from distperiodic.core.standby import Request
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
+from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import Procedure
+from distperiodic.flow.procedure import UrgentCalls
+from distperiodic.flow.procedure import call_partitions
+from distperiodic.flow.procedure import perform
+from distperiodic.flow.procedure import start
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +63,7 @@ class Standby:
                  preferred: str = ''):
         self._partition = partition
         self._me = me
-        self._store = store
+        self._calls = UrgentCalls(store)
         self._clock = clock
         self._members = members
         self._callbacks = callbacks
@@ -125,10 +132,16 @@ class Standby:
         if request is None:
             return
         self._election.requested(request, now)
-        self._store.submit(
-            lambda store: self._perform(request, store),
-            lambda answer: self._answered(answer, now),
-            self._election.failed, urgent=True)
+        start(self._request(request, now))
+
+    def _request(self, request: Request, now: float) -> Procedure[None]:
+        try:
+            standing = yield from perform(
+                self._calls, functools.partial(self._perform, request))
+        except CallFailed:
+            self._election.failed()
+        else:
+            self._answered(standing, now)
 
     def leave(self) -> None:
         """Start no more runs, and release the partition after the last run."""
@@ -153,13 +166,12 @@ class Standby:
 
         Call this after its last run.
         """
-        def work(store: ports.ClaimStore) -> None:
-            assert store.partitions is not None
-            store.partitions.depart(self._partition, self._me.process)
         self._departed = True
         # The store queue executes the calls in order, so this call takes
         # effect after any heartbeat that is still in the queue.
-        self._store.submit(work, lambda _: None, urgent=True)
+        start(call_partitions(
+            self._calls, ports.PartitionStore.depart, self._partition,
+            self._me.process))
 
     def _perform(self, request: Request, store: ports.ClaimStore) -> Standing:
         partitions, worker = store.partitions, self._me.process

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Procedures of the flow, which wait for answers of the store.
+
+A procedure is a generator that yields calls to the store and receives the
+answers::
+
+    def _read(self, job: Job, keys: list[str]) -> Procedure[None]:
+        rows = yield from call(
+            self._store, ports.ClaimStore.rows_of, job.name, keys)
+        self.judge(job, rows)
+
+    start(self._read(job, keys))
+
+The flow's thread runs all procedures, and never waits for the store. While a
+procedure waits for an answer, the thread handles other events. So the state of
+the flow may have changed when the procedure continues.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from collections.abc import Generator
+from typing import Any
+from typing import Concatenate
+from typing import NamedTuple
+from typing import ParamSpec
+from typing import Protocol
+from typing import TypeVar
+
+from distperiodic import ports
+
+_Parameters = ParamSpec('_Parameters')
+_Answer = TypeVar('_Answer')
+_Result = TypeVar('_Result')
+
+
+class CallFailed(Exception):  # noqa: N818
+    """A call to the store can never succeed."""
+
+
+class Queue(Protocol):
+    """Queue of calls; see :class:`distperiodic.ports.StoreQueue`."""
+
+    def submit(self, call: Callable[[ports.ClaimStore], Any],
+               then: Callable[[Any], None],
+               failed: Callable[[], None]) -> None: ...
+
+
+class UrgentCalls:
+    """Queue of calls that do not wait for calls that are not urgent."""
+
+    def __init__(self, store: ports.StoreQueue):
+        self._store = store
+
+    def submit(self, call: Callable[[ports.ClaimStore], Any],
+               then: Callable[[Any], None],
+               failed: Callable[[], None]) -> None:
+        self._store.submit(call, then, failed, urgent=True)
+
+
+class StoreCall(NamedTuple):
+    """A call for whose answer a procedure waits."""
+
+    queue: Queue
+    call: Callable[[ports.ClaimStore], Any]
+
+
+#: A procedure, by the type of its result.
+Procedure = Generator[StoreCall, Any, _Result]
+
+
+def perform(queue: Queue, work: Callable[[ports.ClaimStore], _Answer]
+            ) -> Procedure[_Answer]:
+    """Call *work* with the store, in the thread of the store.
+
+    :returns: The result of *work*.
+    :raises CallFailed: The call can never succeed.
+    """
+    answer: _Answer = yield StoreCall(queue, work)
+    return answer
+
+
+def call(queue: Queue,
+         method: Callable[Concatenate[ports.ClaimStore, _Parameters], _Answer],
+         /, *args: _Parameters.args, **options: _Parameters.kwargs
+         ) -> Procedure[_Answer]:
+    """Call a method of the store, as in :func:`perform`.
+
+    :param method: Method of :class:`distperiodic.ports.ClaimStore`.
+    """
+    return perform(queue, operator.methodcaller(
+        method.__name__, *args, **options))
+
+
+def call_steps(queue: Queue,
+               method: Callable[
+                   Concatenate[ports.StepStore, _Parameters], _Answer],
+               /, *args: _Parameters.args, **options: _Parameters.kwargs
+               ) -> Procedure[_Answer]:
+    """Call a method of the store's steps, as in :func:`perform`.
+
+    :param method: Method of :class:`distperiodic.ports.StepStore`.
+    """
+    made = operator.methodcaller(method.__name__, *args, **options)
+    return perform(queue, lambda store: made(store.steps))
+
+
+def call_partitions(queue: Queue,
+                    method: Callable[
+                        Concatenate[ports.PartitionStore, _Parameters],
+                        _Answer],
+                    /, *args: _Parameters.args, **options: _Parameters.kwargs
+                    ) -> Procedure[_Answer]:
+    """Call a method of the store's partitions, as in :func:`perform`.
+
+    :param method: Method of :class:`distperiodic.ports.PartitionStore`.
+    """
+    made = operator.methodcaller(method.__name__, *args, **options)
+    return perform(queue, lambda store: made(store.partitions))
+
+
+def start(procedure: Procedure[object]) -> None:
+    """Run *procedure* until it waits, and again after each answer.
+
+    If a call fails and the procedure does not handle :class:`CallFailed`, the
+    procedure ends.
+    """
+    _Run(procedure).resume(functools.partial(next, procedure))
+
+
+class _Run:
+    """A procedure that was started."""
+
+    __slots__ = ('_advance', '_procedure', '_running')
+
+    def __init__(self, procedure: Procedure[object]):
+        self._procedure = procedure
+        self._running = False
+        #: Continues the procedure. None means that it waits for an answer.
+        self._advance: Callable[[], StoreCall] | None = None
+
+    def resume(self, advance: Callable[[], StoreCall]) -> None:
+        self._advance = advance
+        if self._running:
+            # The queue has answered within submit(), as a store in memory
+            # does. The loop below continues the procedure, because a recursion
+            # could become too deep.
+            return
+        self._running = True
+        try:
+            while self._advance is not None:
+                advance, self._advance = self._advance, None
+                try:
+                    queue, work = advance()
+                except (StopIteration, CallFailed):
+                    return
+                queue.submit(work, self._answered, self._failed)
+        finally:
+            self._running = False
+
+    def _answered(self, answer: Any) -> None:
+        self.resume(functools.partial(self._procedure.send, answer))
+
+    def _failed(self) -> None:
+        self.resume(functools.partial(self._procedure.throw, CallFailed()))
