@@ -38,7 +38,7 @@ class CallFailed(Exception):  # noqa: N818
     """A call to the store can never succeed."""
 
 
-class Queue(Protocol):
+class CallQueue(Protocol):
     """Queue of calls; see :class:`distperiodic.ports.StoreQueue`."""
 
     def submit(self, call: Callable[[ports.ClaimStore], Any],
@@ -61,7 +61,7 @@ class UrgentCalls:
 class StoreCall(NamedTuple):
     """A call for whose answer a procedure waits."""
 
-    queue: Queue
+    queue: CallQueue
     call: Callable[[ports.ClaimStore], Any]
 
 
@@ -69,7 +69,7 @@ class StoreCall(NamedTuple):
 Procedure = Generator[StoreCall, Any, _Result]
 
 
-def perform(queue: Queue, work: Callable[[ports.ClaimStore], _Answer]
+def perform(queue: CallQueue, work: Callable[[ports.ClaimStore], _Answer]
             ) -> Procedure[_Answer]:
     """Call *work* with the store, in the thread of the store.
 
@@ -80,7 +80,7 @@ def perform(queue: Queue, work: Callable[[ports.ClaimStore], _Answer]
     return answer
 
 
-def call(queue: Queue,
+def call(queue: CallQueue,
          method: Callable[Concatenate[ports.ClaimStore, _Parameters], _Answer],
          /, *args: _Parameters.args, **options: _Parameters.kwargs
          ) -> Procedure[_Answer]:
@@ -92,7 +92,7 @@ def call(queue: Queue,
         method.__name__, *args, **options))
 
 
-def call_steps(queue: Queue,
+def call_steps(queue: CallQueue,
                method: Callable[
                    Concatenate[ports.StepStore, _Parameters], _Answer],
                /, *args: _Parameters.args, **options: _Parameters.kwargs
@@ -105,7 +105,7 @@ def call_steps(queue: Queue,
     return perform(queue, lambda store: made(store.steps))
 
 
-def call_partitions(queue: Queue,
+def call_partitions(queue: CallQueue,
                     method: Callable[
                         Concatenate[ports.PartitionStore, _Parameters],
                         _Answer],

@@ -129,6 +129,21 @@ class _Granted(NamedTuple):
     due: Sequence[Instant] = ()
 
 
+class _Ended(NamedTuple):
+    """Runs that a report ends, as indexes in the granted batch."""
+
+    done: list[int]
+    failed: list[Failed]
+    lost: list[int]
+    refused: list[tuple[int, Refusal]]
+
+    @property
+    def number(self) -> int:
+        """Number of the runs."""
+        return (len(self.done) + len(self.failed) + len(self.lost)
+                + len(self.refused))
+
+
 class Grant:
     """A batch that waits for its grant or was granted."""
 
@@ -823,10 +838,10 @@ class RunLeases:
         return None if grant is None or grant.is_lost else grant.lease
 
     def reported(self, report: message.Report, to_entry: str) -> None:
-        """Record the outcomes of granted runs, and then send the report.
+        """Record the outcomes of granted runs, and then send a report.
 
-        The indexes in *report* refer to the granted batch. The caller must not
-        use *report* afterwards, because this method changes it.
+        :param report: The outcomes. Its indexes refer to the granted batch.
+        :param to_entry: Entry of the scheduler that receives the report.
         """
         grant = self._grants.get(_key(to_entry, report.batch))
         if grant is None or grant.batch.worker != report.worker:
@@ -836,50 +851,60 @@ class RunLeases:
                     *report.done, *(i for i, _ in report.failed)]), to_entry)
             return
         grant.last_seen = self._clock.monotonic()
+        self._note_progress(grant, report)
+        ended = self._end(grant, report)
+        if grant.over:
+            # The store calls still refer to the grant.
+            self._forget(grant)
+        # The result contains indexes in the batch as it arrived.
+        result = dataclasses.replace(
+            report, done=[], failed=[],
+            lost=[grant.indexes[i] for i in ended.lost],
+            refused=[(grant.indexes[i], refusal)
+                     for i, refusal in ended.refused])
+        if ended.done or ended.failed:
+            self._record_outcomes(grant, ended, result, to_entry)
+        else:
+            self._report(result, to_entry)
+        # Start waiting batches only now. The store then records the results
+        # before it grants these batches.
+        self._ended(grant.batch.job, ended.number)
+
+    def _note_progress(self, grant: Grant, report: message.Report) -> None:
         for index, text in report.progress:
             if grant.is_running(index):
                 grant.progress[grant.batch.objects[index]] = text
         if report.progress and (report.failed or not grant.saving):
             # Save the progress of a failed run before its failure is recorded.
             start(self._save(grant))
-        put_back = set(self._put_back(
+
+    def _end(self, grant: Grant, report: message.Report) -> _Ended:
+        """End the runs of *report*, and return those that had not ended."""
+        refused = set(self._put_back(
             grant, [i for i, _ in report.refused])) if report.refused else ()
-        done = [i for i in report.done if grant.take(i)]
-        failed = [(i, error) for i, error in report.failed if grant.take(i)]
-        lost = [i for i in report.lost if grant.take(i)]
-        if lost:
+        ended = _Ended(
+            [i for i in report.done if grant.take(i)],
+            [(i, error) for i, error in report.failed if grant.take(i)],
+            [i for i in report.lost if grant.take(i)],
+            [(i, refusal) for i, refusal in report.refused if i in refused])
+        if ended.lost:
             # Do not renew the lease of lost runs. A scheduler takes over the
             # lease when it has expired in the store.
             grant.until = NEVER
-        report.lost = [grant.indexes[i] for i in lost]
-        report.done, report.failed = [], []
-        report.refused = [(grant.indexes[i], refusal)
-                          for i, refusal in report.refused if i in put_back]
-        procedures: Sequence[Procedure[ports.Advanced | None]] = ()
-        proceed, request = None, LeaseRequest(
-            grant.last_seen, self._sure(report.worker))
-        if done or failed:
-            proceed = self._request_next(grant.batch)
-            batch = grant.batch
-            times = self._times.note(
-                self._jobs[batch.job], batch.tick, batch.objects,
-                report.timings, grant.granted.due)
-            procedures = self._outcomes.procedures(
-                grant, done, failed, report, proceed, times)
-        if grant.over:
-            # The store calls still refer to the grant.
-            self._forget(grant)
-        freed = len(done) + len(failed) + len(put_back) + len(lost)
-        for record in procedures[:-1]:
+        return ended
+
+    def _record_outcomes(self, grant: Grant, ended: _Ended,
+                         result: message.Report, to_entry: str) -> None:
+        batch = grant.batch
+        proceed = self._request_next(batch)
+        request = LeaseRequest(grant.last_seen, self._sure(result.worker))
+        *records, last = self._outcomes.procedures(
+            grant, ended.done, ended.failed, result, proceed,
+            self._times.note(self._jobs[batch.job], batch.tick, batch.objects,
+                             result.timings, grant.granted.due))
+        for record in records:
             start(record)
-        if procedures:
-            start(self._record(
-                grant, procedures[-1], proceed, request, report, to_entry))
-        else:
-            self._report(report, to_entry)
-        # Start waiting batches only now. The store then records the results
-        # before it grants these batches.
-        self._ended(grant.batch.job, freed)
+        start(self._record(grant, last, proceed, request, result, to_entry))
 
     def _record(self, grant: Grant,
                 record: Procedure[ports.Advanced | None],
