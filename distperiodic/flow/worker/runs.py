@@ -171,6 +171,11 @@ class Refused(NamedTuple):
     refusal: Refusal
 
 
+#: Outcome of a run. An integer is the index of a run that succeeded without a
+#: result.
+Outcome = int | Done | Failed | Lost | Refused
+
+
 class TimedOut(NamedTuple):
     """A run that has exceeded its timeout. Its handler may still be running.
     """
@@ -207,7 +212,7 @@ class BatchRun:
         self.left = len(batch.objects)
         #: Outcomes that have not been reported yet. An integer is the index of
         #: a run that succeeded. Threads append outcomes without a lock.
-        self.outcomes: list[int | Done | Failed | Lost | Refused] = []
+        self.outcomes: list[Outcome] = []
         self.seconds = 0.0
         #: Times of runs that have not been reported yet. Threads append to the
         #: list without a lock.
@@ -480,13 +485,7 @@ class Executor:
 
     def run(self, batch_run: BatchRun, chunk: list[int]) -> None:
         """Run the objects of *chunk* one after the other in this thread."""
-        batch, job = batch_run.batch, batch_run.job
-        handler = batch_run.job_queue.handler
-        isolated = batch_run.job_queue.isolated
-        per_object = job.scope is Scope.OBJECTS
-        timeout = job.timeout
-        deadline = None
-        steps, step = batch.steps, None
+        batch = batch_run.batch
         monotonic = self._clock.monotonic
         ident = threading.get_ident()
         running = self._running.get(ident)
@@ -498,73 +497,12 @@ class Executor:
             batch_run.reported = running.began
         runs = 0
         stopwatch = running.stopwatch = _Stopwatch(batch_run, running.began)
-
-        def is_current() -> bool:
-            return self._may_start(batch) is None
-        finish = None
-        if self._finish is not None:
-            finish = functools.partial(self._finish_run, running, batch)
-        while True:
-            try:
-                index = chunk.pop()
-            except IndexError:
-                break
-            error = traceback = ''
-            progress: str | None = None
-            result: str | None = None
-            run: Run | None = None
-            lost = False
-            try:
-                refusal = (Refusal.DRAINING
-                           if batch.authority in self._draining
-                           else self._may_start(batch))
-                if refusal is not None:
-                    batch_run.outcomes.append(Refused(index, refusal))
-                    continue
-                if steps is not None:
-                    step = steps[batch.objects[index]]
-                    timeout = batch_run.timeout(index)
-                if timeout is not None:
-                    deadline = self._clock.now() + int(
-                        timeout * schedule.SECOND)
-                context = Context(
-                    job.name, batch.objects[index], batch.tick,
-                    batch.fences[index], batch.attempts[index], deadline,
-                    is_current, finish, json.loads(batch.progress.get(
-                        batch.objects[index], 'null'))
-                    if batch.progress else None, step)
-                running.run = run = batch_run, index, context
-                arguments: tuple[Any, ...] = (
-                    (step.parameters,) if step is not None else
-                    (context.object,) if per_object else ())
-                if isolated is not None:
-                    result = isolated(
-                        batch, index, context, arguments, deadline, timeout)
-                else:
-                    if timeout is not None:
-                        running.ends = monotonic() + timeout
-                    returned = handler(context, *arguments)
-                    if returned is not None:
-                        check_ended(job.name, returned)
-                        if step is not None:
-                            result = task_values.result_text(returned)
-                        returned = None
-            except ports.LeaseEnded:
-                lost = True
-                LOG.warning(
-                    'run ended with its lease: job=%s object=%r attempt=%d; '
-                    'its process was ended, since another worker may run the '
-                    'object', job.name, batch.objects[index],
-                    batch.attempts[index])
-            except BaseException as exc:
-                # A handler may also raise SystemExit or KeyboardInterrupt. The
-                # thread must continue.
-                error = text_of(exc)
-                self._log_failure(batch_run, index, error, exc)
-                if not job.tries_again(batch.attempts[index]):
-                    traceback = traceback_of(exc)
-                if run is not None:
-                    progress = run[2].take_unsaved()
+        for index in drain(chunk):
+            timeout = batch_run.timeout(index)
+            outcome = self._run_one(running, batch_run, index, timeout)
+            if isinstance(outcome, Refused):
+                batch_run.outcomes.append(outcome)
+                continue
             if timeout is not None:
                 with self._lock:
                     running.ends = None
@@ -577,20 +515,84 @@ class Executor:
             stopwatch.ended(index, now)
             if not chunk:
                 stopwatch.flush()
-            batch_run.outcomes.append(
-                Lost(index) if lost
-                else Failed(index, error, traceback, progress) if error
-                else index if result is None else Done(index, result))
+            batch_run.outcomes.append(outcome)
             runs += 1
-            if chunk:
-                if now - batch_run.reported >= _REPORT_EVERY:
-                    self._settle(batch_run, runs, now - running.began, now)
-                    running.began = now
-                    runs = 0
+            if chunk and now - batch_run.reported >= _REPORT_EVERY:
+                self._settle(batch_run, runs, now - running.began, now)
+                running.began = now
+                runs = 0
         running.chunk = running.run = None
         stopwatch.flush()
         now = monotonic()
         self._settle(batch_run, runs, now - running.began, now)
+
+    def _is_current(self, batch: message.Batch) -> bool:
+        """Return whether the results of the runs of *batch* still count."""
+        return self._may_start(batch) is None
+
+    def _run_one(self, running: Running, batch_run: BatchRun, index: int,
+                 timeout: float | None) -> Outcome:
+        """Run one object, and return its outcome."""
+        batch, job = batch_run.batch, batch_run.job
+        context: Context | None = None
+        try:
+            refusal = (Refusal.DRAINING if batch.authority in self._draining
+                       else self._may_start(batch))
+            if refusal is not None:
+                return Refused(index, refusal)
+            key = batch.objects[index]
+            deadline = (None if timeout is None else self._clock.now()
+                        + int(timeout * schedule.SECOND))
+            context = Context(
+                job.name, key, batch.tick, batch.fences[index],
+                batch.attempts[index], deadline,
+                functools.partial(self._is_current, batch),
+                functools.partial(self._finish_run, running, batch)
+                if self._finish else None,
+                json.loads(batch.progress.get(key, 'null'))
+                if batch.progress else None,
+                None if batch.steps is None else batch.steps[key])
+            running.run = batch_run, index, context
+            result = self._handle(
+                running, batch_run, index, context, deadline, timeout)
+        except ports.LeaseEnded:
+            LOG.warning(
+                'run ended with its lease: job=%s object=%r attempt=%d; its '
+                'process was ended, since another worker may run the object',
+                job.name, batch.objects[index], batch.attempts[index])
+            return Lost(index)
+        except BaseException as exc:
+            # A handler may also raise SystemExit or KeyboardInterrupt. The
+            # thread must continue.
+            error = text_of(exc)
+            self._log_failure(batch_run, index, error, exc)
+            return Failed(
+                index, error, '' if job.tries_again(batch.attempts[index])
+                else traceback_of(exc),
+                None if context is None else context.take_unsaved())
+        return index if result is None else Done(index, result)
+
+    def _handle(self, running: Running, batch_run: BatchRun, index: int,
+                context: Context, deadline: Instant | None,
+                timeout: float | None) -> str | None:
+        """Call the handler, and return the result of a command as JSON."""
+        job, queue, steps = (
+            batch_run.job, batch_run.job_queue, batch_run.batch.steps)
+        arguments: tuple[Any, ...] = ()
+        if steps is not None:
+            arguments = steps[context.object].parameters,
+        elif job.scope is Scope.OBJECTS:
+            arguments = context.object,
+        if queue.isolated is not None:
+            return queue.isolated(batch_run.batch, index, context, arguments,
+                                  deadline, timeout)
+        if timeout is not None:
+            running.ends = self._clock.monotonic() + timeout
+        returned = queue.handler(context, *arguments)
+        if returned is None:
+            return None
+        check_ended(job.name, returned)
+        return None if steps is None else task_values.result_text(returned)
 
     def _settle(self, batch_run: BatchRun, runs: int, seconds: float,
                 now: float) -> None:
