@@ -381,25 +381,26 @@ class Membership:
                 # Without a group there is nothing to read or renew.
                 self._wake.wait()
                 continue
-            if term.pushes:
-                changed = [g for g in groups
-                           if g.changed or term.changed(g.name)]
-                early = [g for g in changed if now - g.read_at < _COALESCE]
-                due = [g for g in changed if g not in early]
-                if not changed and now >= term.next_probe:
-                    term.confirm()
-                    self._renew(term)
-            else:
-                early = []
-                due = groups if now >= term.next_probe or any(
-                    g.changed for g in groups) else []
-            for group in due:
-                self._read(term, group)
-            if early:
-                self._wake.wait(_COALESCE)
-            else:
-                self._wake.wait(max(
-                    0.0, term.next_probe - self._clock.monotonic()))
+            changed = self._groups_to_read(term, groups, now)
+            early = [g for g in changed
+                     if term.pushes and now - g.read_at < _COALESCE]
+            if term.pushes and not changed and now >= term.next_probe:
+                term.confirm()
+                self._renew(term)
+            for group in changed:
+                if group not in early:
+                    self._read(term, group)
+            self._wake.wait(_COALESCE if early else max(
+                0.0, term.next_probe - self._clock.monotonic()))
+
+    @staticmethod
+    def _groups_to_read(term: Term, groups: list[_Group],
+                 now: float) -> list[_Group]:
+        """Return the groups whose members may have changed."""
+        if term.pushes:
+            return [g for g in groups if g.changed or term.changed(g.name)]
+        return groups if now >= term.next_probe or any(
+            g.changed for g in groups) else []
 
     def _leave_groups(self, term: Term, groups: list[_Group]) -> None:
         """Leave the groups for which :meth:`leave` was called."""

@@ -4,6 +4,7 @@
 import itertools
 import logging
 from collections.abc import Container
+from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import message
@@ -86,6 +87,13 @@ class Batcher:
             if suspects.suspects_are_next and (
                     sure or suspects.job.scope is Scope.MEMBER):
                 self._send_suspects(suspects, workers, me, now)
+        self._send_waiting(partition, workers, me, sure, now)
+
+    def _send_waiting(self, partition: str,
+                      workers: Sequence[in_flight.Worker], me: str,
+                      sure: bool, now: float) -> None:
+        """Send waiting claims until no worker has room for any of them."""
+        inflight = self._in_flight
         free = [w for w in workers
                 if w.back_off.over(now) and not w.window.full
                 and not self._is_reserved(w, now)]

@@ -485,7 +485,6 @@ class Executor:
 
     def run(self, batch_run: BatchRun, chunk: list[int]) -> None:
         """Run the objects of *chunk* one after the other in this thread."""
-        batch = batch_run.batch
         monotonic = self._clock.monotonic
         ident = threading.get_ident()
         running = self._running.get(ident)
