@@ -99,10 +99,6 @@ class _TickRequest(NamedTuple):
     #: Instant since which the schedule of the job has been in force, as this
     #: process knew it when it found the tick.
     schedule_since: Instant
-    #: True if the store has rejected an earlier request as too early. The time
-    #: of this process is then ahead of the store's clock, so this process
-    #: cannot determine whether the tick is too late.
-    early: bool = False
     #: True if the tick is the instant at which the objects were listed. Phases
     #: do not apply to such a tick.
     listing: bool = False
@@ -180,9 +176,8 @@ class Claimer:
         self._unjudged: dict[str, dict[str, Row]] = {
             name: {} for name in jobs}
         self._waiting = WaitingObjects(piece)
-        #: Requests to repeat, each with the monotonic time of its next
-        #: attempt, in seconds.
-        self._delayed: list[tuple[float, _TickRequest]] = []
+        #: Calls to make later, each with its monotonic time in seconds.
+        self._delayed: list[tuple[float, Callable[[], None]]] = []
         self._claims = PendingCalls(store)
         self._closed = False
 
@@ -402,9 +397,7 @@ class Claimer:
             self._dropped.settle(
                 job, request.plan, tick, request.objects, SkippedBy.PAUSE,
                 f'paused: {reason}',
-                functools.partial(
-                    self._request_later, request, _LOCKED_PAUSE),
-                request.listing)
+                functools.partial(self._repeat, request), request.listing)
             return
         start(self._claim(request))
 
@@ -441,8 +434,8 @@ class Claimer:
             # The store's clock was set back, or this process's estimate of it
             # is wrong.
             self._counters[job.name, Counted.TOO_EARLY] += len(request.objects)
-            self._request_later(request._replace(early=True),
-                                answer.early / schedule.SECOND)
+            self._later(answer.early / schedule.SECOND,
+                        functools.partial(self._request, request))
             self._put(events.ClockDiffers(job.name))
         else:
             self._claimed(
@@ -496,11 +489,18 @@ class Claimer:
         else:
             # By this process's estimate of the store's clock, the tick is not
             # too late. So correct the estimate before the rows are judged.
-            self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
+            self._later(_CLOCK_PAUSE, functools.partial(
+                self.judge_objects, request.job, request.objects))
             self._put(events.ClockDiffers(request.job.name))
 
-    def _request_later(self, request: _TickRequest, seconds: float) -> None:
-        self._delayed.append((self._clock.monotonic() + seconds, request))
+    def _repeat(self, request: _TickRequest) -> None:
+        """Repeat a request, because rows were locked or have changed."""
+        self._later(_LOCKED_PAUSE, functools.partial(
+            self.judge_objects, request.job, request.objects)
+            if request.judged else functools.partial(self._request, request))
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        self._delayed.append((self._clock.monotonic() + seconds, what))
 
     def _claimed(self, request: _TickRequest, lease: in_flight.HeldLease,
                  answer: Claimed) -> None:
@@ -511,10 +511,8 @@ class Claimer:
             self.attendance.refresh()
         if answer.behind:
             if request.judged:
-                # The rows were locked, or have changed since they were judged.
-                self._request_later(request._replace(
-                    objects=[row.object for row in answer.behind]),
-                    _LOCKED_PAUSE)
+                self._repeat(request._replace(
+                    objects=[row.object for row in answer.behind]))
             else:
                 self.judge(job, answer.behind)
         if answer.waiting:
@@ -527,8 +525,7 @@ class Claimer:
                 self._dropped.busy(
                     job, request.plan, request.tick, answer.busy,
                     functools.partial(
-                        self._request_later,
-                        request._replace(objects=answer.busy), _LOCKED_PAUSE),
+                        self._repeat, request._replace(objects=answer.busy)),
                     request.listing)
             else:
                 self.wait_for(job.name, answer.busy)
@@ -641,20 +638,17 @@ class Claimer:
         self._waiting.wait(job, objects)
 
     def retry_delayed(self) -> float:
-        """Repeat the delayed requests that are due.
+        """Make the delayed calls that are due.
 
-        :returns: Seconds until the next delayed request is due.
+        :returns: Seconds until the next delayed call is due.
         """
         if not self._delayed:
             return math.inf
         now = self._clock.monotonic()
-        requests = [request for at, request in self._delayed if at <= now]
+        calls = [what for at, what in self._delayed if at <= now]
         self._delayed = [item for item in self._delayed if item[0] > now]
-        for request in requests:
-            if request.judged and not request.early:
-                self.judge_objects(request.job, request.objects)
-            else:
-                self._request(request)
+        for what in calls:
+            what()
         return min((at - now for at, _ in self._delayed), default=math.inf)
 
     def sweep(self) -> None:
