@@ -67,7 +67,7 @@ class Request(NamedTuple):
 
 
 class Desired(NamedTuple):
-    """State of a member that an operator has requested."""
+    """Member state requested by an operator."""
 
     drained: bool = False
     #: None means that the option ``pool_size`` applies.

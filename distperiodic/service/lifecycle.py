@@ -583,13 +583,13 @@ class Lifecycle(abc.ABC):
         elif self._unhealthy_since is None:
             self._unhealthy_since = now
 
-    def _connect(self, bus: Bus | None, what: str) -> bool:
+    def _connect(self, bus: Bus | None) -> bool:
         """Connect the bus and the store.
 
         :return: False if the service was stopped meanwhile.
         """
         if bus is not None and not self._retry(
-                lambda: bus.start(30.0), what):
+                lambda: bus.start(30.0), 'broker connection'):
             return False
         if not self._retry(self._check_store, 'the store'):
             return False

@@ -471,7 +471,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._group_member.publish(points=points)
 
     def _work(self) -> None:
-        if not self._connect(self._bus, 'the way to the workers'):
+        if not self._connect(self._bus):
             return
         # With a SQLite store, other processes send notices to a socket in the
         # directory of the database file. Listen only now: before the store is

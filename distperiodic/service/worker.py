@@ -291,7 +291,7 @@ class WorkerService(lifecycle.Lifecycle):
     def _work(self) -> None:
         # Listen before joining, because schedulers may send as soon as they
         # see this worker.
-        if not self._connect(self._bus, 'the way from the schedulers'):
+        if not self._connect(self._bus):
             return
         self._member.start()
         next_heartbeat = next_sweep = 0.0

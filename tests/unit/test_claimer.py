@@ -791,7 +791,7 @@ def test_ticks_that_two_scans_give_up_are_counted_and_logged_once(by, caplog):
 
     assert desk.counters['poll', 'missed'] == 3
     [line] = lines(caplog, 'ticks dropped')
-    assert line.has(number=3)
+    assert line.has(ticks=3)
     assert [line['objects'] for line in lines(caplog, 'ticks lost')] == (
         ['1'] if by is SkippedBy.LOST else [])
 

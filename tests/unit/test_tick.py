@@ -125,7 +125,7 @@ def test_latest_runs_the_newest_of_the_missed_ticks_once(world, caplog):
     assert me.ticks() == [1, 2, 7, 8]
     assert me.count('missed') == 4
     [line] = lines(caplog, 'ticks dropped')
-    assert line.has(jobs=1, number=4, first='poll')
+    assert line.has(jobs=1, ticks=4, first='poll')
     assert line['reason'].startswith('misfire=latest')
 
 
@@ -194,7 +194,7 @@ def test_a_thousand_jobs_that_missed_ticks_are_one_line(world, caplog):
     world.advance(0)
 
     [line] = lines(caplog, 'ticks dropped')
-    assert line.has(jobs=1000, number=2000)
+    assert line.has(jobs=1000, ticks=2000)
 
 
 # -- ticks that come during an earlier run

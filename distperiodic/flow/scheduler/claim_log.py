@@ -87,9 +87,9 @@ class ClaimLog:
         missed, self._missed = self._missed, []
         name, _, reason = missed[0]
         LOG.warning(
-            'ticks dropped: jobs=%d number=%d first=%s reason=%s',
+            'ticks dropped: jobs=%d ticks=%d first=%s reason=%s',
             len({one[0] for one in missed}), sum(one[1] for one in missed),
             name, reason)
         for name, number, reason in missed[1:]:
-            LOG.debug('ticks dropped: job=%s number=%d reason=%s', name,
+            LOG.debug('ticks dropped: job=%s ticks=%d reason=%s', name,
                       number, reason)

@@ -112,6 +112,8 @@ class _Source:
         self._claimer = Claimer(
             ticking, wiring, owns=owns,
             piece=wiring.batch_size if shared else _PIECE,
+            # The time until a dead owner leaves the ring, until the next
+            # sweep, and until the turn of the second pair of scanners ends.
             promise=book.silence_timeout + 1.0 + 3 * wiring.late_after,
             attendance=self._attendance, dispatcher=dispatcher)
         self.ticker = tick.Ticker(
