@@ -123,7 +123,9 @@ class Recovery:
         self._pending = False
         #: Requests that reclaim, release or end claims.
         self._calls = PendingCalls(store)
-        self.releases = Releases(inflight, book, self._calls)
+        self._counters = wiring.counters
+        self.releases = Releases(
+            inflight, book, self._calls, self._counters)
         self._callbacks = Callbacks()
         self._taken = _TakenClaims()
         #: Holders that are gone, each with the monotonic time in seconds at
