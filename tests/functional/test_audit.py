@@ -18,6 +18,8 @@ from distperiodic import ports
 from distperiodic import service
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialects import dialect
+from distperiodic.adapters.sql.dialects import mysql
 from distperiodic.core import ring
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
@@ -211,8 +213,8 @@ def test_an_object_that_the_store_does_not_list_is_reported(place, tick):
 
 def test_an_audit_reads_each_object_of_a_large_catalogue_once(
         place, monkeypatch):
-    monkeypatch.setattr(queries, '_JOINED', 4)
-    monkeypatch.setattr(queries, '_ROWS', 4)
+    monkeypatch.setattr(mysql, '_JOINED', 4)
+    monkeypatch.setattr(dialect, '_ROWS', 4)
     hour = place.now - place.now % HOUR
     ids = [*(f'node-{number}' for number in range(10)),
            'Node-1', '\N{SNOWMAN}']

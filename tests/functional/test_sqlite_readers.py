@@ -29,7 +29,7 @@ LOOKS = {
     'doctor, the tables': (StoreProbe, lambda one: one.missing() == []),
     'status, the leases': (HealthQueries, lambda one: one.expired()),
     'status, the jobs': (HealthQueries, lambda one: one.jobs(0, 9.0)),
-    'doctor, how it writes': (StoreProbe, lambda one: one.journal()),
+    'doctor, how it writes': (StoreProbe, lambda one: one.journal_problem()),
     'the time': (StoreProbe, lambda one: one.group.now()),
     'listed objects': (SqlClaimStore, lambda one: one.rows(
         'poll', -2 ** 63, 2 ** 63 - 1, limit=9)),
