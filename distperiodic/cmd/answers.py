@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
+from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import listed
 from distperiodic.core.explanation import Facts
 from distperiodic.core.explanation import Past
 from distperiodic.core.explanation import reason_of
@@ -154,7 +154,7 @@ class Case:
     slots: 'Slots | None' = None
 
 
-def rows(case: Case) -> tuple[Reason, list[tuple[str, object]]]:
+def facts_of(case: Case) -> tuple[Reason, dict[str, object]]:
     """Return the reason for the last outcome, and the known facts by name."""
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
@@ -166,28 +166,27 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, object]]]:
         following = _recorded_next(case)
     sentence = SENTENCES[reason].format(**_words(case, facts, following))
     found, claim = case.found, case.found.claim
-    evidence: list[tuple[str, object]] = [
-        ('answer', sentence + (f' ({remark})' if remark else '')),
-        ('reason', reason.value)]
+    answer: dict[str, object] = {
+        'answer': sentence + (f' ({remark})' if remark else ''),
+        'reason': reason.value}
     if claim is None:
-        return reason, evidence
-    evidence += [
-        ('last tick', _moment(claim.tick)),
-        ('state', claim.state.value),
-        ('skipped', f'{_moment(claim.settled)} by {claim.skipped_by.value}'
-         if claim.skipped and claim.skipped_by else ''),
-        ('attempt', found.attempt), ('fence', found.fence),
-        ('worker', found.worker),
-        ('last served', _or_never(found.served)),
-        ('lease', f'{claim.holder or "unowned"} until {_moment(claim.until)}'
-         if claim.until is not None else ''),
-        ('tick before', _or_never(found.previous)),
-        ('next tick', '' if following is None else _moment(following)),
-        ('failed', '; '.join(
+        return reason, answer
+    return reason, answer | {
+        'last tick': _moment(claim.tick),
+        'state': claim.state.value,
+        'skipped': f'{_moment(claim.settled)} by {claim.skipped_by.value}'
+        if claim.skipped and claim.skipped_by else '',
+        'attempt': found.attempt, 'fence': found.fence,
+        'worker': found.worker,
+        'last served': _or_never(found.served),
+        'lease': f'{claim.holder or "unowned"} until {_moment(claim.until)}'
+        if claim.until is not None else '',
+        'tick before': _or_never(found.previous),
+        'next tick': '' if following is None else _moment(following),
+        'failed': '; '.join(
             f'{_moment(one.tick)} attempt {one.attempt}'
             f'{" on " * bool(one.worker)}{one.worker}: '
-            f'{configured.one_line(one.error)}' for one in found.failed))]
-    return reason, evidence
+            f'{configured.one_line(one.error)}' for one in found.failed)}
 
 
 def _or_never(micros: int | None) -> str:
@@ -207,7 +206,7 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
         return None, None, 'based on recorded claims only, without --tasks'
     if job is None or not job.enabled or job.scope is Scope.MEMBER:
         return None, None, ''
-    found = listed.read(case.tasks, job, case.found.now)
+    found = catalogue_read.read(case.tasks, job, case.found.now)
     if isinstance(found, str):
         return job.schedule, None, found
     return (found.own.get(case.object, job.schedule),
@@ -334,8 +333,8 @@ def _words(case: Case, facts: Facts,
     }
 
 
-def past_rows(job: str, found: 'Object', tick: int,
-              kept: 'Tick') -> tuple[Reason, list[tuple[str, object]]]:
+def past_facts(found: 'Object', tick: int,
+               kept: 'Tick') -> tuple[Reason, dict[str, object]]:
     """Return the reason for the outcome of an earlier tick, and the evidence.
 
     :param kept: The store's data on that tick.
@@ -364,11 +363,11 @@ def past_rows(job: str, found: 'Object', tick: int,
         'error': configured.one_line(failed.error) if failed else '',
     }
     sentence = PAST.get(reason) or SENTENCES[reason]
-    return reason, [
-        ('answer', sentence.format(**words)), ('reason', reason.value),
-        ('tick', _moment(tick)),
-        ('all objects', ', '.join(
+    return reason, {
+        'answer': sentence.format(**words), 'reason': reason.value,
+        'tick': _moment(tick),
+        'all objects': ', '.join(
             f'{number:,} {one.value}' for one, number in kept.counts.items()
-            if number)),
-        ('last tick', _moment(found.claim.tick)),
-        ('last served', _or_never(found.served))]
+            if number),
+        'last tick': _moment(found.claim.tick),
+        'last served': _or_never(found.served)}

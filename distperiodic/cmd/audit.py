@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import NamedTuple
 
-from cliff import lister
-
 from distperiodic import exceptions
+from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import listed
+from distperiodic.cmd.session import Session
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import task_audit
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from distperiodic import periodic
     from distperiodic.core.job import Job
     from distperiodic.operator.queries import Account
-    from distperiodic.operator.queries import StoreQueries
     from distperiodic.operator.waiting import Starving
 
 # Maximum number of ticks of one job to audit. The audit computes each tick.
@@ -61,7 +59,7 @@ class _Audited(NamedTuple):
         return sum(self.ticks.values(), collections.Counter())
 
 
-class Audit(display.Table, lister.Lister):
+class Audit(display.Table):
     """Show whether all due work was done, in numbers of objects and of tasks.
 
     Exit code 0: nothing is lost or unexplained; 1: some work is lost or
@@ -69,8 +67,7 @@ class Audit(display.Table, lister.Lister):
     or the catalogue of a job of --tasks cannot be read.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='24h', metavar='TIME',
@@ -82,43 +79,34 @@ class Audit(display.Table, lister.Lister):
             '--ticks', action='store_true',
             help='show a row for each tick, the newest first, and no rows for '
                  'tasks')
-        listed.add_option(
+        configured.add_tasks(
             parser, 'it provides the policies and the catalogue of each job; '
             'without it, the audit cannot find objects that are not listed')
-        return parser
 
-    def run(self, parsed: argparse.Namespace) -> int:
-        self.wrong = False
-        return super().run(parsed) or int(self.wrong)
-
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.queries import StoreQueries
+    def act(self, session: Session) -> display.Output:
+        from distperiodic.operator import waiting
         from distperiodic.operator.task_audit import tasks_alike
-        from distperiodic.operator.waiting import WaitingQueries
+        parsed = session.parsed
         named = configured.job_of(parsed)
-        settings = self.database(parsed)
-        tasks = listed.load(self, parsed)
-        with self.store(parsed, StoreQueries) as accounts:
-            names = sorted(accounts.group.names(named).values())
-            since = parsed.since.before(accounts.group.now())
-            audited = [_audit(accounts, name, since, tasks, settings)
-                       for name in names]
-            alike = ([] if named is not None
-                     else tasks_alike(accounts.group, since))
-        with self.store(parsed, WaitingQueries) as queries:
-            starving = [one for one in queries.starving(
-                _STARVING, _MOST_STARVING + 1)
-                if one.superseded and named in (None, one.job)]
+        session.check_store()
+        tasks, store = session.tasks, session.store
+        names = sorted(store.names(named).values())
+        since = parsed.since.before(store.now())
+        audited = [_audit(session, name, since) for name in names]
+        alike = [] if named is not None else tasks_alike(store, since)
+        starving = [one for one in waiting.starving(
+            store, _STARVING, _MOST_STARVING + 1)
+            if one.superseded and named in (None, one.job)]
         total: collections.Counter[Fate] = sum(
             (one.total for one in audited), collections.Counter())
         of_tasks = [
             _Audited(COMMAND_PREFIX + name, {since: fates}, '', False,
                      task_audit.NOT_OF_TASKS)
             for name, fates in sorted(task_audit.by_type(alike).items())]
-        self.wrong = any(
-            one.unread or one.total[fate] for one in (*audited, *of_tasks)
-            for fate in audit.FINDINGS) or bool(starving)
+        if starving or any(
+                one.unread or one.total[fate] for one in (*audited, *of_tasks)
+                for fate in audit.FINDINGS):
+            self.code = configured.FINDING
         self.sentence = '\n'.join(filter(None, [
             _sentence(audited, total, parsed.since,
                       [] if named is not None else _missing(tasks, names))
@@ -157,12 +145,13 @@ def _due(fates: collections.Counter[Fate]) -> int:
             - fates[Fate.NOT_LISTED])
 
 
-def _audit(accounts: 'StoreQueries', name: str, since: int,
-           tasks: 'periodic.PeriodicTasks | None',
-           settings: 'opts.Settings') -> _Audited:
+def _audit(session: Session, name: str, since: int) -> _Audited:
+    from distperiodic.operator import queries
+    tasks = session.tasks
     job = None if tasks is None else tasks.jobs.get(name)
-    account = accounts.account(
-        name, since, '' if job is None else job.schedule_text())
+    account = queries.account(
+        session.store, name, since,
+        '' if job is None else job.schedule_text())
     if not account.schedule:
         return _Audited(name, {
             tick: audit.classify(counts)
@@ -170,7 +159,7 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
             'the lost ticks are unknown: the schedule of the job is not '
             'recorded yet, and --tasks does not have the job', False,
             frozenset([Fate.LOST, Fate.PASSED_OVER, Fate.NOT_LISTED]))
-    judged = _judged(account, job, settings)
+    judged = _judged(account, job, session.settings)
     rule = judged.plan.schedule
     if rule.count(account.begins, account.now) > _MOST_TICKS:
         raise exceptions.ConfigError(
@@ -178,7 +167,7 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
             f'({rule.describe()}) in that time; give a shorter --since')
     ticks = audit.judge(account.ticks, account.alike, account.placed, judged,
                         account.begins, account.now)
-    missing = _not_listed(accounts, tasks, job, account.now)
+    missing = _not_listed(session, job, account.now)
     unknown = missing if isinstance(missing, str) else ''
     if not unknown and missing:
         newest = rule.at_or_before(account.now) or account.now
@@ -202,9 +191,8 @@ def _judged(account: 'Account', job: 'Job | None',
                + _CLAIMING) * SECOND))
 
 
-def _not_listed(accounts: 'StoreQueries',
-                tasks: 'periodic.PeriodicTasks | None',
-                job: 'Job | None', now: int) -> set[str] | str:
+def _not_listed(session: Session, job: 'Job | None',
+                now: int) -> set[str] | str:
     """Return the objects that are in the catalogue but not in the store.
 
     :return: The ids of these objects, or text with the reason why they are
@@ -212,16 +200,17 @@ def _not_listed(accounts: 'StoreQueries',
     """
     unknown = ('cannot determine which objects are not listed, nor which '
                'ticks misfire gives up: ')
-    if tasks is None:
+    if session.tasks is None:
         return unknown + '--tasks is not given'
     if job is None:
         return unknown + '--tasks has no such job'
     if not job.enabled:
         return set()
-    found = listed.read(tasks, job, now)
+    found = catalogue_read.read(session.tasks, job, now)
     if isinstance(found, str):
         return f'cannot determine which objects are not listed: {found}'
-    return accounts.not_listed(job.name, found.ids)
+    from distperiodic.operator import queries
+    return queries.not_listed(session.store, job.name, found.ids)
 
 
 def _sentence_of_tasks(alike: Sequence[task_audit.Alike],

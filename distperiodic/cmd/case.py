@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import findings
+from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
-    from oslo_config import cfg
-
     from distperiodic import opts
-    from distperiodic import periodic
     from distperiodic.core.live import Live
     from distperiodic.operator.coordination_probe import CoordinationProbe
+    from distperiodic.operator.group_reader import GroupStore
     from distperiodic.operator.health import Facts
     from distperiodic.operator.health import Finding
     from distperiodic.operator.live_group import Group
-    from distperiodic.operator.store_probe import StoreProbe
     from distperiodic.ports import BrokerHost
     from distperiodic.ports import BrokerProbe
 
@@ -45,24 +43,12 @@ class Joined:
 class Case:
     """The facts that the checks need, each read on first use."""
 
-    def __init__(self, conf: 'cfg.ConfigOpts', offline: bool,
-                 tasks: 'periodic.PeriodicTasks | None' = None):
-        self.conf = conf
+    def __init__(self, session: Session):
+        self.conf = session.conf
         #: The jobs of the service. None means that --tasks was not given.
-        self.tasks = tasks
-        self.offline = offline
-        self._stack = contextlib.ExitStack()
-
-    def close(self) -> None:
-        self._stack.close()
-
-    @functools.cached_property
-    def _settings(self) -> 'opts.Settings | exceptions.DistperiodicError':
-        from distperiodic import opts
-        try:
-            return opts.settings(self.conf)
-        except exceptions.DistperiodicError as exc:
-            return exc
+        self.tasks = session.tasks
+        self.offline: bool = session.parsed.offline
+        self._session = session
 
     @property
     def settings(self) -> 'opts.Settings':
@@ -70,18 +56,17 @@ class Case:
 
         :raises NotNow: an option cannot be used.
         """
-        if isinstance(self._settings, exceptions.DistperiodicError):
-            raise findings.NotNow('correct the options first')
-        return self._settings
+        try:
+            return self.check_settings()
+        except exceptions.DistperiodicError:
+            raise findings.NotNow('correct the options first') from None
 
     def check_settings(self) -> 'opts.Settings':
         """Return the options.
 
         :raises ConfigError: an option cannot be used.
         """
-        if isinstance(self._settings, exceptions.DistperiodicError):
-            raise self._settings
-        return self._settings
+        return self._session.settings
 
     @property
     def scheme(self) -> str:
@@ -101,12 +86,12 @@ class Case:
     @functools.cached_property
     def _survey(self) -> (
             'CoordinationProbe | exceptions.DistperiodicError'):
-        from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import coordination_probe as survey
         try:
-            return self._stack.enter_context(survey.CoordinationProbe(
-                self.settings.backend_url, clock=SystemClock(),
-                session_timeout=self.settings.session_timeout))
+            return self._session.resources.enter_context(
+                survey.CoordinationProbe(
+                    self.settings.backend_url, clock=self._session.clock,
+                    session_timeout=self.settings.session_timeout))
         except exceptions.DistperiodicError as exc:
             return exc
 
@@ -138,24 +123,23 @@ class Case:
         :raises NotNow: no store is configured, or it cannot be used.
         """
         from distperiodic.operator import live_processes
-        assert self.store
+        from distperiodic.operator import members
+        rows = members.members(self.store)
         group = None
         with contextlib.suppress(
                 findings.NotNow, exceptions.CoordinationUnavailable):
             group = self.group
-        return live_processes.of_rows(
-            live_processes.rows(self.settings), self.settings, group)
+        return live_processes.of_rows(rows, self.settings, group)
 
     @functools.cached_property
     def _facts(self) -> 'Facts':
-        from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import health_facts
         # A server that does not answer has its own check.
         if self.settings.backend_url:
             assert self.survey
         if self.settings.connection:
             assert self.store
-        return health_facts.read(self.settings, SystemClock())
+        return health_facts.read(self.settings, self._session.clock)
 
     @property
     def started(self) -> bool:
@@ -193,13 +177,12 @@ class Case:
         :raises CoordinationUnavailable: the group cannot be joined.
         """
         from distperiodic.adapters.coordination.membership import Membership
-        from distperiodic.adapters.local.clock import SystemClock
         if self.scheme and isinstance(
                 self._survey, exceptions.DistperiodicError):
             raise self._survey
         name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
         membership = Membership(
-            self.settings.backend_url, 'doctor', clock=SystemClock(),
+            self.settings.backend_url, 'doctor', clock=self._session.clock,
             session_timeout=self.settings.session_timeout,
             heartbeat_interval=self.settings.coordinator_heartbeat_interval)
         membership.join(name)
@@ -218,7 +201,7 @@ class Case:
 
     @functools.cached_property
     def _connected(self) -> (
-            'StoreProbe | exceptions.DistperiodicError'):
+            'GroupStore | exceptions.DistperiodicError'):
         # Connect only once: if the store is unavailable, each attempt may take
         # long to fail.
         try:
@@ -227,7 +210,7 @@ class Case:
             return exc
 
     @property
-    def connected(self) -> 'StoreProbe':
+    def connected(self) -> 'GroupStore':
         """The store, if it answers and its tables match this release.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
@@ -240,9 +223,7 @@ class Case:
             raise self._connected
         return self._connected
 
-    def _connect(self) -> 'StoreProbe':
-        from distperiodic.operator import group_reader
-        from distperiodic.operator.store_probe import StoreProbe
+    def _connect(self) -> 'GroupStore':
         if not self.settings.connection:
             raise findings.NotNow(
                 'the option connection selects no store: only the ring '
@@ -251,15 +232,12 @@ class Case:
                 self.settings.store_file):
             raise findings.NotNow(
                 f'no service has created {self.settings.store_file} yet')
-        group_reader.check_file(self.settings.connection)
-        found = self._stack.enter_context(contextlib.closing(
-            StoreProbe(
-                self.settings.connection, namespace=self.settings.group)))
-        found.group.now()
+        found = self._session.store
+        found.now()
         return found
 
     @property
-    def store(self) -> 'StoreProbe':
+    def store(self) -> 'GroupStore':
         """The store.
 
         :raises NotNow: no store is configured, or it cannot be used.

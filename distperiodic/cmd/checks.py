@@ -477,12 +477,12 @@ def _health(case: Case) -> Iterator[tuple[Check, Finding]]:
                 f'{finding.about}: {finding.text}', finding.remedy)
 
 
-def run_all(case: Case, offline: bool) -> Iterator[tuple[Check, Finding]]:
+def run_all(case: Case) -> Iterator[tuple[Check, Finding]]:
     """Run every check; yield each with its finding as soon as it ends."""
     for one in CHECKS:
-        if offline and not one.offline:
+        if case.offline and not one.offline:
             yield one, skip('--offline')
         else:
             yield one, one.run(case)
-    if not offline:
+    if not case.offline:
         yield from _health(case)

@@ -1,38 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that all commands share: configuration, and one-line errors.
-
-To run one command, the program also loads the modules of other commands.
-Packages that are slow to load (tooz, oslo.messaging, rich) are therefore
-imported inside the functions that need them.
-"""
+"""The options and the words that commands share."""
 
 import argparse
 import contextlib
 import datetime
-import os
-from typing import TYPE_CHECKING
 from typing import NamedTuple
 from typing import NoReturn
-from typing import Protocol
-from typing import TypeVar
-
-from cliff import command
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
 from distperiodic.core import wording
-
-if TYPE_CHECKING:
-    from oslo_config import cfg
-
-    from distperiodic import opts
-
-    class _OfGroup(Protocol):
-        def __init__(self, connection_url: str, *, namespace: str): ...
-        def close(self) -> None: ...
-
-    _Store = TypeVar('_Store', bound=_OfGroup)
-
 
 #: Exit codes, like those of oslo.upgradecheck. FINE: the command succeeded and
 #: found no problem. FINDING: the command found a problem, or failed. UNUSABLE:
@@ -189,6 +166,16 @@ def required_job(parsed: argparse.Namespace) -> str:
     return found
 
 
+def add_tasks(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Add the option that names the tasks.
+
+    :param purpose: Purpose of the option, for its help.
+    """
+    parser.add_argument(
+        '--tasks', metavar='MODULE:CLASS',
+        help=f'the PeriodicTasks class that schedulers run: {purpose}')
+
+
 def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that limits the length of a list."""
     parser.add_argument(
@@ -203,118 +190,6 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
             f'{message}; see: {prog} --help') from None
     # cliff creates the parser, so this method cannot be defined in a subclass.
     parser.error = error  # type: ignore[method-assign]
-
-
-class Configured(command.Command):
-    """Base class of commands: the options that name configuration files."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        refuse_in_one_line(parser, prog_name)
-        group = parser.add_argument_group('configuration')
-        group.add_argument(
-            '--config-file', action='append', default=[], metavar='FILE',
-            help='read this configuration file; may be repeated, and later '
-                 'files take precedence. Default: the first distperiodic.conf '
-                 'in ~/.distperiodic, ~, /etc/distperiodic and /etc')
-        group.add_argument(
-            '--config-dir', action='append', default=[], metavar='DIR',
-            help='also read all *.conf files in this directory')
-        return parser
-
-    def get_epilog(self) -> str:
-        # cliff's own epilog names the package of the command. To find this
-        # name, cliff reads the metadata of all installed packages, which is
-        # slow.
-        return self._epilog or ''
-
-    def configuration(self, parsed: argparse.Namespace,
-                      logs: bool = False) -> 'cfg.ConfigOpts':
-        """Return the options in a new ConfigOpts.
-
-        :param logs: True registers the options of oslo.log as well.
-        :raises ConfigError: a file cannot be read.
-        """
-        from oslo_config import cfg
-
-        from distperiodic import opts
-        conf = cfg.ConfigOpts()
-        opts.register_opts(conf)
-        if logs:
-            from oslo_log import log
-            log.register_options(conf)
-        arguments = [
-            word for name in ('config_file', 'config_dir')
-            for value in getattr(parsed, name)
-            for word in ('--' + name.replace('_', '-'), value)]
-        try:
-            conf(arguments, project='distperiodic', prog='distperiodic',
-                 default_config_dirs=[] if parsed.config_file else None)
-        except (cfg.Error, OSError, UnicodeDecodeError) as exc:
-            named = '' if isinstance(exc, cfg.Error) else (
-                f'{listed(parsed.config_file + parsed.config_dir)}: ')
-            raise exceptions.ConfigError(
-                f'{named}{one_line(exc)}; correct --config-file or '
-                '--config-dir, or the file itself') from exc
-        return conf
-
-    def backend(self, parsed: argparse.Namespace
-                ) -> 'tuple[cfg.ConfigOpts, opts.Settings]':
-        """Return the options of a command that needs the coordination service.
-
-        :raises ConfigError: an option cannot be used, or backend_url is empty.
-        """
-        from distperiodic import opts
-        from distperiodic.adapters.coordination.url import check_backend_url
-        conf = self.configuration(parsed)
-        settings = opts.settings(conf)
-        if not settings.backend_url:
-            raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, so each process runs '
-                'alone and there is no group to show; use --config-file to '
-                'name the file that sets backend_url')
-        check_backend_url(settings.backend_url)
-        return conf, settings
-
-    def database(self, parsed: argparse.Namespace,
-                 must_exist: bool = True) -> 'opts.Settings':
-        """Return the options of a command that needs the store.
-
-        :param must_exist: True if the file of an SQLite store must already
-            exist.
-        :raises ConfigError: an option cannot be used, or there is no store.
-        """
-        from distperiodic import opts
-        settings = opts.settings(self.configuration(parsed))
-        if not settings.connection:
-            raise exceptions.ConfigError(
-                'there is no database: neither [distperiodic] connection nor '
-                '[database] connection is set, or [distperiodic] connection '
-                'is none; use --config-file to name the file that sets one of '
-                'them')
-        if must_exist and settings.embedded and not os.path.exists(
-                settings.store_file):
-            raise exceptions.ConfigError(
-                f'{settings.store_file} does not exist: a service without '
-                'backend_url and connection keeps its claims in this file; '
-                'use --config-file to name the file that sets connection, or '
-                'the state_path of the service')
-        if must_exist:
-            # Load SQLAlchemy only if there is a database.
-            from distperiodic.operator import group_reader
-            group_reader.check_file(settings.connection)
-        return settings
-
-    def store(self, parsed: argparse.Namespace,
-              kind: 'type[_Store]') -> 'contextlib.closing[_Store]':
-        """Return the store of the configured group.
-
-        :param kind: Class of the queries or commands that the caller needs.
-        :raises ConfigError: there is no store.
-        """
-        settings = self.database(parsed)
-        return contextlib.closing(
-            kind(settings.connection, namespace=settings.group))
 
 
 def percent(part: float, whole: float = 1.0) -> str:

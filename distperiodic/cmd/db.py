@@ -6,19 +6,17 @@ the privilege to alter tables.
 """
 
 import argparse
-from collections.abc import Sequence
-
-from cliff import command
-from cliff import show
+from collections.abc import Mapping
 
 from distperiodic import exceptions
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 from distperiodic.core import redaction
 
 
-class DbSync(acting.Acting, command.Command):
+class DbSync(Action):
     """Create the tables, or upgrade them to the version of this release.
 
     If the tables have this version, the command changes nothing. Services of
@@ -26,19 +24,18 @@ class DbSync(acting.Acting, command.Command):
     written last, because its table may not exist before.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             '--restored', action='store_true',
             help='the database was restored from a backup, and no service '
                  'runs: also raise all fences above those that were created '
                  'after the backup')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
+    def act(self, session: Session) -> None:
         from distperiodic.adapters.local import private
         from distperiodic.adapters.sql import schema
-        settings = self.database(parsed, must_exist=False)
+        settings = session.check_store(must_exist=False)
         if settings.embedded:
             private.make_directory(settings.state_path)
             private.make_file(settings.store_file)
@@ -49,26 +46,25 @@ class DbSync(acting.Acting, command.Command):
             message = f'the tables already have version {after}'
         else:
             message = f'upgraded the tables from version {before} to {after}'
-        if parsed.restored:
+        if session.parsed.restored:
             from distperiodic.adapters.sql import restored
             number = restored.raise_fences(settings.connection)
             message += ('; raised the fences of '
                         + configured.plural(number, 'claim'))
-        with self.audited(parsed, 'tables') as record:
+        with session.recorded('tables') as record:
             record.outcome = message
-        self.print(message)
+        session.print(message)
 
 
-class DbVersion(display.Display, show.ShowOne):
+class DbVersion(display.Record):
     """Show the version of the tables, and the version this release needs.
 
     The exit code is 0 if the versions are the same, and 1 if they differ.
     """
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[object]]:
+    def facts(self, session: Session) -> Mapping[str, object]:
         from distperiodic.adapters.sql import schema
-        url = self.database(parsed).connection
+        url = session.check_store().connection
         found = schema.version(url)
         if found is None:
             todo = 'distperiodic db sync'
@@ -78,25 +74,22 @@ class DbVersion(display.Display, show.ShowOne):
             todo = 'install the release that created these tables'
         else:
             todo = 'nothing'
-        self.same = found == schema.VERSION
-        return (('database', 'version', 'needed', 'do next'),
-                (redaction.redact(url), found or display.Nothing('none'),
-                 schema.VERSION, todo))
-
-    def run(self, parsed: argparse.Namespace) -> int:
-        self.same = False
-        return super().run(parsed) or int(not self.same)
+        if found != schema.VERSION:
+            self.code = configured.FINDING
+        return {'database': redaction.redact(url),
+                'version': found or display.Nothing('none'),
+                'needed': schema.VERSION, 'do next': todo}
 
 
-class DbPrune(acting.Acting, command.Command):
+class DbPrune(Action):
     """Delete old rows in small steps, while services keep running.
 
     Each option deletes one kind of rows. Without an option, all rows of its
     kind are kept.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             '--history', type=configured.days, metavar='DAYS',
             help='delete the history of ticks that are older than this')
@@ -116,22 +109,20 @@ class DbPrune(acting.Acting, command.Command):
             help='delete the tasks that ended more than this many days ago, '
                  'with their claims; a task stays if it is stuck, or if it '
                  'halted a queue that was not resumed')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        from distperiodic.operator.pruning import Ages
-        from distperiodic.operator.pruning import Pruner
+    def act(self, session: Session) -> None:
+        from distperiodic.operator import pruning
+        parsed = session.parsed
         kinds = {'history': parsed.history, 'dead': parsed.dead,
                  'claims': parsed.claims, 'tasks': parsed.tasks}
         if all(days is None for days in kinds.values()):
             raise exceptions.ConfigError(
                 'no kind of rows is selected; give --history DAYS, --dead '
                 'DAYS, --claims DAYS or --tasks DAYS')
-        with (self.store(parsed, Pruner) as pruner,
-              self.audited(parsed, 'old rows', **kinds) as record):
-            pruned = pruner.prune(Ages(**kinds))
+        with session.recorded('old rows', **kinds) as record:
+            pruned = pruning.prune(session.store, pruning.Ages(**kinds))
             record.outcome = (
                 f'pruned history={pruned["history"]} '
                 f'dead={pruned["failures"]} claims={pruned["claims"]} '
                 f'tasks={pruned["tasks"]}')
-        self.print(record.outcome)
+        session.print(record.outcome)

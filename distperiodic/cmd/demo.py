@@ -4,13 +4,13 @@
 import argparse
 import contextlib
 
-from cliff import command
-
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd.session import Configured
+from distperiodic.cmd.session import configuration
 
 
-class Demo(configured.Configured, command.Command):
+class Demo(Configured):
     """Watch real processes share work while members join, die and freeze.
 
     Three members share the pings of 200 hosts; every host is pinged every two
@@ -23,8 +23,7 @@ class Demo(configured.Configured, command.Command):
     these options in a file that --config-file names.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             '--backend-url', default='', metavar='URL',
             help='coordination service, such as zookeeper://host:2181. '
@@ -52,7 +51,6 @@ class Demo(configured.Configured, command.Command):
             '--plain', action='store_true',
             help='print lines instead of a picture; this is the default if '
                  'the output is not a terminal')
-        return parser
 
     def take_action(self, parsed: argparse.Namespace) -> int:
         for name, least, most in (('seconds', 30, 3600), ('members', 2, 12),
@@ -96,7 +94,7 @@ class Demo(configured.Configured, command.Command):
         if parsed.config_file or parsed.config_dir:
             from distperiodic import opts
             from distperiodic.adapters.messaging import drivers
-            conf = self.configuration(parsed)
+            conf = configuration(parsed)
             settings = opts.settings(conf)
             backend_url = backend_url or settings.backend_url
             connection = connection or settings.connection

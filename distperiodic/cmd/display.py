@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output of lists and records, for people and for programs."""
 
+import abc
 import argparse
+import datetime
 import os
 import re
 import shutil
@@ -9,15 +11,24 @@ import sys
 import textwrap
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Generic
+from typing import NamedTuple
+from typing import TypeAlias
+from typing import TypeVar
 
 from cliff import display
 from cliff import lister
+from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd.session import Configured
+from distperiodic.cmd.session import Session
 from distperiodic.core import printable
+from distperiodic.core import schedule
 
 # Minimum width of a line, in characters, even on a narrower terminal.
 _NARROWEST = 40
@@ -32,6 +43,9 @@ class Lines(str):
 
 
 NEVER = Nothing('never')
+T = TypeVar('T')
+#: The titles, and the values of each row or of the record.
+Output: TypeAlias = tuple[Sequence[str], Sequence[Any]]
 #: The output formats that programs read.
 FOR_PROGRAMS = ('json', 'yaml', 'csv')
 
@@ -44,7 +58,31 @@ def key(title: str) -> str:
     return re.sub('[^a-z0-9]+', '_', title.lower()).strip('_')
 
 
-class Display(configured.Configured, display.DisplayCommandBase[Any]):
+class Cell(NamedTuple):
+    """A value that people and programs read in different forms."""
+
+    for_people: object
+    for_programs: object
+
+
+def age(seconds: float | None) -> Cell:
+    """Return a length of time, in seconds for programs. None is unknown."""
+    return Cell('', None) if seconds is None else Cell(
+        configured.age(seconds), round(seconds, 3))
+
+
+def instant(micros: int | None) -> Cell:
+    """Return an instant, in whole seconds for people. None is unknown."""
+    return Cell('', '') if micros is None else Cell(
+        configured.second(micros), configured.moment(micros))
+
+
+def time_of(at: datetime.datetime | None) -> Cell:
+    """Return an aware datetime as :func:`instant` does."""
+    return instant(None if at is None else schedule.instant_of(at))
+
+
+class Display(Configured, display.DisplayCommandBase[Any]):
     """Base class of commands that show a list or a record.
 
     Output for people has titles, and lines that fit the terminal. Output for
@@ -55,6 +93,23 @@ class Display(configured.Configured, display.DisplayCommandBase[Any]):
     #: Columns to keep if the table is too wide. If these columns do not fit
     #: either, or if there are none, each row becomes a block of lines.
     essential: Sequence[str] = ()
+    #: Output formats with the forms of values that people read.
+    for_people: Sequence[str] = ('table', 'value')
+    #: Exit code of the command.
+    code = configured.FINE
+
+    def run(self, parsed: argparse.Namespace) -> int:
+        return super().run(parsed) or self.code
+
+    def take_action(self, parsed: argparse.Namespace) -> Output:
+        #: True if people read the output.
+        self.people = parsed.formatter in self.for_people
+        with Session(parsed, self) as session:
+            return self.act(session)
+
+    @abc.abstractmethod
+    def act(self, session: Session) -> Output:
+        """Return the titles and the values of the list or the record."""
 
     @staticmethod
     def _normalize_column_name(column_name: str) -> str:
@@ -122,6 +177,17 @@ class Display(configured.Configured, display.DisplayCommandBase[Any]):
         print(_blocks(columns, rows, line), file=app.stdout)
         return 0
 
+    def listing(self, columns: Mapping[str, Callable[[T], object]],
+                rows: Iterable[T]) -> Output:
+        """Return the titles of *columns*, and their values in each row."""
+        def form(value: object) -> object:
+            return value if not isinstance(value, Cell) else (
+                value.for_people if self.people else value.for_programs)
+        return (
+            [title.removesuffix(' (s)' * self.people) for title in columns],
+            [[form(value(row)) for value in columns.values()]
+             for row in rows])
+
     def print_rows(self, parsed: argparse.Namespace, columns: Sequence[str],
                    rows: Sequence[Sequence[object]]) -> None:
         """Print a second table for people, below the main output."""
@@ -136,7 +202,7 @@ class Display(configured.Configured, display.DisplayCommandBase[Any]):
             self.formatter.emit_list(*shown, self.app.stdout, parsed)
 
 
-class Table(Display):
+class Table(Display, lister.Lister):
     """Base class of commands that show a sentence above their table."""
 
     #: The sentence above the table. For programs it is printed on stderr.
@@ -154,6 +220,51 @@ class Table(Display):
                   file=self.app.stdout if parsed.formatter == 'table'
                   else self.app.stderr)
         return super().produce_output(parsed, columns, data)
+
+
+class Record(Display, show.ShowOne):
+    """Base class of commands that show one record."""
+
+    def act(self, session: Session) -> Output:
+        facts = self.facts(session)
+        return tuple(facts), tuple(facts.values())
+
+    @abc.abstractmethod
+    def facts(self, session: Session) -> Mapping[str, object]:
+        """Return the facts of the record, by name."""
+
+
+class List(Table, Generic[T]):
+    """Base class of lists, each declared as a query.
+
+    Programs get the unit of an age in its title.
+    """
+
+    #: The value in each column, by the title of the column.
+    columns: Mapping[str, Callable[[T], object]]
+    #: Titles of the columns that only people, or only programs, get.
+    only_people: Sequence[str] = ()
+    only_programs: Sequence[str] = ()
+    #: The sentence if there is no row.
+    empty = ''
+    #: The sentence if there are as many rows as the option --limit allows.
+    cut = 'The first {}; see --limit.'
+
+    @abc.abstractmethod
+    def fetch(self, session: Session) -> Sequence[T]:
+        """Return the rows of the list."""
+
+    def act(self, session: Session) -> Output:
+        rows = self.fetch(session)
+        if not rows:
+            self.sentence = self.sentence or self.empty
+        elif len(rows) == getattr(session.parsed, 'limit', None):
+            self.sentence = ' '.join(filter(None, [
+                self.cut.format(len(rows)), self.sentence]))
+        omitted = self.only_programs if self.people else self.only_people
+        return self.listing({
+            title: value for title, value in self.columns.items()
+            if title not in omitted}, rows)
 
 
 def _known(data: Iterable[object]) -> list[Any]:

@@ -11,27 +11,24 @@ import argparse
 import os
 import textwrap
 from collections.abc import Iterator
-from collections.abc import Sequence
-
-from cliff import lister
 
 from distperiodic.cmd import checks
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import findings
-from distperiodic.cmd import listed
 from distperiodic.cmd import partition_checks  # noqa: F401 - they register
 from distperiodic.cmd import store_checks  # noqa: F401 - they register
 from distperiodic.cmd import task_checks  # noqa: F401 - they register
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import Check
+from distperiodic.cmd.session import Session
 
 _CODES = {findings.Result.WARN: 1, findings.Result.FAIL: 2}
 _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
             findings.Result.FAIL: '31', findings.Result.SKIP: '90'}
 
 
-class Doctor(display.Display, lister.Lister):
+class Doctor(display.Table):
     """Check options, coordination service, group, ring, clocks, broker, store,
     tasks and partitions.
 
@@ -42,11 +39,6 @@ class Doctor(display.Display, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--offline', action='store_true',
-            help='run only the checks that need no server')
-        listed.add_option(
-            parser, 'the checks compare its jobs with the jobs of the store')
         for action in self._formatter_group._group_actions:
             if action.dest == 'formatter':
                 # This format is only for this command. A formatter plug-in of
@@ -57,42 +49,45 @@ class Doctor(display.Display, lister.Lister):
                                f'({", ".join(action.choices)})')
         return parser
 
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            '--offline', action='store_true',
+            help='run only the checks that need no server')
+        configured.add_tasks(
+            parser, 'the checks compare its jobs with the jobs of the store')
+
     def run(self, parsed: argparse.Namespace) -> int:
-        self.code = 0
         if parsed.formatter != 'text':
-            super().run(parsed)
-            return self.code
+            return super().run(parsed)
         numbers = [0, 0, 0]
         problems = []
-        for check, finding in self._findings(parsed):
-            self._print(check, finding)
-            if finding.result in _CODES:
-                problems.append(f'{finding.result:<4}  {check.name}: '
-                                f'{finding.text}')
-            numbers[_CODES.get(finding.result, 0)] += (
-                finding.result is not findings.Result.SKIP)
+        with Session(parsed, self) as session:
+            for check, finding in self._findings(session):
+                self._print(check, finding)
+                if finding.result in _CODES:
+                    problems.append(f'{finding.result:<4}  {check.name}: '
+                                    f'{finding.text}')
+                numbers[_CODES.get(finding.result, 0)] += (
+                    finding.result is not findings.Result.SKIP)
         print(f'\n{configured.plural(numbers[2], "failure")}, '
               f'{configured.plural(numbers[1], "warning")}, {numbers[0]} ok',
               *problems, sep='\n', file=self.app.stdout)
         return self.code
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        return ('Area', 'Check', 'Result', 'Promise', 'Finding', 'Remedy'), [
-            (check.area, check.name, str(finding.result), check.text,
-             finding.text, finding.remedy)
-            for check, finding in self._findings(parsed)]
+    def act(self, session: Session) -> display.Output:
+        return self.listing({
+            'Area': lambda one: one[0].area,
+            'Check': lambda one: one[0].name,
+            'Result': lambda one: str(one[1].result),
+            'Promise': lambda one: one[0].text,
+            'Finding': lambda one: one[1].text,
+            'Remedy': lambda one: one[1].remedy}, self._findings(session))
 
-    def _findings(self, parsed: argparse.Namespace
+    def _findings(self, session: Session
                   ) -> Iterator[tuple[Check, findings.Finding]]:
-        case = Case(self.configuration(parsed), parsed.offline,
-                    listed.load(self, parsed))
-        try:
-            for check, finding in checks.run_all(case, parsed.offline):
-                self.code = max(self.code, _CODES.get(finding.result, 0))
-                yield check, finding
-        finally:
-            case.close()
+        for check, finding in checks.run_all(Case(session)):
+            self.code = max(self.code, _CODES.get(finding.result, 0))
+            yield check, finding
 
     def _print(self, check: Check, finding: findings.Finding) -> None:
         out = self.app.stdout

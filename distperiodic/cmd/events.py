@@ -2,16 +2,18 @@
 """``distperiodic events``: the recorded actions of operators."""
 
 import argparse
-from collections.abc import Sequence
-
-from cliff import lister
+from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Session
+
+if TYPE_CHECKING:
+    from distperiodic.operator.auditing import Event
 
 
-class Events(display.Table, lister.Lister):
+class Events(display.List['Event']):
     """Show the actions of operators: who, from where, when, what and why.
 
     The newest action comes first. An action without an outcome was
@@ -19,44 +21,40 @@ class Events(display.Table, lister.Lister):
     """
 
     essential = ('At', 'Who', 'What', 'Target', 'Why')
+    cut = 'The newest {}; see --limit.'
+    columns = {
+        'At': lambda event: display.instant(event.at),
+        'Who': lambda event: event.who,
+        'From': lambda event: event.host,
+        'What': lambda event: event.verb,
+        'Target': lambda event: event.target,
+        'Arguments': lambda event: display.Cell(' '.join(
+            f'{name}={_value(name, value)}'
+            for name, value in event.arguments.items()),
+            dict(event.arguments)),
+        'Why': lambda event: event.why,
+        'Outcome': lambda event: event.outcome or '',
+        'Id': lambda event: event.id}
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             '--since', type=configured.since, default='30d', metavar='WHEN',
             help='a length of time before now, such as 24h, or an instant '
                  '(UTC); default: 30d')
         configured.add_limit(parser, 'actions')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic import opts
-        from distperiodic.operator import auditing
-        if not opts.settings(self.configuration(parsed)).connection:
+    def fetch(self, session: Session) -> 'list[Event]':
+        if not session.settings.connection:
             raise exceptions.ConfigError(
                 'without a store, the actions of operators are not recorded; '
                 'each member logs its commands with their operator and reason '
                 '("command over the bus"); to keep records, set '
                 '[distperiodic] connection')
-        people = parsed.formatter not in display.FOR_PROGRAMS
-        with self.store(parsed, auditing.Events) as events:
-            found = events.events(
-                since=parsed.since.before(events.group.now()),
-                limit=parsed.limit)
-        if not found:
-            self.sentence = f'No action {parsed.since.phrase}.'
-        elif len(found) == parsed.limit:
-            self.sentence = f'The newest {len(found)}; see --limit.'
-        return (('At', 'Who', 'From', 'What', 'Target', 'Arguments', 'Why',
-                 'Outcome', 'Id'), [
-            (configured.second(event.at) if people
-             else configured.moment(event.at), event.who, event.host,
-             event.verb, event.target,
-             ' '.join(f'{name}={_value(name, value)}' for name, value
-                      in event.arguments.items()) if people
-             else dict(event.arguments),
-             event.why, event.outcome or '', event.id) for event in found])
+        from distperiodic.operator import auditing
+        parsed, store = session.parsed, session.store
+        self.empty = f'No action {parsed.since.phrase}.'
+        return auditing.events(store, since=parsed.since.before(store.now()),
+                               limit=parsed.limit)
 
 
 def _value(name: str, value: object) -> object:

@@ -3,14 +3,15 @@
 
 import argparse
 import collections
+import operator
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
-from cliff import lister
-
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Session
 from distperiodic.core.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
@@ -21,15 +22,24 @@ if TYPE_CHECKING:
 
 _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)',
            'Mean run (ms)')
-# Columns of the times of runs. They are empty until a run has ended.
-_TIMES = ('Mean late (ms)', 'P95 late (ms)', 'Most late (ms)',
-          'Mean run (ms)', 'P95 run (ms)', 'Longest run (ms)')
-# Headings of the numbers of objects, by the names of the numbers.
-_TITLES = {name: outcome.title for name, outcome in OUTCOMES.items()
-           if outcome.title}
 
 
-class History(display.Table, lister.Lister):
+def _times(kind: str, longest: str,
+           histogram: 'Callable[[Ticked], Histogram]'
+           ) -> 'dict[str, Callable[[Ticked], object]]':
+    """Return the columns of times, which are empty until a run has ended."""
+    def milliseconds(micros: float | None) -> object:
+        return (display.Cell('', None) if micros is None
+                else round(micros / 1000))
+    return {
+        f'Mean {kind} (ms)': lambda tick: milliseconds(histogram(tick).mean),
+        f'P95 {kind} (ms)': lambda tick: milliseconds(
+            histogram(tick).quantile(0.95)),
+        f'{longest} {kind} (ms)': lambda tick: milliseconds(
+            histogram(tick).max if histogram(tick).count else None)}
+
+
+class History(display.List['Ticked']):
     """Show the outcome of each tick as numbers of objects, the newest first.
 
     The column Due is the sum of Done, Dead, Skipped, Superseded, Cancelled and
@@ -48,55 +58,45 @@ class History(display.Table, lister.Lister):
     A table omits empty columns; select them with -c.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    columns = {
+        'Job': lambda tick: tick.job,
+        'Tick': lambda tick: configured.moment(tick.tick),
+        # The numbers of objects by outcome.
+        **{outcome.title: operator.attrgetter(f'counts.{name}')
+           for name, outcome in OUTCOMES.items() if outcome.title},
+        'Processes': lambda tick: tick.members,
+        **_times('late', 'Most', lambda tick: tick.late),
+        **_times('run', 'Longest', lambda tick: tick.ran),
+        'Reason': lambda tick: display.Cell(_reason(tick), tick.reason)}
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='1h', metavar='TIME',
             help='show the ticks since TIME: an age such as 90s, 30m, 1h or '
                  '7d, or an instant in UTC; default: 1h')
         configured.add_limit(parser, 'ticks')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.activity import Activity
-        from distperiodic.operator.members import MemberQueries
+    def fetch(self, session: Session) -> 'list[Ticked]':
+        from distperiodic.operator import activity
+        from distperiodic.operator import members
+        parsed = session.parsed
         job = configured.job_of(parsed)
-        settings = self.database(parsed)
-        with self.store(parsed, Activity) as activity:
-            since = parsed.since.before(activity.group.now())
-            ticks = activity.history(
-                job=job, since=since, limit=parsed.limit)
-            loads = activity.loads(since)
-        with self.store(parsed, MemberQueries) as queries:
-            members = queries.members()
-        if not ticks:
-            self.sentence = (
-                f'No tick {parsed.since.phrase}; give an earlier --since, or '
-                'check the last tick of each job: distperiodic job list.')
-        elif len(ticks) == parsed.limit:
-            self.sentence = (
-                f'The newest {configured.plural(len(ticks), "tick")}; '
-                'see --limit.')
+        store = session.store
+        since = parsed.since.before(store.now())
+        ticks = activity.history(
+            store, job=job, since=since, limit=parsed.limit)
+        loads = activity.loads(store, since)
+        rows = members.members(store)
+        self.empty = (
+            f'No tick {parsed.since.phrase}; give an earlier --since, or '
+            'check the last tick of each job: distperiodic job list.')
+        self.cut = (f'The newest {configured.plural(len(ticks), "tick")}; '
+                    'see --limit.')
         if ticks and job is None:
-            self.sentence = ' '.join(filter(None, [
-                self.sentence, _use_of_slots(
-                    loads, members, settings.session_timeout)]))
-        none = None if parsed.formatter in display.FOR_PROGRAMS else ''
-
-        def times(*histograms: 'Histogram') -> list[object]:
-            return [none if value is None else round(value / 1000)
-                    for one in histograms for value in (
-                        one.mean, one.quantile(0.95),
-                        one.max if one.count else None)]
-        return (('Job', 'Tick', *_TITLES.values(), 'Processes', *_TIMES,
-                 'Reason'),
-                [(tick.job, configured.moment(tick.tick),
-                  *(getattr(tick.counts, name) for name in _TITLES),
-                  tick.members, *times(tick.late, tick.ran),
-                  _reason(tick) if none == '' else tick.reason)
-                 for tick in ticks])
+            self.sentence = _use_of_slots(
+                loads, rows, session.settings.session_timeout)
+        return ticks
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:

@@ -5,18 +5,19 @@ With a store, the commands change rows. Schedulers read these rows at their
 next sweep, or at once if they receive a hint over the bus, and then answer.
 """
 
+import abc
 import argparse
 import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cliff import lister
-
 from distperiodic import exceptions
+from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import job_order
-from distperiodic.cmd import listed
+from distperiodic.cmd import member_answers
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 from distperiodic.core import due
 from distperiodic.core.control import Verb
 from distperiodic.core.suggestion import did_you_mean
@@ -25,15 +26,25 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.core import job as core_job
-    from distperiodic.operator.admin import StoreAdmin
     from distperiodic.operator.admin import Triggered
     from distperiodic.operator.auditing import Record
-    from distperiodic.operator.group_reader import GroupReader
     from distperiodic.operator.group_reader import Job
     from distperiodic.operator.health import Finding
+    from distperiodic.operator.member_rows import MemberRow
+
+_LOGGED = ('the command is not recorded; each scheduler that answered has '
+           'logged the operator and the reason')
+#: Note on the consequences of a command without a store.
+VOLATILE = (
+    'note: without a store ([distperiodic] connection) each scheduler forgets '
+    'this command when its process ends, a scheduler that starts later does '
+    f'not know it, and {_LOGGED}')
+ONCE = ('note: without a store ([distperiodic] connection) each scheduler '
+        f'runs only the objects that it owns now, once, and {_LOGGED}')
 
 
-class JobList(display.Table, lister.Lister):
+
+class JobList(display.List['Job']):
     """Show the jobs that schedulers have recorded, and which are paused.
 
     Health has the codes of the findings about a job and its objects. With
@@ -41,39 +52,38 @@ class JobList(display.Table, lister.Lister):
     takes the schedules from it, not from the store.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        listed.add_option(parser, 'it provides the schedules')
-        return parser
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        configured.add_tasks(parser, 'it provides the schedules')
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.adapters.local.clock import SystemClock
+    def fetch(self, session: Session) -> 'list[Job]':
         from distperiodic.operator import health
         from distperiodic.operator import health_facts
         from distperiodic.operator.group_reader import Job
-        from distperiodic.operator.queries import StoreQueries
-        tasks = listed.load(self, parsed)
-        with self.store(parsed, StoreQueries) as queries:
-            jobs = {job.name: job for job in queries.group.jobs()}
-            now = queries.group.now()
+        tasks, store = session.tasks, session.store
+        jobs = {job.name: job for job in store.jobs()}
+        now = store.now()
         if not jobs:
             self.sentence = 'No scheduler has recorded a job yet.'
         found = health.findings(health_facts.read(
-            self.database(parsed), SystemClock())) if jobs else []
+            session.settings, session.clock)) if jobs else []
         defined = {} if tasks is None else tasks.jobs
-        rows: list[Sequence[object]] = []
-        for name in sorted({*jobs, *defined}):
-            job = jobs.get(name) or Job(
-                name, None, None, '', '', due.ALWAYS, '')
-            rows.append((
-                name, *(_recorded_plan(job, now) if tasks is None
-                        else _plan(defined.get(name), now)),
-                _moment(job.tick), _health(
-                    health.concerning(found, name), name in jobs),
-                _moment(job.paused_since), job.paused_by, job.paused_why))
-        return ('Job', 'Schedule', 'Next tick', 'Last tick', 'Health',
-                'Paused since', 'By', 'Why'), rows
+
+        def plan(job: Job) -> tuple[str, str]:
+            return (_recorded_plan(job, now) if tasks is None
+                    else _plan(defined.get(job.name), now))
+        self.columns = {
+            'Job': lambda job: job.name,
+            'Schedule': lambda job: plan(job)[0],
+            'Next tick': lambda job: plan(job)[1],
+            'Last tick': lambda job: _moment(job.tick),
+            'Health': lambda job: _health(
+                health.concerning(found, job.name), job.name in jobs),
+            'Paused since': lambda job: _moment(job.paused_since),
+            'By': lambda job: job.paused_by,
+            'Why': lambda job: job.paused_why}
+        return [jobs.get(name) or Job(
+            name, None, None, '', '', due.ALWAYS, '')
+            for name in sorted({*jobs, *defined})]
 
 
 def _health(found: 'Sequence[Finding]', recorded: bool) -> str:
@@ -108,7 +118,162 @@ def _moment(micros: int | None) -> str:
     return '' if micros is None else configured.moment(micros)
 
 
-class JobPause(job_order.JobsOrder):
+class _JobAction(Action):
+    """Base class of commands on jobs, which schedulers carry out and answer.
+
+    With a store, the command is written there first, so that it outlives the
+    processes. Without a store, the schedulers receive it over the bus.
+    """
+
+    verb: Verb
+    #: Note on the consequences of the command without a store.
+    note = VOLATILE
+    #: Effect of the command on a scheduler that does not answer.
+    effect = 'the command takes effect {}'
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        member_answers.add_wait(parser)
+
+    def act(self, session: Session) -> int:
+        if session.settings.connection:
+            return self.write(session)
+        arguments = {name: value for name, value in self.arguments(
+            session.parsed, session.settings).items() if value is not None}
+        members = session.members
+        found = [one for one in members.members() if not one.part]
+        member_answers.print_problems(session)
+        if not found:
+            raise exceptions.ConfigError(
+                'no scheduler of this group was reached; check '
+                '[distperiodic] group, and see: distperiodic member list')
+        action = members.order(self.verb, found, '', **arguments)
+        code = member_answers.wait(
+            session, {action: member_answers.Sent()}, self.effect)
+        member_answers.print_problems(session)
+        session.print(self.note)
+        return code
+
+    @abc.abstractmethod
+    def write(self, session: Session) -> int:
+        """Write the command to the store, and return the exit code."""
+
+    @abc.abstractmethod
+    def arguments(self, parsed: argparse.Namespace,
+                  settings: 'opts.Settings') -> dict[str, object]:
+        """Return the arguments of the command, for a group without a store.
+
+        :raises ConfigError: The command needs a store.
+        """
+
+    def await_schedulers(self, session: Session,
+                         schedulers: 'list[MemberRow]',
+                         records: 'dict[str, Record]') -> int:
+        """Wait for the answers of schedulers, and return the exit code.
+
+        :param records: The record of each job's action.
+        """
+        if not schedulers:
+            session.print('note: no scheduler of this group is running; '
+                          'schedulers that start later read the store')
+            return configured.FINE
+        return member_answers.wait(session, {
+            record.id: member_answers.Sent(job, f'{record.outcome}; ')
+            for job, record in records.items()}, self.effect)
+
+
+class _JobsAction(_JobAction):
+    """Base class of commands on one job, the jobs of a partition, or all jobs.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument(
+            'job', metavar='JOB', nargs='?', help='name of the job')
+        which.add_argument(
+            '--partition', metavar='NAME',
+            help='all jobs of this partition (the jobs with its topic)')
+        which.add_argument(
+            '--all', action='store_true',
+            help='all jobs of this group in the database; without a store, '
+                 'all jobs of its schedulers')
+
+    def arguments(self, parsed: argparse.Namespace,
+                  settings: 'opts.Settings') -> dict[str, object]:
+        return {'job': parsed.job, 'topic': None
+                if parsed.partition is None
+                else settings.topic_of(parsed.partition)}
+
+    def write(self, session: Session) -> int:
+        from distperiodic.operator.members import request_answers
+        rows = session.members.members()
+        schedulers = _schedulers(rows)
+        jobs = _select(session, rows)
+        records: dict[str, Record] = {}
+        hint = session.prepare_hint()
+        for job in jobs:
+            with session.recorded(job.name) as record:
+                changed = self.change(session, job, record)
+                request_answers(session.store, record, schedulers)
+            records[job.name] = record
+            session.print(changed)
+        hint(self.verb)
+        return self.await_schedulers(session, schedulers, records)
+
+    @abc.abstractmethod
+    def change(self, session: Session, job: 'Job', record: 'Record') -> str:
+        """Change a job in the store, and return the text to print.
+
+        :param record: Record of this action.
+        """
+
+
+def _schedulers(members: 'list[MemberRow]') -> 'list[MemberRow]':
+    """Return the schedulers whose processes have not stopped."""
+    return [one for one in members if not (one.part or one.stopped)]
+
+
+def _select(session: Session, members: 'list[MemberRow]') -> 'list[Job]':
+    """Return the jobs that the command line names.
+
+    :raises ConfigError: the store has no such job.
+    """
+    partition = session.parsed.partition
+    names = set(session.store.names(session.parsed.job).values())
+    if not names:
+        raise exceptions.ConfigError(
+            'no scheduler of this group has recorded a job yet, so the group '
+            'has no jobs; check [distperiodic] group')
+    if partition is not None:
+        names &= _jobs_of(partition, session.settings, members)
+        if not names:
+            raise exceptions.ConfigError(
+                f'the jobs of partition {partition!r} are not in the store '
+                'yet; try again when a scheduler has recorded them')
+    return [job for job in session.store.jobs() if job.name in names]
+
+
+def _jobs_of(partition: str, settings: 'opts.Settings',
+             members: 'list[MemberRow]') -> set[str]:
+    """Return the jobs of a partition, as schedulers have reported them.
+
+    :raises ConfigError: no scheduler has reported such a job.
+    """
+    topics: dict[str, set[str]] = {}
+    for member in members:
+        for topic, jobs in (member.state.get('topics') or {}).items():
+            topics.setdefault(topic, set()).update(jobs)
+    found = topics.get(settings.topic_of(partition))
+    if found is None:
+        raise exceptions.ConfigError(
+            f'no scheduler has reported a job of partition {partition!r}; '
+            + (f'there are jobs of {configured.listed(sorted(topics), 9)}'
+               if topics else 'none has reported its jobs yet'))
+    return found
+
+
+class JobPause(_JobsAction):
     """Skip the ticks of jobs until they are resumed.
 
     Claimed runs are finished. If a job is already paused, the new reason
@@ -120,10 +285,10 @@ class JobPause(job_order.JobsOrder):
     verb = Verb.PAUSE
     reason_required = True
 
-    def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
-               parsed: argparse.Namespace) -> str:
-        actor = self.actor(parsed)
-        admin.pause(job.name, by=f'{actor.who}@{actor.host}', why=parsed.why)
+    def change(self, session: Session, job: 'Job', record: 'Record') -> str:
+        from distperiodic.operator import admin
+        admin.pause(session.store, job.name, by=session.actor.name,
+                    why=session.actor.why)
         before = '' if job.paused_since is None else (
             f' (it was already paused, at {_moment(job.paused_since)} by '
             f'{job.paused_by}: {job.paused_why}; the new reason replaces this '
@@ -131,7 +296,7 @@ class JobPause(job_order.JobsOrder):
         return f'paused {job.name}{before}'
 
 
-class JobResume(job_order.JobsOrder):
+class JobResume(_JobsAction):
     """Resume jobs from their next ticks on.
 
     Each scheduler answers when the pause no longer applies.
@@ -139,15 +304,15 @@ class JobResume(job_order.JobsOrder):
 
     verb = Verb.RESUME
 
-    def change(self, admin: 'StoreAdmin', job: 'Job', record: 'Record',
-               parsed: argparse.Namespace) -> str:
-        if admin.resume(job.name):
+    def change(self, session: Session, job: 'Job', record: 'Record') -> str:
+        from distperiodic.operator import admin
+        if admin.resume(session.store, job.name):
             return f'resumed {job.name}; it continues with its next tick'
         record.outcome = 'it was not paused'
         return f'{job.name} was not paused; nothing was changed'
 
 
-class JobTrigger(job_order.JobOrder):
+class JobTrigger(_JobAction):
     """Run a job once now, paused or not.
 
     The command runs all objects that schedulers have listed. With --tasks it
@@ -159,18 +324,17 @@ class JobTrigger(job_order.JobOrder):
     """
 
     verb = Verb.TRIGGER
-    note = job_order.ONCE
+    note = ONCE
     effect = 'it searches for triggered objects {}'
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument('job', metavar='JOB', help='name of the job')
         parser.add_argument(
             '--object', metavar='OBJECT', help='run only this object')
-        listed.add_option(
+        configured.add_tasks(
             parser, 'the command reads its catalogue, and also runs objects '
             'that no scheduler has listed yet')
-        return parser
 
     def arguments(self, parsed: argparse.Namespace,
                   settings: 'opts.Settings') -> dict[str, object]:
@@ -181,114 +345,115 @@ class JobTrigger(job_order.JobOrder):
                 'connection')
         return {'job': parsed.job, 'object': parsed.object}
 
-    def write(self, parsed: argparse.Namespace) -> int:
-        from distperiodic.operator.admin import StoreAdmin
-        tasks = listed.load(self, parsed)
-        with (contextlib.closing(self.admin(parsed)) as members,
-              self.store(parsed, StoreAdmin) as admin):
-            found = None
-            if tasks is not None:
-                found = self._read(admin.group, tasks, parsed)
-            elif parsed.job not in admin.group.names().values():
-                self._refuse_unknown(admin.group, parsed.job)
-            schedulers = job_order.schedulers_of(members.members())
-            hint = self.prepare_hint(parsed)
-            with self.audited(parsed, parsed.job,
-                              object=parsed.object) as record:
-                if found is not None:
-                    self._list(*found, parsed)
-                result = admin.trigger(parsed.job, key=parsed.object)
-                record.outcome = (
-                    f'{configured.plural(result.objects, "object")}, '
-                    f'{result.busy} busy')
-                if result.overtaken:
-                    record.outcome += f', {result.overtaken} overtaken'
-                if result.objects:
-                    members.request_answers(record, schedulers,
-                                            tick=result.tick)
-            self._report(result, parsed, tasks)
-            hint(self.verb)
-            return self.await_schedulers(
-                members, schedulers, {parsed.job: record}, parsed)
+    def write(self, session: Session) -> int:
+        from distperiodic.operator import admin
+        from distperiodic.operator.members import request_answers
+        job, key = session.parsed.job, session.parsed.object
+        tasks, store = session.tasks, session.store
+        found = None
+        if tasks is not None:
+            found = _read(session, tasks)
+        elif job not in store.names().values():
+            _refuse_unknown(session)
+        schedulers = _schedulers(session.members.members())
+        hint = session.prepare_hint()
+        with session.recorded(job, object=key) as record:
+            if found is not None:
+                _list(session, *found)
+            result = admin.trigger(store, job, key=key)
+            record.outcome = (
+                f'{configured.plural(result.objects, "object")}, '
+                f'{result.busy} busy')
+            if result.overtaken:
+                record.outcome += f', {result.overtaken} overtaken'
+            if result.objects:
+                request_answers(store, record, schedulers, tick=result.tick)
+        _report(session, result)
+        hint(self.verb)
+        return self.await_schedulers(session, schedulers, {job: record})
 
-    def _report(self, result: 'Triggered', parsed: argparse.Namespace,
-                tasks: 'periodic.PeriodicTasks | None') -> None:
-        """Print the number of triggered objects.
 
-        :raises ConfigError: no object can run now.
-        """
-        if not result.objects:
-            what = (f'no object of job {parsed.job!r} can'
-                    if parsed.object is None else
-                    f'object {parsed.object!r} of job {parsed.job!r} cannot')
-            raise exceptions.ConfigError(
-                f'{what} run now: '
-                + ('an earlier tick has not ended; wait until it has'
-                   if result.busy
-                   else 'a later tick is already claimed; if this run is not '
-                   'enough, give the command again' if result.overtaken
-                   else 'the catalogue lists no object' if tasks is not None
-                   else 'no scheduler has listed it; give --tasks to read the '
-                   'catalogue'))
-        left_out = ''.join(
-            f', left out {number} {which}' for number, which in (
-                (result.busy, 'whose earlier tick has not ended'),
-                (result.overtaken, 'that are already claimed for a later tick')
-            ) if number)
-        self.print(
-            f'triggered {configured.plural(result.objects, "object")} for '
-            f'tick {configured.moment(result.tick)}{left_out}')
+def _report(session: Session, result: 'Triggered') -> None:
+    """Print the number of triggered objects.
 
-    def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
-        """Raise an error that explains how to run a job without a record.
+    :raises ConfigError: no object can run now.
+    """
+    parsed = session.parsed
+    if not result.objects:
+        what = (f'no object of job {parsed.job!r} can'
+                if parsed.object is None else
+                f'object {parsed.object!r} of job {parsed.job!r} cannot')
+        raise exceptions.ConfigError(
+            f'{what} run now: '
+            + ('an earlier tick has not ended; wait until it has'
+               if result.busy
+               else 'a later tick is already claimed; if this run is not '
+               'enough, give the command again' if result.overtaken
+               else 'the catalogue lists no object' if session.tasks
+               else 'no scheduler has listed it; give --tasks to read the '
+               'catalogue'))
+    left_out = ''.join(
+        f', left out {number} {which}' for number, which in (
+            (result.busy, 'whose earlier tick has not ended'),
+            (result.overtaken, 'that are already claimed for a later tick')
+        ) if number)
+    session.print(
+        f'triggered {configured.plural(result.objects, "object")} for '
+        f'tick {configured.moment(result.tick)}{left_out}')
 
-        :raises ConfigError: always.
-        """
-        try:
-            group.names(job)
-        except exceptions.ConfigError as exc:
-            raise exceptions.ConfigError(
-                f'{exc}. If the name is correct, no scheduler has recorded '
-                'the job yet: give --tasks MODULE:CLASS to run it now'
-            ) from exc
 
-    def _read(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
-              parsed: argparse.Namespace
-              ) -> 'tuple[core_job.Job, listed.Listed]':
-        """Return the job, and the objects that its catalogue lists now.
+def _refuse_unknown(session: Session) -> None:
+    """Raise an error that explains how to run a job without a record.
 
-        :raises ConfigError: there is no such job or object, or the catalogue
-            cannot be read.
-        """
-        from distperiodic.core.job import Scope
-        job = tasks.jobs.get(parsed.job)
-        if job is None:
-            raise exceptions.ConfigError(
-                f'--tasks {parsed.tasks!r} has no job {parsed.job!r}'
-                + (did_you_mean(parsed.job, tasks.jobs)
-                   or f'; it has {", ".join(tasks.jobs)}'))
-        if job.scope is Scope.MEMBER or not job.enabled:
-            raise exceptions.ConfigError(
-                f'job {job.name!r} is disabled in its code; enable it'
-                if not job.enabled else
-                f'each member runs job {job.name!r} for itself, without '
-                "claims; give it scope='group' or objects=")
-        found = listed.read(tasks, job, group.now())
-        if isinstance(found, str):
-            raise exceptions.ConfigError(
-                f'job {job.name!r}: {found}; omit --tasks to run the objects '
-                'that schedulers have already listed')
-        if parsed.object is not None and parsed.object not in found.ids:
-            raise exceptions.ConfigError(
-                f'object {parsed.object!r} of job {job.name!r} cannot run '
-                f'now: {job.objects or "the job"} does not list it')
-        return job, found
+    :raises ConfigError: always.
+    """
+    try:
+        session.store.names(session.parsed.job)
+    except exceptions.ConfigError as exc:
+        raise exceptions.ConfigError(
+            f'{exc}. If the name is correct, no scheduler has recorded the '
+            'job yet: give --tasks MODULE:CLASS to run it now') from exc
 
-    def _list(self, job: 'core_job.Job', found: listed.Listed,
-              parsed: argparse.Namespace) -> None:
-        """Add the job's objects to the listing, as a scheduler would."""
-        from distperiodic.adapters.sql.store import SqlClaimStore
-        from distperiodic.operator.queries import StoreQueries
-        with (self.store(parsed, StoreQueries) as accounts,
-              self.store(parsed, SqlClaimStore) as claims):
-            listed.record(accounts, claims, job, found, parsed.object)
+
+def _read(session: Session, tasks: 'periodic.PeriodicTasks'
+          ) -> 'tuple[core_job.Job, catalogue_read.Listed]':
+    """Return the job, and the objects that its catalogue lists now.
+
+    :raises ConfigError: there is no such job or object, or the catalogue
+        cannot be read.
+    """
+    from distperiodic.core.job import Scope
+    parsed = session.parsed
+    job = tasks.jobs.get(parsed.job)
+    if job is None:
+        raise exceptions.ConfigError(
+            f'--tasks {parsed.tasks!r} has no job {parsed.job!r}'
+            + (did_you_mean(parsed.job, tasks.jobs)
+               or f'; it has {", ".join(tasks.jobs)}'))
+    if job.scope is Scope.MEMBER or not job.enabled:
+        raise exceptions.ConfigError(
+            f'job {job.name!r} is disabled in its code; enable it'
+            if not job.enabled else
+            f'each member runs job {job.name!r} for itself, without '
+            "claims; give it scope='group' or objects=")
+    found = catalogue_read.read(tasks, job, session.store.now())
+    if isinstance(found, str):
+        raise exceptions.ConfigError(
+            f'job {job.name!r}: {found}; omit --tasks to run the objects '
+            'that schedulers have already listed')
+    if parsed.object is not None and parsed.object not in found.ids:
+        raise exceptions.ConfigError(
+            f'object {parsed.object!r} of job {job.name!r} cannot run '
+            f'now: {job.objects or "the job"} does not list it')
+    return job, found
+
+
+def _list(session: Session, job: 'core_job.Job',
+          found: catalogue_read.Listed) -> None:
+    """Add the job's objects to the listing, as a scheduler would."""
+    from distperiodic.adapters.sql.store import SqlClaimStore
+    settings = session.settings
+    with contextlib.closing(SqlClaimStore(
+            settings.connection, namespace=settings.group)) as claims:
+        catalogue_read.record(
+            session.store, claims, job, found, session.parsed.object)

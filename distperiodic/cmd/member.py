@@ -4,16 +4,17 @@ a group.
 """
 
 import argparse
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cliff import lister
-from cliff import show
-
+from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import member_order
-from distperiodic.cmd import of_members
+from distperiodic.cmd import member_answers
+from distperiodic.cmd import selection
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
 
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
 _NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')
 # Maximum number of a member's runs in the store that are shown.
 _RUNS = 1000
+_NOTE = (
+    'note: without a store ([distperiodic] connection) a member forgets this '
+    'command when its process restarts, and the command is not recorded; each '
+    'member that answered has logged the operator and the reason')
 
 
-class MemberList(of_members.OfMembers, display.Table, lister.Lister):
+class MemberList(display.List['MemberRow']):
     """Show the processes of the group, as the store knows them.
 
     A silent member has not reported for session_timeout: it was killed, it
@@ -36,34 +41,40 @@ class MemberList(of_members.OfMembers, display.Table, lister.Lister):
 
     essential = ('Member', 'Role', 'Partition role', 'State', 'Seen')
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        people = parsed.formatter not in display.FOR_PROGRAMS
-        _, settings = self.configured(parsed)
-        with self.members_of(parsed) as queries:
-            found = queries.members()
-            problems = queries.problems()
+    def fetch(self, session: Session) -> 'list[MemberRow]':
+        timeout = session.settings.session_timeout
+        found = session.members.members()
+        problems = session.members.problems()
         if not found:
             problems.append('no member of this group has reported yet')
         self.sentence = ''.join(f'{one[:1].upper()}{one[1:]}.'
                                 for one in problems)
-        rows: list[Sequence[object]] = []
-        for member in found:
-            pools = member.state.get('pools') or {}
-            rows.append((
-                member.name, of_members.role(member),
-                member.state.get('partition_role', ''),
-                _state(member, settings.session_timeout),
-                'yes' if member.drained else 'no',
-                member.state.get('in_flight', ''),
-                sum(pool['busy'] for pool in pools.values()),
-                sum(pool.get('queued', 0) for pool in pools.values()),
-                _age(member.age, people), member.state.get('version', ''),
-                member.drained_by, member.drained_why, member.process))
-        return (('Member', 'Role', 'Partition role', 'State', 'Drained',
-                 'In flight', 'Busy', 'Queued',
-                 'Seen' if people else 'Seen (s)', 'Version', 'Drained by',
-                 'Why', 'Process'), rows)
+        self.columns = {
+            'Member': lambda member: member.name,
+            'Role': selection.role,
+            'Partition role': lambda member: member.state.get(
+                'partition_role', ''),
+            'State': lambda member: _state(member, timeout),
+            'Drained': lambda member: 'yes' if member.drained else 'no',
+            'In flight': lambda member: member.state.get('in_flight', ''),
+            'Busy': lambda member: _in_pools(member, 'busy'),
+            'Queued': lambda member: _in_pools(member, 'queued'),
+            'Seen (s)': lambda member: _seen(member),
+            'Version': lambda member: member.state.get('version', ''),
+            'Drained by': lambda member: member.drained_by,
+            'Why': lambda member: member.drained_why,
+            'Process': lambda member: member.process}
+        return found
+
+
+def _in_pools(member: 'MemberRow', name: str) -> int:
+    """Return the sum of a number of all pools of a member."""
+    return sum(pool.get(name, 0)
+               for pool in (member.state.get('pools') or {}).values())
+
+
+def _seen(member: 'MemberRow') -> display.Cell:
+    return display.age(None if member.age is None else member.age / 1e6)
 
 
 def _state(member: 'MemberRow', session_timeout: float) -> str:
@@ -76,28 +87,25 @@ def _state(member: 'MemberRow', session_timeout: float) -> str:
     return 'running' if member.state.get('healthy') else 'not healthy'
 
 
-def _age(micros: int | None, people: bool) -> object:
-    if micros is None:
-        return '' if people else None
-    seconds = micros / 1e6
-    return configured.age(seconds) if people else round(seconds, 3)
-
-
-class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
+class MemberShow(display.Record):
     """Show the current state of a member: its runs, pools and queues."""
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[object]]:
-        from distperiodic.operator.activity import Activity
-        people = parsed.formatter == 'table'
-        _, settings = self.configured(parsed)
-        with self.members_of(parsed) as queries:
-            member = self.select_one(queries.members(), parsed)
+    for_people = ('table',)
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        selection.add_options(parser)
+
+    def facts(self, session: Session) -> Mapping[str, object]:
+        settings = session.settings
+        member = selection.select_one(
+            session.members.members(), session.parsed)
+        seen = _seen(member)
         fields: dict[str, object] = {
-            'member': member.name, 'role': of_members.role(member),
+            'member': member.name, 'role': selection.role(member),
             'state': _state(member, settings.session_timeout),
             'process': member.process,
-            'seen' if people else 'seen_s': _age(member.age, people),
+            **({'seen': seen.for_people} if self.people
+               else {'seen_s': seen.for_programs}),
             'drained': member.drained,
             'drained_at': '' if member.drained_at is None
             else configured.moment(member.drained_at),
@@ -109,9 +117,9 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
                        if name not in fields and name not in _NOT_SHOWN})
         runs, cut = member.runs, bool(member.state.get('more_runs'))
         if settings.connection and member.process:
-            with self.store(parsed, Activity) as activity:
-                stored = activity.runs(
-                    None, _RUNS + 1, process=member.process)
+            from distperiodic.operator import activity
+            stored = activity.runs(
+                session.store, None, _RUNS + 1, process=member.process)
             runs += stored[:_RUNS]
             cut = cut or len(stored) > _RUNS
         fields['runs'] = [
@@ -119,14 +127,14 @@ class MemberShow(of_members.OfMember, display.Display, show.ShowOne):
              'age_s': round(max(0, run.age) / 1e6, 3),
              'progress': run.progress} for run in runs]
         fields['runs_cut'] = cut
-        if people:
+        if self.people:
             fields['runs_cut'] = (
                 f'only the {len(runs):,} longest runs are listed; '
                 'distperiodic running --limit N lists the runs of all members'
             ) if cut else ''
             fields = {name: _readable(value) for name, value in fields.items()
                       if value not in ('', None, [], {})}
-        return tuple(fields), tuple(fields.values())
+        return fields
 
 
 def _readable(value: object, within: bool = False) -> str:
@@ -151,7 +159,82 @@ def _readable(value: object, within: bool = False) -> str:
     return ('\n' if lines else ', ').join(parts)
 
 
-class MemberDrain(member_order.Order):
+class _MemberAction(Action):
+    """Base class of commands that members carry out and answer."""
+
+    verb: Verb
+    #: Stopped members that "--all" also selects, as text for its help.
+    also = ''
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        member_answers.add_wait(parser)
+        self.add_value(parser)
+        selection.add_options(parser)
+        parser.add_argument(
+            '--all', action='store_true',
+            help='select all schedulers and workers of the group that have '
+                 'not stopped' + self.also)
+
+    def add_value(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments that precede those that select members."""
+
+    def act(self, session: Session) -> int:
+        parsed, settings = session.parsed, session.settings
+        if not (parsed.all or parsed.member is not None
+                or parsed.partition is not None or parsed.schedulers
+                or parsed.host is not None):
+            raise exceptions.ConfigError(
+                'no member is named; give MEMBER, --host, --partition, '
+                '--schedulers or --all; to list the members: '
+                'distperiodic member list')
+        members = session.members.members()
+        member_answers.print_problems(session)
+        found = selection.select(members, parsed)
+        if parsed.member is not None:
+            found = [selection.select_one(members, parsed)]
+        elif parsed.all:
+            found = [one for one in found if self.concerns(one)]
+            if not found:
+                raise exceptions.ConfigError(
+                    'all members have stopped; to name one of them '
+                    'nevertheless, give MEMBER; to list them: '
+                    'distperiodic member list')
+        self.warn(session, members, found)
+        hint = session.prepare_hint() if settings.connection else None
+        action = session.members.order(
+            self.verb, found, _target(parsed), **self.arguments(parsed))
+        if hint is not None:
+            hint(self.verb, [(one.part, one.name) for one in found], action)
+        code = member_answers.wait(
+            session, {action: member_answers.Sent()},
+            'the command takes effect {}')
+        member_answers.print_problems(session)
+        if not settings.connection:
+            session.print(_NOTE)
+        return code
+
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, object]:
+        """Return the arguments of the command."""
+        return {}
+
+    def concerns(self, member: 'MemberRow') -> bool:
+        """Return whether "--all" selects this member."""
+        return not member.stopped
+
+    def warn(self, session: Session, members: 'Sequence[MemberRow]',
+             chosen: 'Sequence[MemberRow]') -> None:
+        """Print a warning if the command has unwanted consequences."""
+
+
+def _target(parsed: argparse.Namespace) -> str:
+    part = (f'partition {parsed.partition}' if parsed.partition is not None
+            else 'schedulers' if parsed.schedulers else '')
+    host = '' if parsed.host is None else f'host {parsed.host}'
+    return ' of '.join(filter(None, [parsed.member, part, host])) or 'all'
+
+
+class MemberDrain(_MemberAction):
     """Take members out of service, and keep them out after a restart.
 
     A drained scheduler makes no new claims; the other schedulers own its
@@ -162,8 +245,9 @@ class MemberDrain(member_order.Order):
 
     verb = Verb.DRAIN
 
-    def warn(self, members: 'list[MemberRow]', chosen: 'list[MemberRow]',
-             session_timeout: float) -> None:
+    def warn(self, session: Session, members: 'Sequence[MemberRow]',
+             chosen: 'Sequence[MemberRow]') -> None:
+        session_timeout = session.settings.session_timeout
         for part in sorted({one.part for one in chosen}):
             left = [one for one in members if one.part == part
                     and one not in chosen and not one.drained
@@ -171,14 +255,14 @@ class MemberDrain(member_order.Order):
             if not left:
                 what = (f'no worker of partition {part} is left'
                         if part else 'no scheduler is left')
-                self.print(f'warning: {what} that is running and not '
-                           'drained; '
-                           + ('none of its jobs runs' if part
-                              else 'nothing is claimed')
-                           + ' until one is started or undrained')
+                session.print(f'warning: {what} that is running and not '
+                                 'drained; '
+                              + ('none of its jobs runs' if part
+                                 else 'nothing is claimed')
+                              + ' until one is started or undrained')
 
 
-class MemberUndrain(member_order.Order):
+class MemberUndrain(_MemberAction):
     """Put drained members into service again."""
 
     verb = Verb.UNDRAIN
@@ -188,21 +272,16 @@ class MemberUndrain(member_order.Order):
         return member.drained or super().concerns(member)
 
 
-class _OfOption(member_order.Order):
+class _OptionAction(_MemberAction):
     """Base class of commands that change one option of members."""
 
-    def add_target(self, parser: argparse.ArgumentParser) -> None:
+    def add_value(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             'option', metavar='OPTION', choices=('pool_size',),
             help='pool_size: number of threads of each pool of the member')
-        self._add_value(parser)
-        super().add_target(parser)
-
-    def _add_value(self, parser: argparse.ArgumentParser) -> None:
-        """Add the argument that is the value of the option."""
 
 
-class MemberSet(_OfOption):
+class MemberSet(_OptionAction):
     """Set an option of members; the value stays in force after a restart.
 
     After "member unset" the configured value applies again. Without a store,
@@ -211,7 +290,8 @@ class MemberSet(_OfOption):
 
     verb = Verb.SET
 
-    def _add_value(self, parser: argparse.ArgumentParser) -> None:
+    def add_value(self, parser: argparse.ArgumentParser) -> None:
+        super().add_value(parser)
         parser.add_argument(
             'value', metavar='VALUE', type=_pool_size,
             help=f'a whole number from 1 to {MAX_POOL_SIZE}')
@@ -220,7 +300,7 @@ class MemberSet(_OfOption):
         return {parsed.option: parsed.value}
 
 
-class MemberUnset(_OfOption):
+class MemberUnset(_OptionAction):
     """Remove a value of "member set": the configured value applies again."""
 
     verb = Verb.UNSET
@@ -228,9 +308,6 @@ class MemberUnset(_OfOption):
 
     def concerns(self, member: 'MemberRow') -> bool:
         return member.pool_size is not None or super().concerns(member)
-
-    def arguments(self, parsed: argparse.Namespace) -> dict[str, object]:
-        return {}
 
 
 def _pool_size(text: str) -> int:

@@ -3,13 +3,11 @@
 
 import argparse
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from cliff import lister
 
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
     from distperiodic.core.schedule import Schedule
@@ -20,74 +18,14 @@ if TYPE_CHECKING:
 _TICKS = 100
 
 
-class Next(display.Table, lister.Lister):
-    """Show the next ticks, and the number of objects due at each tick.
-
-    The schedules and listings come from the database, so jobs that no
-    scheduler has recorded yet are missing. Without --within the command shows
-    one tick of each schedule.
-    """
-
-    essential = ('Job', 'Tick', 'In', 'Objects')
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configured.add_job(parser)
-        parser.add_argument(
-            '--within', type=configured.duration, metavar='TIME',
-            help='show all ticks in the next TIME, such as 90s, 5m or 1h')
-        return parser
-
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.activity import Activity
-        people = parsed.formatter not in display.FOR_PROGRAMS
-        job = configured.job_of(parsed)
-        with self.store(parsed, Activity) as activity:
-            now = activity.group.now()
-            listings = activity.listings(job)
-        ticks: list[_Tick] = []
-        short = []
-        unknown = []
-        for listing in listings:
-            if not listing.schedule and not listing.rule:
-                unknown.append(listing.job)
-                continue
-            found = list(_ticks_of(listing, now, parsed.within))
-            if len(found) > _TICKS:
-                short.append(listing.job)
-            ticks += found[:_TICKS]
-        ticks.sort()
-        lines = []
-        if not ticks:
-            lines.append(
-                'No tick is due in this time.' if listings
-                else 'No scheduler has recorded a job yet.')
-        elif parsed.within is not None:
-            runs = sum(tick.objects for tick in ticks if not tick.paused)
-            lines.append(f'{configured.plural(runs, "run")} due in the next '
-                         f'{configured.age(parsed.within)}, if no tick is '
-                         'missed.')
-        if short:
-            lines.append(f'Only the first {_TICKS} ticks are shown of '
-                         f'{configured.listed(short)}.')
-        if unknown:
-            lines.append('No schedule is recorded yet for '
-                         f'{configured.listed(unknown)}.')
-        self.sentence = '\n'.join(lines)
-        return (('Job', 'Tick', 'In' if people else 'In (s)', 'Objects',
-                 'Schedule', 'Remark'),
-                [(tick.job, configured.moment(tick.at),
-                  _wait(tick.at - now, people), tick.objects, tick.schedule,
-                  tick.remark) for tick in ticks])
-
-
 class _Tick:
     """A future tick of the objects that follow one schedule."""
 
-    def __init__(self, at: int, listing: 'Listing', objects: int,
+    def __init__(self, at: int, now: int, listing: 'Listing', objects: int,
                  schedule: str, spread: bool):
         self.at = at
+        #: Seconds until the tick.
+        self.wait = (at - now) / 1e6
         self.job = listing.job
         self.objects = objects
         self.schedule = schedule
@@ -98,6 +36,67 @@ class _Tick:
 
     def __lt__(self, other: '_Tick') -> bool:
         return (self.at, self.job) < (other.at, other.job)
+
+
+class Next(display.List['_Tick']):
+    """Show the next ticks, and the number of objects due at each tick.
+
+    The schedules and listings come from the database, so jobs that no
+    scheduler has recorded yet are missing. Without --within the command shows
+    one tick of each schedule.
+    """
+
+    essential = ('Job', 'Tick', 'In', 'Objects')
+    columns = {
+        'Job': lambda tick: tick.job,
+        'Tick': lambda tick: configured.moment(tick.at),
+        'In (s)': lambda tick: display.age(tick.wait) if tick.wait > 0
+        else display.Cell('now', round(tick.wait, 3)),
+        'Objects': lambda tick: tick.objects,
+        'Schedule': lambda tick: tick.schedule,
+        'Remark': lambda tick: tick.remark}
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        configured.add_job(parser)
+        parser.add_argument(
+            '--within', type=configured.duration, metavar='TIME',
+            help='show all ticks in the next TIME, such as 90s, 5m or 1h')
+
+    def fetch(self, session: Session) -> 'list[_Tick]':
+        from distperiodic.operator import activity
+        within = session.parsed.within
+        job = configured.job_of(session.parsed)
+        now = session.store.now()
+        listings = activity.listings(session.store, job)
+        ticks: list[_Tick] = []
+        short = []
+        unknown = []
+        for listing in listings:
+            if not listing.schedule and not listing.rule:
+                unknown.append(listing.job)
+                continue
+            found = list(_ticks_of(listing, now, within))
+            if len(found) > _TICKS:
+                short.append(listing.job)
+            ticks += found[:_TICKS]
+        ticks.sort()
+        lines = []
+        if not ticks:
+            lines.append(
+                'No tick is due in this time.' if listings
+                else 'No scheduler has recorded a job yet.')
+        elif within is not None:
+            runs = sum(tick.objects for tick in ticks if not tick.paused)
+            lines.append(f'{configured.plural(runs, "run")} due in the next '
+                         f'{configured.age(within)}, if no tick is missed.')
+        if short:
+            lines.append(f'Only the first {_TICKS} ticks are shown of '
+                         f'{configured.listed(short)}.')
+        if unknown:
+            lines.append('No schedule is recorded yet for '
+                         f'{configured.listed(unknown)}.')
+        self.sentence = '\n'.join(lines)
+        return ticks
 
 
 def _ticks_of(listing: 'Listing', now: int,
@@ -117,7 +116,7 @@ def _ticks_of(listing: 'Listing', now: int,
         at = rule.after(at)
         if end is not None and at > end:
             return
-        yield _Tick(at, listing, listing.objects, rule.describe(), False)
+        yield _Tick(at, now, listing, listing.objects, rule.describe(), False)
 
 
 def _of_spread(listing: 'Listing', rule: 'Schedule', at: int, now: int,
@@ -135,15 +134,8 @@ def _of_spread(listing: 'Listing', rule: 'Schedule', at: int, now: int,
         if end is not None and begin >= end:
             return
         share = max(0, until - begin) / period
-        yield _Tick(at, listing, round(listing.objects * share),
+        yield _Tick(at, now, listing, round(listing.objects * share),
                     rule.describe(), True)
         if end is None:
             return
         at = rule.after(at)
-
-
-def _wait(micros: int, for_people: bool) -> object:
-    seconds = micros / 1e6
-    if not for_people:
-        return round(seconds, 3)
-    return 'now' if seconds <= 0 else configured.age(seconds)

@@ -3,70 +3,62 @@
 """
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cliff import command
-from cliff import lister
-
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
-    from distperiodic import opts
+    from collections.abc import Sequence
+
     from distperiodic.operator.partitions import Partition
     from distperiodic.operator.partitions import Worker
 
 
-class PartitionList(display.Table, lister.Lister):
+class PartitionList(display.List['Partition']):
     """Show the partitions that have options or have used mode = standby.
 
     Standby is the number of workers that wait to take over. Heartbeat is the
     age of the last heartbeat of the active worker.
     """
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic import opts
-        people = parsed.formatter not in display.FOR_PROGRAMS
-        settings = opts.settings(self.configuration(parsed))
+    empty = 'No partition has options, and none has used mode = standby.'
+
+    def fetch(self, session: Session) -> 'list[Partition]':
+        from distperiodic.operator import partitions
+        settings = session.settings
         found: dict[str, Partition] = {}
         if settings.connection:
-            from distperiodic.operator.partitions import PartitionQueries
-            with self.store(parsed, PartitionQueries) as queries:
-                found = {one.name: one for one in queries.partitions()}
-        if not settings.connection:
+            found = {one.name: one
+                     for one in partitions.partitions(session.store)}
+        else:
             self.sentence = (
                 'Without a store no partition has one active worker; to use '
                 'mode = standby, set [distperiodic] connection.')
-        elif not (found or settings.partitions):
-            self.sentence = ('No partition has options, and none has used '
-                             'mode = standby.')
-        return (('Partition', 'Mode', 'Active', 'Since', 'Heartbeat',
-                 'Standby', 'Activations'),
-                [_row(topic, settings, found.get(topic), people)
-                 for topic in sorted({*found, *settings.partitions})])
 
-
-def _row(topic: str, settings: 'opts.Settings', found: 'Partition | None',
-         people: bool) -> Sequence[object]:
-    configured_ = settings.partitions.get(topic)
-    standby = configured_ is not None and configured_.standby
-    if found is None:
-        return topic, 'standby' if standby else 'shared', *([''] * 3), 0, 0
-    present = found.present(settings.session_timeout)
-    active = [one for one in found.workers if one.process == found.active]
-    return (topic, 'standby' if standby else 'standby, not in this file',
-            configured.identity(found.active),
-            configured.second(found.since) if found.active else '',
-            _age(active[0].age, people) if active else '',
-            sum(one.process != found.active for one in present),
-            found.fence)
-
-
-def _age(seconds: float, people: bool) -> object:
-    return configured.age(seconds) if people else round(seconds, 3)
+        def mode(name: str) -> str:
+            options = settings.partitions.get(name)
+            if options is not None and options.standby:
+                return 'standby'
+            return 'standby, not in this file' if name in found else 'shared'
+        self.columns = {
+            'Partition': lambda one: one.name,
+            'Mode': lambda one: mode(one.name),
+            'Active': lambda one: configured.identity(one.active),
+            'Since': lambda one: configured.second(one.since)
+            if one.active else '',
+            'Heartbeat': lambda one: next((
+                display.age(worker.age) for worker in one.workers
+                if worker.process == one.active), ''),
+            'Standby': lambda one: sum(
+                worker.process != one.active
+                for worker in one.present(settings.session_timeout)),
+            'Activations': lambda one: one.fence}
+        return [found.get(name) or partitions.Partition(
+            name, '', 0, 0, 0.0, '', '', ())
+            for name in sorted({*found, *settings.partitions})]
 
 
 def _add_partition(parser: argparse.ArgumentParser) -> None:
@@ -74,36 +66,36 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
                         help='name of the partition')
 
 
-class PartitionShow(display.Table, lister.Lister):
+class PartitionShow(display.List['Worker']):
     """Show the workers of a partition with one active worker.
 
     The state of a worker is "gone" if it has sent no heartbeat for
     session_timeout.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         _add_partition(parser)
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.partitions import PartitionQueries
-        people = parsed.formatter not in display.FOR_PROGRAMS
-        settings = self.database(parsed)
-        with self.store(parsed, PartitionQueries) as queries:
-            found = queries.partition(settings.topic_of(parsed.partition))
-        identity = configured.identity(found.active)
+    def fetch(self, session: Session) -> 'Sequence[Worker]':
+        settings = session.check_store()
+        from distperiodic.operator import partitions
+        found = partitions.partition(
+            session.store, settings.topic_of(session.parsed.partition))
         self.sentence = (
-            f'Active since {configured.second(found.since)}: {identity}.'
+            f'Active since {configured.second(found.since)}: '
+            f'{configured.identity(found.active)}.'
             if found.active else 'No worker is active.')
         if found.promoted:
             self.sentence += (f' {found.promoted} is next, chosen by '
                               f'{found.promoted_by}.')
-        return ('Worker', 'State', 'Since', 'Heartbeat', 'Process'), [
-            (one.identity, state_of(one, found, settings.session_timeout),
-             configured.second(one.since), _age(one.age, people), one.process)
-            for one in found.workers]
+        self.columns = {
+            'Worker': lambda one: one.identity,
+            'State': lambda one: state_of(
+                one, found, settings.session_timeout),
+            'Since': lambda one: configured.second(one.since),
+            'Heartbeat': lambda one: display.age(one.age),
+            'Process': lambda one: one.process}
+        return found.workers
 
 
 def state_of(worker: 'Worker', partition: 'Partition',
@@ -117,32 +109,30 @@ def state_of(worker: 'Worker', partition: 'Partition',
     return str(worker.role)
 
 
-class PartitionPromote(acting.Acting, command.Command):
+class PartitionPromote(Action):
     """Make another worker of a partition active.
 
     The active worker finishes its runs and releases the partition. If it has
     sent no heartbeat for session_timeout, the other worker takes over at once.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         _add_partition(parser)
         parser.add_argument(
             'member', metavar='WORKER',
             help='name of the worker, as "partition show" prints it')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        from distperiodic.operator.partitions import PartitionAdmin
-        settings = self.database(parsed)
-        actor = self.actor(parsed)
-        with self.store(parsed, PartitionAdmin) as admin, self.audited(
-                parsed, parsed.partition, member=parsed.member):
-            before = admin.promote(
-                settings.topic_of(parsed.partition), parsed.member,
-                by=f'{actor.who}@{actor.host}',
+    def act(self, session: Session) -> None:
+        settings = session.check_store()
+        from distperiodic.operator import partitions
+        parsed = session.parsed
+        with session.recorded(parsed.partition, member=parsed.member):
+            before = partitions.promote(
+                session.store, settings.topic_of(parsed.partition),
+                parsed.member, by=session.actor.name,
                 within=settings.session_timeout)
-        self.prepare_hint(parsed)('partition promote')
+        session.prepare_hint()('partition promote')
         active = configured.identity(before.active)
         if active == parsed.member:
             text = f'{parsed.member} is already active'
@@ -150,4 +140,4 @@ class PartitionPromote(acting.Acting, command.Command):
             text = (f'{parsed.member} is next; '
                     + (f'{active} releases the partition when its runs have '
                        'ended' if active else 'no worker is active now'))
-        self.print(text)
+        session.print(text)

@@ -2,22 +2,25 @@
 """``distperiodic pool list|show|reset``: pools of a task dispenser."""
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cliff import command
-from cliff import lister
-
 from distperiodic import exceptions
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+
+    from distperiodic.operator.task_pools import Bucket
     from distperiodic.operator.task_pools import Held
+    from distperiodic.operator.task_pools import Pool
 
 
-class PoolList(display.Table, lister.Lister):
+class PoolList(display.List['Pool']):
     """Show the pools of the group, and how many tasks each pool has.
 
     Free tasks can be assigned. Workers is the number of buckets with tasks.
@@ -25,33 +28,31 @@ class PoolList(display.Table, lister.Lister):
     are not offered again.
     """
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.task_pools import PoolQueries
-        with self.store(parsed, PoolQueries) as queries:
-            pools = queries.pools()
-        if not pools:
-            self.sentence = ('No pool exists; recreate_task_pool() creates '
-                             'one.')
-        return (('Pool', 'Free', 'Assigned', 'Workers', 'Done',
-                 'Last recreated'),
-                [(pool.name, pool.stats.free, pool.stats.assigned,
-                  len(pool.stats.buckets), pool.stats.done,
-                  configured.moment(pool.recreated)) for pool in pools])
+    empty = 'No pool exists; recreate_task_pool() creates one.'
+    columns = {
+        'Pool': lambda pool: pool.name,
+        'Free': lambda pool: pool.stats.free,
+        'Assigned': lambda pool: pool.stats.assigned,
+        'Workers': lambda pool: len(pool.stats.buckets),
+        'Done': lambda pool: pool.stats.done,
+        'Last recreated': lambda pool: configured.moment(pool.recreated)}
+
+    def fetch(self, session: Session) -> 'Sequence[Pool]':
+        from distperiodic.operator import task_pools
+        return task_pools.pools(session.store)
 
 
 def _add_pool(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('pool', metavar='POOL', help='name of the pool')
 
 
-class PoolShow(display.Table, lister.Lister):
+class PoolShow(display.Table):
     """Show the buckets of a pool, or its tasks.
 
     A bucket expires when its worker has made no call for bucket_timeout.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         _add_pool(parser)
         parser.add_argument(
             '--tasks', action='store_true',
@@ -61,38 +62,40 @@ class PoolShow(display.Table, lister.Lister):
             '--worker', metavar='WORKER',
             help='show the tasks in the bucket of this worker')
         configured.add_limit(parser, 'tasks')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.task_pools import PoolQueries
-        with self.store(parsed, PoolQueries) as queries:
-            if parsed.tasks or parsed.worker is not None:
-                return self._tasks(queries.tasks(
-                    parsed.pool, parsed.worker, parsed.limit), parsed)
-            buckets = queries.buckets(parsed.pool)
-        if not buckets:
-            self.sentence = ('No worker has a task; to show the free tasks: '
-                             '--tasks.')
-        return ('Worker', 'Tasks', 'Expires'), [
-            (bucket.worker, bucket.tasks, configured.moment(bucket.until))
-            for bucket in buckets]
-
-    def _tasks(self, found: 'Sequence[Held]', parsed: argparse.Namespace
-               ) -> tuple[Sequence[str], list[Sequence[object]]]:
+    def act(self, session: Session) -> display.Output:
+        from distperiodic.operator import task_pools
+        parsed = session.parsed
+        if not parsed.tasks and parsed.worker is None:
+            buckets = task_pools.buckets(session.store, parsed.pool)
+            if not buckets:
+                self.sentence = ('No worker has a task; to show the free '
+                                 'tasks: --tasks.')
+            return self.listing(_BUCKETS, buckets)
+        found = task_pools.tasks(
+            session.store, parsed.pool, parsed.worker, parsed.limit)
         if not found:
             self.sentence = (
                 'The pool has no task.' if parsed.worker is None else
                 f'Worker {parsed.worker!r} has no task.')
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'
-        # The column Type distinguishes the number 1 from the text '1'.
-        return ('Task', 'Type', 'Score', 'Worker'), [
-            (held.task, type(held.task).__name__, held.score,
-             held.worker or '') for held in found]
+        return self.listing(_TASKS, found)
 
 
-class PoolReset(acting.Acting, command.Command):
+_BUCKETS: 'Mapping[str, Callable[[Bucket], object]]' = {
+    'Worker': lambda bucket: bucket.worker,
+    'Tasks': lambda bucket: bucket.tasks,
+    'Expires': lambda bucket: configured.moment(bucket.until)}
+_TASKS: 'Mapping[str, Callable[[Held], object]]' = {
+    'Task': lambda held: held.task,
+    # This column distinguishes the number 1 from the text '1'.
+    'Type': lambda held: type(held.task).__name__,
+    'Score': lambda held: held.score,
+    'Worker': lambda held: held.worker or ''}
+
+
+class PoolReset(Action):
     """Delete all tasks of a pool: free, in buckets, and done.
 
     Workers lose the tasks in their buckets: check_tasks() and tasks_done()
@@ -100,23 +103,22 @@ class PoolReset(acting.Acting, command.Command):
     recreate_task_pool() may offer them again.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         _add_pool(parser)
         parser.add_argument(
             '--yes', action='store_true', help='delete the tasks')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        from distperiodic.operator.task_pools import PoolAdmin
-        if not parsed.yes:
+    def act(self, session: Session) -> None:
+        from distperiodic.operator import task_pools
+        pool = session.parsed.pool
+        if not session.parsed.yes:
             raise exceptions.ConfigError(
                 f'nothing was changed: this command deletes all tasks of pool '
-                f'{parsed.pool!r}, including those that workers have; to '
+                f'{pool!r}, including those that workers have; to '
                 'delete them, add --yes')
-        with (self.store(parsed, PoolAdmin) as admin,
-              self.audited(parsed, parsed.pool) as record):
-            number = admin.reset(parsed.pool)
+        with session.recorded(pool) as record:
+            number = task_pools.reset(session.store, pool)
             record.outcome = configured.plural(number, 'task')
-        self.print(f'deleted {configured.plural(number, "task")} of pool '
-                   f'{parsed.pool}')
+        session.print(
+            f'deleted {configured.plural(number, "task")} of pool {pool}')

@@ -4,49 +4,25 @@
 
 import argparse
 import shlex
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
-from cliff import command
-from cliff import lister
-from cliff import show
-
 from distperiodic import exceptions
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import of_tasks
-from distperiodic.cmd import ring as ring_cmd
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
+from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import queue_ring_key
 from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
     from distperiodic import tasks
     from distperiodic.core.ring import Ring
-
-
-class _OfMembers(of_tasks.OfTasks):
-    """Base class of commands that show the members that serve queues."""
-
-    def servers(self, parsed: argparse.Namespace) -> '_Servers':
-        """Return the members that serve queues now.
-
-        If the members are unknown, the result contains only the reason. The
-        command still shows the facts that are in the store.
-        """
-        if not self.database(parsed).backend_url:
-            return _Servers(None, 'backend_url is empty, so any process with '
-                            'this store may serve a queue')
-        try:
-            group, settings = ring_cmd.group_of(self, parsed)
-        except exceptions.CoordinationUnavailable as exc:
-            return _Servers(None, configured.one_line(exc))
-        if not len(group.ring):
-            return _Servers(
-                None, f'group {settings.group!r} has no scheduler on the ring')
-        return _Servers(group.ring, '')
 
 
 class _Servers(NamedTuple):
@@ -64,163 +40,182 @@ class _Servers(NamedTuple):
         return self.ring.owner_of(queue_ring_key(queue))
 
 
-class QueueList(_OfMembers, display.Table, lister.Lister):
+def _servers(session: Session) -> _Servers:
+    """Return the members that serve queues now.
+
+    If the members are unknown, the result contains only the reason. The
+    command still shows the facts that are in the store.
+    """
+    if not session.settings.backend_url:
+        return _Servers(None, 'backend_url is empty, so any process with this '
+                        'store may serve a queue')
+    try:
+        group = session.group
+    except exceptions.CoordinationUnavailable as exc:
+        return _Servers(None, configured.one_line(exc))
+    if not len(group.ring):
+        return _Servers(
+            None, f'group {session.settings.group!r} has no scheduler on the '
+            'ring')
+    return _Servers(group.ring, '')
+
+
+def _columns(servers: _Servers
+             ) -> 'Mapping[str, Callable[[tasks.Queue], object]]':
+    """Return the facts about a queue, by title."""
+    return {
+        'Queue': lambda queue: queue.name,
+        'State': lambda queue: 'open' if queue.halted_at is None
+        else 'halted',
+        'Member': lambda queue: servers.of(queue.name),
+        'Waiting': lambda queue: display.Cell(
+            f'{queue.waiting:,} or more' if queue.waiting >= MOST_COUNTED
+            else queue.waiting, queue.waiting),
+        'Head': lambda queue: queue.head or '',
+        'Head status': lambda queue: '' if queue.head_status is None
+        else queue.head_status.value,
+        'On failure': lambda queue: 'go_on' if queue.goes_on else 'halt',
+        'Halted at': lambda queue: display.time_of(queue.halted_at),
+        'Why': lambda queue: queue.halted_why or '',
+        'By task': lambda queue: queue.halted_by or ''}
+
+
+class QueueList(display.List['tasks.Queue']):
     """Show the ordered queues: which are halted, and who serves them."""
 
     essential = ('Queue', 'State', 'Member', 'Waiting', 'Head status', 'Why')
+    for_people = ('table',)
+    empty = 'There is no ordered queue yet.'
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        people = parsed.formatter == 'table'
-        with self.client(parsed) as client:
-            found = client.queues()
-        servers = self.servers(parsed)
+    def fetch(self, session: Session) -> 'Sequence[tasks.Queue]':
+        found = session.client.queues()
+        servers = _servers(session)
+        self.columns = _columns(servers)
         halted = sum(queue.halted_at is not None for queue in found)
-        if not found:
-            self.sentence = 'There is no ordered queue yet.'
-        elif halted:
+        if halted:
             self.sentence = (
                 f'{configured.plural(halted, "queue")} of {len(found):,} '
                 f'{"is" if halted == 1 else "are"} halted.')
         if found and servers.why:
             self.sentence = ' '.join(filter(None, [
                 self.sentence, f'The members are unknown: {servers.why}.']))
-        rows = [_fields(queue, servers, people) for queue in found]
-        return tuple(_TITLES), [tuple(row) for row in rows]
+        return found
 
 
-_TITLES = ('Queue', 'State', 'Member', 'Waiting', 'Head', 'Head status',
-           'On failure', 'Halted at', 'Why', 'By task')
+def _add_queue(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('queue', metavar='NAME', help='name of the queue')
 
 
-def _fields(queue: 'tasks.Queue', servers: _Servers,
-            people: bool) -> Sequence[object]:
-    """Return the facts about a queue, in the order of the titles."""
-    return (
-        queue.name, 'open' if queue.halted_at is None else 'halted',
-        servers.of(queue.name),
-        of_tasks.number(queue.waiting) if people else queue.waiting,
-        queue.head or '',
-        '' if queue.head_status is None else queue.head_status.value,
-        'go_on' if queue.goes_on else 'halt',
-        of_tasks.instant(queue.halted_at, people), queue.halted_why or '',
-        queue.halted_by or '')
-
-
-class _OfQueue(of_tasks.OfTasks):
-    """Base class of commands about one queue."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('queue', metavar='NAME', help='name of the queue')
-        return parser
-
-
-class QueueShow(_OfMembers, _OfQueue, display.Display, show.ShowOne):
+class QueueShow(display.Record):
     """Show an ordered queue, the member that serves it, and its tasks in the
     order in which they run.
     """
 
     essential = ('Id', 'Type', 'Status')
+    for_people = ('table',)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        _add_queue(parser)
         configured.add_limit(parser, 'waiting tasks')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[object]]:
-        people = parsed.formatter == 'table'
-        with self.client(parsed) as client:
-            [queue] = client.queues(parsed.queue)
-            tasks = [] if queue.head is None else [client.get(queue.head)]
-            tasks += [task for task in client.list(
-                Status.WAITING, queue=parsed.queue, limit=parsed.limit)
-                if task.id != queue.head]
-        self._rows = [
-            (task.id, task.type, task.status.value,
-             of_tasks.instant(task.created_at, people),
-             of_tasks.instant(task.due_at, people)) for task in tasks]
-        servers = self.servers(parsed)
-        fields = dict(zip(map(str.lower, _TITLES),
-                          _fields(queue, servers, people), strict=True))
+    def facts(self, session: Session) -> Mapping[str, object]:
+        name, client = session.parsed.queue, session.client
+        [queue] = client.queues(name)
+        tasks = [] if queue.head is None else [client.get(queue.head)]
+        tasks += [task for task in client.list(
+            Status.WAITING, queue=name, limit=session.parsed.limit)
+            if task.id != queue.head]
+        self._titles, self._rows = self.listing(_TASKS, tasks)
+        servers = _servers(session)
+        titles, [row] = self.listing(_columns(servers), [queue])
+        fields = dict(zip(map(str.lower, titles), row, strict=True))
         if servers.why:
             fields['member'] = f'{fields["member"]}: {servers.why}'
-        if people:
-            fields = {name: value for name, value in fields.items()
-                      if value != ''}
-        else:
-            fields['tasks'] = [
-                {display.key(title): value or None
-                 for title, value in zip(_COLUMNS, row, strict=True)}
-                for row in self._rows]
-        return tuple(fields), tuple(fields.values())
+        if self.people:
+            return {name: value for name, value in fields.items()
+                    if value != ''}
+        fields['tasks'] = [
+            {display.key(title): value or None
+             for title, value in zip(self._titles, row, strict=True)}
+            for row in self._rows]
+        return fields
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
         code = super().produce_output(parsed, columns, data)
         if parsed.formatter == 'table' and not parsed.columns and self._rows:
-            self.print_rows(parsed, _COLUMNS, self._rows)
+            self.print_rows(parsed, self._titles, self._rows)
         return code
 
 
-_COLUMNS = ('Id', 'Type', 'Status', 'Created at', 'Due at')
+_TASKS: 'Mapping[str, Callable[[tasks.Task], object]]' = {
+    'Id': lambda task: task.id,
+    'Type': lambda task: task.type,
+    'Status': lambda task: task.status.value,
+    'Created at': lambda task: display.time_of(task.created_at),
+    'Due at': lambda task: display.time_of(task.due_at)}
 
 
-class QueueResume(acting.Acting, _OfQueue, command.Command):
+class _QueueAction(Action):
+    """Base class of commands that change one queue."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        _add_queue(parser)
+
+
+class QueueResume(_QueueAction):
     """Resume a halted queue with its next task."""
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        with (self.client(parsed) as client,
-              self.audited(parsed, parsed.queue) as record):
-            resumed = client.resume_queue(parsed.queue)
+    def act(self, session: Session) -> None:
+        name, client = session.parsed.queue, session.client
+        with session.recorded(name) as record:
+            resumed = client.resume_queue(name)
             if not resumed:
                 record.outcome = 'it was not halted'
-        self.print(f'resumed {parsed.queue}' if resumed else
-                   f'{parsed.queue} was not halted; nothing was changed')
+        session.print(f'resumed {name}' if resumed else
+                      f'{name} was not halted; nothing was changed')
 
 
-class QueueHalt(acting.Acting, _OfQueue, command.Command):
+class QueueHalt(_QueueAction):
     """Halt a queue: its running task is finished, and no other task starts."""
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.client(parsed) as client:
-            with self.audited(parsed, parsed.queue) as record:
-                halted = client.halt_queue(parsed.queue, parsed.why)
-                if not halted:
-                    record.outcome = 'it was already halted'
-            [queue] = client.queues(parsed.queue)
+    def act(self, session: Session) -> None:
+        name, client = session.parsed.queue, session.client
+        with session.recorded(name) as record:
+            halted = client.halt_queue(name, session.actor.why)
+            if not halted:
+                record.outcome = 'it was already halted'
+        [queue] = client.queues(name)
         if halted:
-            self.print(
-                f'halted {parsed.queue}; to resume it: distperiodic queue '
-                f'resume {shlex.quote(parsed.queue)}')
+            session.print(
+                f'halted {name}; to resume it: distperiodic queue resume '
+                f'{shlex.quote(name)}')
         else:
-            self.print(
-                f'{parsed.queue} was already halted, at '
-                f'{of_tasks.instant(queue.halted_at, True)}: '
+            session.print(
+                f'{name} was already halted, at '
+                f'{display.time_of(queue.halted_at).for_people}: '
                 f'{queue.halted_why}; nothing was changed')
 
 
-class QueueSet(acting.Acting, _OfQueue, command.Command):
+class QueueSet(_QueueAction):
     """Set what a queue does when a task fails.
 
     If the queue does not exist, it is created.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             '--on-failure', required=True, choices=('halt', 'go_on'),
             metavar='CHOICE',
             help='halt: the queue halts until it is resumed; go_on: its next '
                  'task runs')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        with (self.client(parsed) as client,
-              self.audited(parsed, parsed.queue,
-                           on_failure=parsed.on_failure)):
-            client.set_queue(parsed.queue, on_failure=parsed.on_failure)
-        self.print(
-            f'when a task fails, {parsed.queue} '
-            + ('goes on' if parsed.on_failure == 'go_on' else 'halts'))
+    def act(self, session: Session) -> None:
+        name, on_failure = session.parsed.queue, session.parsed.on_failure
+        client = session.client
+        with session.recorded(name, on_failure=on_failure):
+            client.set_queue(name, on_failure=on_failure)
+        session.print(f'when a task fails, {name} '
+                      + ('goes on' if on_failure == 'go_on' else 'halts'))

@@ -11,21 +11,17 @@ import argparse
 import collections
 import math
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from cliff import lister
-from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic.core.member import Member
     from distperiodic.core.ring import Ring
-    from distperiodic.operator.live_group import Group
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
 #: a larger share may be late while all other members are on time. Smaller
@@ -37,66 +33,42 @@ _EVEN_ENOUGH = 1.25
 _POINTS_TO_SPEND = 40_000
 
 
-class OfMembers(configured.Configured):
-    """Base class of commands about the ring of current or named members."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--members', metavar='A,B=80,C',
-            help='use these members and points instead of those in the '
-                 'coordination service. Points default to '
-                 'hash_ring_replicas_count')
-        return parser
-
-    def members(self, parsed: argparse.Namespace
-                ) -> 'tuple[Member, ...]':
-        """Return the members on the ring, in order of name.
-
-        :raises ConfigError: the ring has no members.
-        """
-        if parsed.members is not None:
-            return self.named(parsed)
-        return on_ring(*group_of(self, parsed))
-
-    def named(self, parsed: argparse.Namespace
-              ) -> 'tuple[Member, ...]':
-        """Return the members that --members names."""
-        from distperiodic import opts
-        return _named(parsed.members, opts.settings(
-            self.configuration(parsed)))
+def add_members(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the members of a ring."""
+    parser.add_argument(
+        '--members', metavar='A,B=80,C',
+        help='use these members and points instead of those in the '
+             'coordination service. Points default to '
+             'hash_ring_replicas_count')
 
 
-def group_of(command: configured.Configured, parsed: argparse.Namespace
-             ) -> 'tuple[Group, opts.Settings]':
-    """Read the group from the coordination service.
+def members_of(session: Session) -> 'tuple[Member, ...]':
+    """Return the members on the ring, in order of name.
 
-    :raises ConfigError: no coordination service is configured.
-    :raises CoordinationUnavailable: the service does not answer.
+    :raises ConfigError: the ring has no members.
     """
-    from distperiodic.adapters.local.clock import SystemClock
-    from distperiodic.operator.live_group import read_group
-    _, settings = command.backend(parsed)
-    return read_group(settings, SystemClock()), settings
+    if session.parsed.members is not None:
+        return named(session.parsed.members, session.settings)
+    return on_ring(session)
 
 
-def on_ring(group: 'Group', settings: 'opts.Settings'
-            ) -> 'tuple[Member, ...]':
-    """Return the members of *group* that are on the ring.
+def on_ring(session: Session) -> 'tuple[Member, ...]':
+    """Return the members of the group that are on the ring.
 
     :raises ConfigError: no member is on the ring.
     """
     from distperiodic.operator import health
+    group = session.group
     if not group.on_ring:
-        finding = health.no_scheduler(settings.group, group)
+        finding = health.no_scheduler(session.settings.group, group)
         raise exceptions.ConfigError(
             f'{finding.text}; {finding.remedy}; or name the members of a '
             'hypothetical ring: --members a,b,c')
     return group.on_ring
 
 
-def _named(text: str,
-           settings: 'opts.Settings') -> 'tuple[Member, ...]':
+def named(text: str, settings: 'opts.Settings') -> 'tuple[Member, ...]':
+    """Return the members that --members names."""
     from distperiodic.core.member import MAX_POINTS
     from distperiodic.core.member import Member
     from distperiodic.core.member import check_identity
@@ -119,55 +91,57 @@ def _named(text: str,
     return tuple(found[n] for n in sorted(found))
 
 
-class RingShow(OfMembers, display.Table, lister.Lister):
+class RingShow(display.Table):
     """Show the members on the ring, with their points, share and arcs."""
 
     essential = ('Member', 'Points', 'Share', 'Of fair')
+    for_people = ('table',)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        add_members(parser)
         parser.add_argument(
             '--arcs', action='store_true',
             help='list every arc with its first and last position, for '
                  'WHERE position BETWEEN low AND high')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
+    def act(self, session: Session) -> display.Output:
         from distperiodic.core.member import ring_members
         from distperiodic.core.ring import Ring
-        members = self.members(parsed)
+        members = members_of(session)
         ring = Ring(ring_members(members))
-        if parsed.arcs:
-            return ('Member', 'Low', 'High', 'Share'), [
-                (name, low, high, _share((high - low + 1) / 2**64, parsed))
-                for low, high, name in sorted(
-                    (arc.low, arc.high, name) for name in ring.members
-                    for arc in ring.arcs(name))]
-        rows: list[Sequence[object]] = []
-        for member in members:
-            share = ring.share(member.identity)
-            fair = member.points / len(ring)
-            rows.append((
-                member.identity, member.points, _share(share, parsed),
-                _share(fair, parsed),
-                f'{share / fair:.2f}' if parsed.formatter == 'table'
-                else round(share / fair, 4),
-                len(ring.arcs(member.identity)), member.ring_format))
+        if session.parsed.arcs:
+            return self.listing({
+                'Member': lambda arc: arc[0],
+                'Low': lambda arc: arc[1].low,
+                'High': lambda arc: arc[1].high,
+                'Share': lambda arc: _share(
+                    (arc[1].high - arc[1].low + 1) / 2**64)},
+                sorted(((name, arc) for name in ring.members
+                        for arc in ring.arcs(name)),
+                       key=lambda one: one[1].low))
         self.sentence = (
             f'{configured.plural(len(members), "member")}, '
             f'{configured.plural(len(ring), "point")}, ring format '
             f'{min(m.ring_format for m in members)}')
-        return (('Member', 'Points', 'Share', 'Fair', 'Of fair', 'Arcs',
-                 'Ring format'), rows)
+
+        def of_fair(member: 'Member') -> display.Cell:
+            ratio = ring.share(member.identity) / (member.points / len(ring))
+            return display.Cell(f'{ratio:.2f}', round(ratio, 4))
+        return self.listing({
+            'Member': lambda member: member.identity,
+            'Points': lambda member: member.points,
+            'Share': lambda member: _share(ring.share(member.identity)),
+            'Fair': lambda member: _share(member.points / len(ring)),
+            'Of fair': of_fair,
+            'Arcs': lambda member: len(ring.arcs(member.identity)),
+            'Ring format': lambda member: member.ring_format}, members)
 
 
-def _share(share: float, parsed: argparse.Namespace) -> object:
-    return configured.percent(share) if parsed.formatter == 'table' else (
-        round(share, 9))
+def _share(share: float) -> display.Cell:
+    return display.Cell(configured.percent(share), round(share, 9))
 
 
-class RingSimulate(display.Display, show.ShowOne):
+class RingSimulate(display.Record):
     """Show how evenly a ring divides objects, and how many a change moves.
 
     The command only computes: it contacts no server. The members are named
@@ -175,8 +149,7 @@ class RingSimulate(display.Display, show.ShowOne):
     shows the range of the largest share for a few sets of names.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             '--members', type=configured.positive, default=10, metavar='N',
             help='members on the ring. Default: 10')
@@ -187,14 +160,12 @@ class RingSimulate(display.Display, show.ShowOne):
         parser.add_argument(
             '--objects', type=configured.positive, default=100_000,
             metavar='M', help='objects to share. Default: 100000')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[object]]:
-        from distperiodic import opts
+    def facts(self, session: Session) -> Mapping[str, object]:
         from distperiodic.core.member import MAX_POINTS
-        settings = opts.settings(self.configuration(parsed))
-        replicas = parsed.replicas or settings.hash_ring_replicas_count
+        parsed = session.parsed
+        replicas = (parsed.replicas
+                    or session.settings.hash_ring_replicas_count)
         if replicas > MAX_POINTS:
             raise exceptions.ConfigError(
                 f'--replicas {replicas} cannot be used; a member has 1 to '
@@ -277,7 +248,8 @@ class Simulation:
                 'objects once, so change it one member at a time (SIGHUP '
                 'applies it), while the load is low')
 
-    def words(self) -> tuple[Sequence[str], Sequence[object]]:
+    def words(self) -> Mapping[str, object]:
+        """Return the figures for people."""
         n, total = configured.plural, self.objects
         low, usual, high = self.spread
 
@@ -290,28 +262,27 @@ class Simulation:
                     f'possible is {needed:,}, a fair share is '
                     f'{configured.percent(1, share)}; between members that '
                     f'stay: {between:,}')
-        return (
-            ('ring', 'largest load', 'smallest load', 'other names',
-             'a join', 'a leave', 'do next'),
-            (f'{n(self.members, "member")} x '
-             f'{n(self.replicas, "point")}, {n(total, "object")}, mean load '
-             f'{self.mean:,.1f}',
-             f'{self.most:,} = {self.most / self.mean:.2f} x mean '
-             f'({self.most_name})',
-             f'{self.least:,} = {self.least / self.mean:.2f} x mean',
-             f'largest share {low:.2f} to {high:.2f} x mean, median '
-             f'{usual:.2f}',
-             change((self.join_moves, self.join_needs, self.join_between),
-                    self.members + 1),
-             change(self.leave, self.members)
-             + (f' ({self.most_name}, which has the largest load)'
+        return {
+            'ring': f'{n(self.members, "member")} x '
+                    f'{n(self.replicas, "point")}, {n(total, "object")}, mean '
+                    f'load {self.mean:,.1f}',
+            'largest load': f'{self.most:,} = {self.most / self.mean:.2f} x '
+                            f'mean ({self.most_name})',
+            'smallest load': f'{self.least:,} = '
+                             f'{self.least / self.mean:.2f} x mean',
+            'other names': f'largest share {low:.2f} to {high:.2f} x mean, '
+                           f'median {usual:.2f}',
+            'a join': change((self.join_moves, self.join_needs,
+                              self.join_between), self.members + 1),
+            'a leave': change(self.leave, self.members) + (
+                f' ({self.most_name}, which has the largest load)'
                 if self.leave else ''),
-             self.advice()))
+            'do next': self.advice()}
 
-    def figures(self) -> tuple[Sequence[str], Sequence[object]]:
+    def figures(self) -> Mapping[str, object]:
         """Return the figures for programs."""
         leave = self.leave or (None, None, None)
-        found: Mapping[str, object] = {
+        return {
             'members': self.members, 'replicas': self.replicas,
             'objects': self.objects, 'mean': self.mean, 'max': self.most,
             'max_to_mean': round(self.most / self.mean, 4),
@@ -326,7 +297,6 @@ class Simulation:
                 self.replicas if self.tuning is None else self.advised),
             'advice': self.advice(),
         }
-        return tuple(found), tuple(found.values())
 
 
 def _spread(members: int, replicas: int) -> tuple[float, float, float]:

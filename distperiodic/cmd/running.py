@@ -3,17 +3,19 @@
 
 import argparse
 import json
-from collections.abc import Sequence
-
-from cliff import lister
+from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import of_members
+from distperiodic.cmd import selection
+from distperiodic.cmd.session import Session
+
+if TYPE_CHECKING:
+    from distperiodic.operator.activity import Run
 
 
-class Running(display.Table, lister.Lister):
+class Running(display.List['Run']):
     """Show the runs that are in progress, the oldest first.
 
     The worker is the process of this role to which the run was granted, where
@@ -23,9 +25,10 @@ class Running(display.Table, lister.Lister):
     """
 
     essential = ('Job', 'Object', 'Worker', 'Role', 'Age')
+    empty = 'Nothing is running.'
+    cut = 'The oldest {}; see --limit.'
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         configured.add_job(parser)
         configured.add_limit(parser, 'runs')
         parser.add_argument(
@@ -33,56 +36,41 @@ class Running(display.Table, lister.Lister):
             metavar='TIME',
             help='show only runs that are older than TIME, such as 90s, 30m, '
                  '1h or 7d; default: all runs')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic.operator.activity import Activity
-        from distperiodic.operator.member_rows import by_process
-        from distperiodic.operator.members import MemberQueries
-        people = parsed.formatter not in display.FOR_PROGRAMS
+    def fetch(self, session: Session) -> 'list[Run]':
+        from distperiodic.operator import activity
+        from distperiodic.operator import members
+        parsed = session.parsed
         job = configured.job_of(parsed)
-        settings = self.database(parsed)
-        with self.store(parsed, MemberQueries) as members:
-            runs = members.runs(job, settings.session_timeout,
-                                older_than=parsed.older_than)
-            processes = by_process(members.members())
-        with self.store(parsed, Activity) as activity:
-            try:
-                runs += activity.runs(
-                    job, parsed.limit, older_than=parsed.older_than)
-            except exceptions.ConfigError as exc:
-                if not runs:
-                    raise exceptions.ConfigError(
-                        f'{exc}. A job that runs on every member is listed '
-                        'only while it runs') from exc
+        store = session.store
+        runs = members.runs(store, job, session.settings.session_timeout,
+                            older_than=parsed.older_than)
+        role_of = selection.roles(members.members(store))
+        try:
+            runs += activity.runs(
+                store, job, parsed.limit, older_than=parsed.older_than)
+        except exceptions.ConfigError as exc:
+            if not runs:
+                raise exceptions.ConfigError(
+                    f'{exc}. A job that runs on every member is listed only '
+                    'while it runs') from exc
+        self.columns = {
+            'Job': lambda run: run.job,
+            'Object': lambda run: run.object,
+            'Worker': lambda run: configured.identity(run.worker),
+            'Role': lambda run: role_of(run.worker),
+            'Age (s)': lambda run: display.age(max(0, run.age) / 1e6),
+            'Attempt': lambda run: run.attempt,
+            'Tick': lambda run: configured.moment(run.tick),
+            'Lease ends': lambda run: '' if run.until is None
+            else configured.second(run.until),
+            'Progress': lambda run: _progress(run.progress)}
         runs.sort(key=lambda run: -run.age)
-        del runs[parsed.limit:]
-        if not runs:
-            self.sentence = 'Nothing is running.'
-        elif len(runs) == parsed.limit:
-            self.sentence = f'The oldest {len(runs)}; see --limit.'
-        return (('Job', 'Object', 'Worker', 'Role',
-                 'Age' if people else 'Age (s)', 'Attempt', 'Tick',
-                 'Lease ends', 'Progress'),
-                [(run.job, run.object, configured.identity(run.worker),
-                  of_members.role_of(run.worker, processes),
-                  _age(run.age, people), run.attempt,
-                  configured.moment(run.tick),
-                  '' if run.until is None else configured.second(run.until),
-                  _progress(run.progress, people)) for run in runs])
+        return runs[:parsed.limit]
 
 
-def _age(micros: int, for_people: bool) -> object:
-    seconds = max(0, micros) / 1e6
-    return configured.age(seconds) if for_people else round(seconds, 3)
-
-
-def _progress(text: str | None, for_people: bool) -> object:
-    """Return the progress that a run reported.
-
-    The result for people is the JSON text, and for programs the JSON value.
+def _progress(text: str | None) -> object:
+    """Return the progress that a run reported: JSON text for people, and the
+    JSON value for programs.
     """
-    if for_people or text is None:
-        return text or ''
-    return json.loads(text)
+    return '' if text is None else display.Cell(text, json.loads(text))

@@ -12,13 +12,13 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from cliff import command
-
 from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
 from distperiodic.cmd import terminal
+from distperiodic.cmd.session import Configured
+from distperiodic.cmd.session import configuration
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -40,14 +40,13 @@ _QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
 _RETRYING = ('amqp', 'kombu', 'oslo.messaging', 'oslo_messaging')
 
 
-class _Serve(configured.Configured, command.Command):
+class _Serve(Configured):
     """Base class of both commands: check everything, launch, and wait."""
 
     kind = ''
     needs_tasks = True
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             '--tasks', required=self.needs_tasks, metavar='MODULE:CLASS',
             help='the PeriodicTasks class of the service, instantiated as '
@@ -57,13 +56,12 @@ class _Serve(configured.Configured, command.Command):
             '--workers', type=configured.positive, default=1, metavar='N',
             help='number of processes to fork; each has its own member id. '
                  'Default: 1')
-        return parser
 
     def take_action(self, parsed: argparse.Namespace) -> int:
         from oslo_log import log
 
         from distperiodic import opts
-        conf = self.configuration(parsed, logs=True)
+        conf = configuration(parsed, logs=True)
         if self.app_args is not None and self.app_args.debug:
             conf.set_override('debug', True)
         settings = opts.settings(conf)
@@ -211,13 +209,12 @@ class Worker(_Serve):
     kind = 'worker'
     needs_tasks = False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             '--partition', default='default', metavar='P',
             help='run the jobs whose topic is this partition. '
                  'Default: default')
-        return parser
 
     def _load(self, conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
               parsed: argparse.Namespace) -> 'periodic.PeriodicTasks':

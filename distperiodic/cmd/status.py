@@ -14,10 +14,9 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cliff import lister
-
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
     from distperiodic.core.member import Member
@@ -33,7 +32,7 @@ _MORE = ('Result', 'Finding', 'Code', 'Severity', 'Since', 'About', 'Remedy')
 _PEOPLE = {'Up (s)': 'Up'}
 
 
-class Status(display.Table, lister.Lister):
+class Status(display.Table):
     """Show members with shares, workers by partition, and problems.
 
     Exit code 0: all is well; 1: there are warnings; 2: there is a failure.
@@ -41,8 +40,7 @@ class Status(display.Table, lister.Lister):
 
     essential = ('Role', 'Member', 'Up', 'Share', 'Slots')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             '--expect', type=configured.positive, metavar='N',
             help='number of schedulers expected; fewer cause a warning')
@@ -53,33 +51,27 @@ class Status(display.Table, lister.Lister):
         parser.add_argument(
             '--watch', type=configured.seconds, metavar='N',
             help='show the group every N seconds, until Ctrl-C')
-        return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
-        self.code = configured.FINE
         pause = threading.Event()
         #: Last time that this command saw each process, by partition and name.
         self._seen: dict[tuple[str, str], int] = {}
         while True:
-            super().run(parsed)
+            code = super().run(parsed)
             if parsed.watch is None:
-                return self.code
+                return code
             pause.wait(parsed.watch)
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        from distperiodic import opts
-        from distperiodic.adapters.local.clock import SystemClock
+    def act(self, session: Session) -> display.Output:
         from distperiodic.operator import health
         from distperiodic.operator import health_facts
-        settings = opts.settings(self.configuration(parsed))
-        if not settings.connection:
+        parsed, clock = session.parsed, session.clock
+        if not session.settings.connection:
             # Without a store, only the coordination service knows the group.
-            _, settings = self.backend(parsed)
-        clock = SystemClock()
+            session.check_backend()
         facts = health_facts.read(
-            settings, clock, seen=dict(self._seen), expected=parsed.expect,
-            expected_workers=parsed.expect_workers)
+            session.settings, clock, seen=dict(self._seen),
+            expected=parsed.expect, expected_workers=parsed.expect_workers)
         found = health.findings(facts)
         self.code = health.exit_code(found)
         self._remember(facts, clock.now())

@@ -36,7 +36,8 @@ def store_schema(case: Case) -> Finding:
     """No column, key or index of the tables is missing. The keys decide which
     claim wins.
     """
-    missing = case.store.missing()
+    from distperiodic.operator import store_probe
+    missing = store_probe.missing(case.store)
     if missing:
         return fail(
             f'missing: {configured.listed(missing)}',
@@ -51,9 +52,7 @@ def store_rights(case: Case) -> Finding:
     new rows. The user needs no other rights.
     """
     from distperiodic.operator import store_probe
-    # Without a usable store this raises NotNow, which skips the check.
-    assert case.store
-    refused = store_probe.refused(case.settings.connection)
+    refused = store_probe.refused(case.store)
     if refused:
         names = configured.listed([what for what, _ in refused])
         return fail(
@@ -62,7 +61,7 @@ def store_rights(case: Case) -> Finding:
             'tables to this user, and on PostgreSQL also USAGE on their '
             'sequences; check that the database is not read-only')
     problem, _, remedy = store_probe.write_problem(
-        case.settings.connection).partition('; ')
+        case.store).partition('; ')
     if problem:
         return fail(f'cannot write: {problem}', remedy)
     return ok('may select, insert, update and delete')
@@ -73,7 +72,8 @@ def store_clock(case: Case) -> Finding:
     """This host's clock agrees with the store's clock, which determines ticks
     and leases.
     """
-    skew = case.store.skew(SystemClock())
+    from distperiodic.operator import store_probe
+    skew = store_probe.skew(case.store, SystemClock())
     off = abs(skew.seconds)
     side = 'ahead of' if skew.seconds > 0 else 'behind'
     if off - skew.within > _SKEW:
@@ -91,21 +91,22 @@ def store_file(case: Case) -> Finding:
     """
     from distperiodic.operator import store_probe
     store = case.store
-    if store.file is None:
+    file = store_probe.file_of(store)
+    if file is None:
         return skip(f'the store is {store.dialect.name}, not SQLite')
-    kind = store_probe.network_disk(store.file)
+    kind = store_probe.network_disk(file)
     if kind is not None:
         return fail(
-            f'{store.file} is on {kind}, whose locks do not exclude other '
+            f'{file} is on {kind}, whose locks do not exclude other '
             'hosts',
             'move it to a disk of this host, or use PostgreSQL or MySQL for '
             'more than one host')
-    problem = store.journal_problem()
+    problem = store_probe.journal_problem(store)
     if problem:
         return warn(problem,
                     'check that the directory is writable and that no '
                     'program keeps the file in another mode')
-    return ok(f'{store.file}, journal_mode WAL')
+    return ok(f'{file}, journal_mode WAL')
 
 
 @check('store')
@@ -113,16 +114,17 @@ def store_engine(case: Case) -> Finding:
     """Transactions can be rolled back, and see the commits of other
     transactions.
     """
+    from distperiodic.operator import store_probe
     store = case.store
     if not store.dialect.locks_rows:
         return skip('SQLite has one writer at a time')
     engine = store.dialect.storage_engine
-    if wrong := store.engines():
+    if wrong := store_probe.engines(store):
         names = configured.listed(
             [f'{name}: {engine}' for name, engine in sorted(wrong.items())])
         return fail(f'not {engine}, so nothing is rolled back: {names}',
                     f'ALTER TABLE NAME ENGINE={engine} for each of them')
-    level = store.isolation()
+    level = store_probe.isolation(store)
     if level != 'READ COMMITTED':
         return fail(f'transactions run at {level}',
                     'configure the server and its proxies so that they keep '
@@ -135,12 +137,13 @@ def store_size(case: Case) -> Finding:
     """Few rows of the history and of failures are obsolete, because
     schedulers delete old ones.
     """
-    sizes = case.store.sizes()
+    from distperiodic.operator import store_probe
+    sizes = store_probe.sizes(case.store)
     rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
         f'{"+" * (number >= _MANY)}' for name, number in sizes.items())
-    oldest = case.store.oldest_tick()
-    age = 0 if oldest is None else (case.store.group.now() - oldest) // _DAY
+    oldest = store_probe.oldest_tick(case.store)
+    age = 0 if oldest is None else (case.store.now() - oldest) // _DAY
     found = f'rows: {rows}; {age} days of history'
     kept = case.settings.history_retention
     ticks, failures = (sizes[f'distperiodic_{name}'] >= _MANY
@@ -171,7 +174,7 @@ def store_jobs(case: Case) -> Finding:
     """
     if case.tasks is None:
         return skip('--tasks is not given')
-    unknown = sorted({job.name for job in case.store.group.jobs()}
+    unknown = sorted({job.name for job in case.store.jobs()}
                      - set(case.tasks.jobs))
     if unknown:
         return warn(

@@ -3,17 +3,13 @@
 
 import argparse
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cliff import command
-from cliff import lister
-
 from distperiodic import exceptions
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import of_tasks
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 _PAGE = 500
 
 
-class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
+class TaskList(display.List['tasks.Task']):
     """Show tasks, in the order in which they were submitted.
 
     A long list has pages. For the next page, pass the last id of this page to
@@ -31,9 +27,27 @@ class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
     """
 
     essential = ('Id', 'Type', 'Status', 'Step')
+    for_people = ('table',)
+    only_people = ('Step',)
+    only_programs = ('Code', 'Cursor', 'Steps')
+    columns = {
+        'Id': lambda task: task.id,
+        'Type': lambda task: task.type,
+        'Status': lambda task: task.status.value,
+        'Step': lambda task: f'{task.cursor + 1} of {len(task.steps)}',
+        'Code': lambda task: task.code,
+        'Cursor': lambda task: task.cursor,
+        'Steps': lambda task: len(task.steps),
+        'Queue': lambda task: task.queue or '',
+        'Key': lambda task: task.key or '',
+        'Priority': lambda task: task.priority,
+        'Created at': lambda task: display.time_of(task.created_at),
+        'Due at': lambda task: display.time_of(task.due_at),
+        'Started at': lambda task: display.time_of(task.started_at),
+        'Ended at': lambda task: display.time_of(task.ended_at),
+        'Message': lambda task: configured.one_line(task.message or '')}
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             '--status', metavar='STATUS',
@@ -52,52 +66,26 @@ class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
         parser.add_argument(
             '--after', metavar='ID',
             help='show only tasks that were submitted after this task')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], list[Sequence[object]]]:
-        people = parsed.formatter == 'table'
-        with self.client(parsed) as client:
-            found = client.list(
-                parsed.status, type=parsed.type, queue=parsed.queue,
-                limit=parsed.limit, after=parsed.after)
-            if not found and parsed.queue is not None:
-                # This raises an error if the queue does not exist.
-                client.queues(parsed.queue)
-        if not found:
-            self.sentence = _nothing(parsed)
-        elif len(found) == parsed.limit:
-            self.sentence = (f'The first {len(found)}; for more: --after '
-                             f'{found[-1].id}')
-        place = ('Step',) if people else ('Code', 'Cursor', 'Steps')
-        return (('Id', 'Type', 'Status', *place, 'Queue', 'Key', 'Priority',
-                 'Created at', 'Due at', 'Started at', 'Ended at',
-                 'Message'),
-                [_row(task, people) for task in found])
+    def fetch(self, session: Session) -> 'list[tasks.Task]':
+        parsed, client = session.parsed, session.client
+        found = client.list(
+            parsed.status, type=parsed.type, queue=parsed.queue,
+            limit=parsed.limit, after=parsed.after)
+        if found:
+            self.cut = 'The first {}; for more: --after ' + found[-1].id
+        elif parsed.queue is not None:
+            # This raises an error if the queue does not exist.
+            client.queues(parsed.queue)
+        self.empty = ' '.join([
+            'No task', *(f'{word} {value!r}' for word, value in (
+                ('with status', parsed.status), ('of type', parsed.type),
+                ('in queue', parsed.queue), ('after', parsed.after))
+                if value is not None)]) + '.'
+        return found
 
 
-def _nothing(parsed: argparse.Namespace) -> str:
-    """Return the sentence for a list without tasks."""
-    return ' '.join([
-        'No task', *(f'{word} {value!r}' for word, value in (
-            ('with status', parsed.status), ('of type', parsed.type),
-            ('in queue', parsed.queue), ('after', parsed.after))
-            if value is not None)]) + '.'
-
-
-def _row(task: 'tasks.Task', people: bool) -> Sequence[object]:
-    total = len(task.steps)
-    place = ((f'{task.cursor + 1} of {total}',) if people
-             else (task.code, task.cursor, total))
-    return (
-        task.id, task.type, task.status.value, *place, task.queue or '',
-        task.key or '', task.priority,
-        *(of_tasks.instant(at, people) for at in (
-            task.created_at, task.due_at, task.started_at, task.ended_at)),
-        configured.one_line(task.message or ''))
-
-
-class TaskCancel(acting.Acting, of_tasks.OfTasks, command.Command):
+class TaskCancel(Action):
     """Cancel a task, and roll back the steps that it has done.
 
     A task that has not started is cancelled at once. A task that runs is
@@ -106,17 +94,16 @@ class TaskCancel(acting.Acting, of_tasks.OfTasks, command.Command):
     before that step are rolled back.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument('task', metavar='ID', help='id of the task')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
-        with (self.client(parsed) as client,
-              self.audited(parsed, parsed.task) as record):
-            status = client.cancel(parsed.task, parsed.why)
+    def act(self, session: Session) -> None:
+        task, client = session.parsed.task, session.client
+        with session.recorded(task) as record:
+            status = client.cancel(task, session.actor.why)
             record.outcome = f'it is {status.replace("_", " ")}'
-        self.print(f'{_CANCELLED[status]} {parsed.task}{_LATER[status]}')
+        session.print(f'{_CANCELLED[status]} {task}{_LATER[status]}')
 
 
 _CANCELLED = {
@@ -129,7 +116,7 @@ _LATER = {
     Status.ROLLING_BACK: '; it is rolling back'}
 
 
-class TaskRetry(acting.Acting, of_tasks.OfTasks, command.Command):
+class TaskRetry(Action):
     """Continue tasks that are stuck, have failed or were cancelled.
 
     A task that has failed or was cancelled starts again from its first step.
@@ -137,8 +124,8 @@ class TaskRetry(acting.Acting, of_tasks.OfTasks, command.Command):
     option gives the other direction. Exit code 1: a task was not retried.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             'tasks', metavar='ID', nargs='*', help='id of a task')
         parser.add_argument(
@@ -157,30 +144,28 @@ class TaskRetry(acting.Acting, of_tasks.OfTasks, command.Command):
         which.add_argument(
             '--back', dest='back', action='store_const', const=True,
             help='roll back the stuck step, and then the steps before it')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> int:
+    def act(self, session: Session) -> int:
         code = configured.FINE
-        with self.client(parsed) as client:
-            some = list(self._tasks(parsed, client))
-            for task in some:
-                try:
-                    self._retry(parsed, client, task)
-                except exceptions.DistperiodicError as exc:
-                    if len(some) == 1:
-                        raise
-                    code = configured.FINDING
-                    self.print(f'not retried: {configured.one_line(exc)}')
+        some = list(self._tasks(session))
+        for task in some:
+            try:
+                self._retry(session, task)
+            except exceptions.DistperiodicError as exc:
+                if len(some) == 1:
+                    raise
+                code = configured.FINDING
+                session.print(f'not retried: {configured.one_line(exc)}')
         if not some:
-            self.print('no task is stuck')
+            session.print('no task is stuck')
         return code
 
-    def _tasks(self, parsed: argparse.Namespace,
-               client: 'tasks.Client') -> Iterator[str]:
+    def _tasks(self, session: Session) -> Iterator[str]:
         """Yield the ids of the tasks that the command line selects.
 
         :raises ConfigError: it selects none, or in two ways.
         """
+        parsed, client = session.parsed, session.client
         if bool(parsed.tasks) is parsed.all_stuck or (
                 not parsed.all_stuck and (parsed.type or parsed.queue)):
             raise exceptions.ConfigError(
@@ -199,9 +184,9 @@ class TaskRetry(acting.Acting, of_tasks.OfTasks, command.Command):
             if len(page) < _PAGE:
                 break
 
-    def _retry(self, parsed: argparse.Namespace, client: 'tasks.Client',
-               task: str) -> None:
-        with self.audited(parsed, task, back=parsed.back) as record:
-            status = client.retry(task, parsed.back)
+    def _retry(self, session: Session, task: str) -> None:
+        back = session.parsed.back
+        with session.recorded(task, back=back) as record:
+            status = session.client.retry(task, back)
             record.outcome = f'it is {status.replace("_", " ")}'
-        self.print(f'retried {task}; it is {status.replace("_", " ")}')
+        session.print(f'retried {task}; it is {status.replace("_", " ")}')

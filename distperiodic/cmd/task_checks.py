@@ -5,7 +5,6 @@ As in checks.py, each check is a function, and the operator sees its docstring.
 No check changes a row.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ from distperiodic.core.live import Lack
 
 if TYPE_CHECKING:
     from distperiodic.core.workflow import Definition
-    from distperiodic.operator.task_queries import TaskQueries
 
 # Number of sweep intervals after which a ready step has waited for too long.
 _SWEEPS = 5
@@ -35,17 +33,6 @@ _TEXTS = {
     Lack.NO_SCHEDULER: 'no live {}', Lack.NO_WORKER: 'no live {}',
     Lack.NO_COMMAND: 'no live {} has it',
     Lack.DRAINED: 'all live {}s that may have it are drained'}
-
-
-def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':
-    """Return queries on the tasks.
-
-    :raises NotNow: No store is configured, or it cannot be used.
-    """
-    from distperiodic.operator.task_queries import TaskQueries
-    assert case.store  # If the store does not answer, the check is skipped.
-    return contextlib.closing(TaskQueries(
-        case.settings.connection, namespace=case.settings.group))
 
 
 def _workflows(case: Case) -> 'Mapping[str, Definition]':
@@ -111,12 +98,11 @@ def task_commands(case: Case) -> Finding:
     """--tasks has each command that a task in the store needs now."""
     if case.tasks is None:
         return skip('--tasks is not given')
-    with _queries(case) as queries:
-        needs = queries.needs()
+    from distperiodic.operator import task_queries
     unknown = [
         f'{need.name} ({wording.tasks_text(need.tasks)})'
-        for need in needs if COMMAND_PREFIX + need.name
-        not in case.tasks.commands]
+        for need in task_queries.needs(case.store)
+        if COMMAND_PREFIX + need.name not in case.tasks.commands]
     if unknown:
         return warn(
             f'not in --tasks: {configured.listed(unknown)}',

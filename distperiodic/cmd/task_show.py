@@ -6,17 +6,15 @@ import contextlib
 import json
 import shlex
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
-from cliff import show
-
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import of_tasks
-from distperiodic.cmd import ring as ring_cmd
+from distperiodic.cmd.session import Session
 from distperiodic.core import schedule
 from distperiodic.core import waiting as core_waiting
 from distperiodic.core import wording
@@ -85,72 +83,36 @@ SENTENCES = {
 }
 
 
-class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
+class TaskShow(display.Record):
     """Show a task with its steps, its position, and the reason why it waits.
     """
 
     essential = ('', 'Step', 'Command', 'State', 'Attempts')
+    for_people = ('table',)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('task', metavar='ID', help='id of the task')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[object]]:
-        from distperiodic.operator.task_queries import TaskQueries
-        people = parsed.formatter == 'table'
-        settings = self.database(parsed)
-        with self.store(parsed, TaskQueries) as queries:
-            look = queries.look(parsed.task)
-            if look.waiting is not None or look.runner:
-                look = self._with_processes(
-                    parsed, settings, look, queries.group.now())
+    def facts(self, session: Session) -> Mapping[str, object]:
+        from distperiodic.operator import task_queries
+        look = task_queries.look(session.store, session.parsed.task)
+        if look.waiting is not None or look.runner:
+            look = _with_processes(session, look)
         waiting = look.waiting
-        why = '' if waiting is None else sentence(look.task, waiting, settings)
         self._drawn = list(drawn(look))
-        fields = dict(_fields(look, people))
+        fields = dict(_fields(look, self.people))
         fields['reason'] = '' if waiting is None else waiting.wait.value
-        fields['why'] = why
-        if people:
-            fields = {name.replace('_', ' '): value
-                      for name, value in fields.items() if value != ''}
-        else:
-            fields['steps'] = [
-                {name: None if command is None else _data(command)
-                 for name, command in (('normal', step.normal),
-                                       ('rollback', step.rollback))}
-                for step in look.task.steps]
-        return tuple(fields), tuple(fields.values())
-
-    def _with_processes(self, parsed: argparse.Namespace,
-                        settings: 'opts.Settings', look: 'Look', now: int
-                        ) -> 'Look':
-        """Return the task, given the current processes.
-
-        If no live process can claim or run the task now, the task waits for
-        this reason. A granted run that waits for a thread has not begun.
-
-        :param now: Time of the store's clock, in microseconds.
-        """
-        rows = live_processes.rows(settings)
-        if look.waiting is None:
-            position = look.position
-            step = look.task.steps[position.step]
-            command = step.rollback if position.back else step.normal
-            assert command is not None
-            if look.queued is None or not live_processes.queued(
-                    rows, look, command.module, now):
-                return look
-            return look._replace(task=look.queued, waiting=Waiting(
-                Wait.GRANTED, command.module, command.command,
-                holder=look.runner))
-        group = None
-        if settings.backend_url:
-            with contextlib.suppress(exceptions.CoordinationUnavailable):
-                group, _ = ring_cmd.group_of(self, parsed)
-        return look._replace(waiting=core_waiting.with_processes(
-            look.waiting, live_processes.of_rows(rows, settings, group)))
+        fields['why'] = '' if waiting is None else sentence(
+            look.task, waiting, session.settings)
+        if self.people:
+            return {name.replace('_', ' '): value
+                    for name, value in fields.items() if value != ''}
+        fields['steps'] = [
+            {name: None if command is None else _data(command)
+             for name, command in (('normal', step.normal),
+                                   ('rollback', step.rollback))}
+            for step in look.task.steps]
+        return fields
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
@@ -160,6 +122,34 @@ class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
                 '', 'Step', 'Command', 'State', 'Attempts', 'Started', 'Took',
                 'Worker', 'Error'), self._drawn)
         return code
+
+
+def _with_processes(session: Session, look: 'Look') -> 'Look':
+    """Return the task, given the current processes.
+
+    If no live process can claim or run the task now, the task waits for this
+    reason. A granted run that waits for a thread has not begun.
+    """
+    from distperiodic.operator import members
+    now = session.store.now()
+    rows = members.members(session.store)
+    if look.waiting is None:
+        position = look.position
+        step = look.task.steps[position.step]
+        command = step.rollback if position.back else step.normal
+        assert command is not None
+        if look.queued is None or not live_processes.queued(
+                rows, look, command.module, now):
+            return look
+        return look._replace(task=look.queued, waiting=Waiting(
+            Wait.GRANTED, command.module, command.command,
+            holder=look.runner))
+    group = None
+    if session.settings.backend_url:
+        with contextlib.suppress(exceptions.CoordinationUnavailable):
+            group = session.group
+    return look._replace(waiting=core_waiting.with_processes(
+        look.waiting, live_processes.of_rows(rows, session.settings, group)))
 
 
 def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, object]]':
@@ -182,7 +172,8 @@ def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, object]]':
     yield 'queue', task.queue or ''
     yield 'priority', task.priority
     for name in ('created_at', 'due_at', 'started_at', 'ended_at'):
-        yield name, of_tasks.instant(getattr(task, name), people)
+        at = display.time_of(getattr(task, name))
+        yield name, at.for_people if people else at.for_programs
     yield 'cancelled_by', look.cancelled_by or ''
     if people:
         text = json.dumps(dict(task.parameters), ensure_ascii=False)
@@ -213,8 +204,8 @@ def _data(command: 'tasks.Command') -> dict[str, object]:
         'timeout_s': command.timeout, 'retry': command.retry,
         'code': command.code, 'message': command.message,
         'attempts': command.attempts, 'losses': command.losses,
-        'started_at': of_tasks.instant(command.started_at, False) or None,
-        'ended_at': of_tasks.instant(command.ended_at, False) or None,
+        **{name: display.time_of(getattr(command, name)).for_programs or None
+           for name in ('started_at', 'ended_at')},
         'worker': command.worker}
 
 
@@ -255,7 +246,7 @@ def _row(look: 'Look', at: Position,
         '>' if here else '', f'{at.step + 1} of {len(task.steps)}',
         f'undo: {name}' if at.back else name, _state(look, at, command, here),
         _attempts(command),
-        of_tasks.instant(command.started_at, True), took,
+        display.time_of(command.started_at).for_people, took,
         command.worker or '', configured.one_line(command.message or ''))
 
 

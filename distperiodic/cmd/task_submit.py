@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NoReturn
 
-from cliff import command
-
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.cmd import acting
 from distperiodic.cmd import configured
-from distperiodic.cmd import of_tasks
+from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import Session
 from distperiodic.core import schedule
 
 # Maximum number of bytes of the JSON text of parameters. It may have many
@@ -30,15 +28,15 @@ if TYPE_CHECKING:
     from distperiodic import tasks
 
 
-class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
+class TaskSubmit(Action):
     """Submit a task, and print its id.
 
     With --wait the exit code is 0 if the task succeeds, and 1 if it fails, is
     cancelled, is stuck, or has not ended in time.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             'type', metavar='TYPE',
             help='type of a workflow, or MODULE.COMMAND for a task of one '
@@ -71,9 +69,9 @@ class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
             metavar='SECONDS',
             help='wait until the task has ended or is stuck, for at most '
                  'SECONDS; without SECONDS there is no limit')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace) -> None:
+    def act(self, session: Session) -> None:
+        parsed = session.parsed
         parameters = {} if parsed.json is None else read_json(parsed.json)
         given = dict(parsed.param)
         if len(given) < len(parsed.param):
@@ -81,28 +79,27 @@ class TaskSubmit(of_tasks.OfTasks, acting.Acting, command.Command):
             raise exceptions.ConfigError(
                 f'--param {max(names, key=names.count)!r} is given more than '
                 'once; give each parameter once')
-        with self.client(parsed, must_exist=False) as client:
-            settings = self.database(parsed, must_exist=False)
-            if settings.embedded:
-                # Create a missing store now: the record of the action needs
-                # the store before the client creates it.
-                from distperiodic.store import check_store
-                check_store(settings, self.configuration(parsed))
-            # The parameters are not recorded: they may be secret.
-            with self.audited(
-                    parsed, parsed.type, key=parsed.key, queue=parsed.queue,
-                    at=None if parsed.at is None else parsed.at.isoformat(),
-                    priority=parsed.priority or None) as record:
-                task = client.submit(
-                    parsed.type, {**parameters, **given}, key=parsed.key,
-                    queue=parsed.queue, at=parsed.at,
-                    priority=parsed.priority)
-                record.outcome = f'task {task}'
-            self.print(task)
-            if parsed.wait is not None:
-                _check_success(client.wait(
-                    task, None if parsed.wait == math.inf else parsed.wait),
-                    parsed.wait)
+        settings = session.check_store(must_exist=False)
+        client = session.open_client(settings)
+        if settings.embedded:
+            # Create a missing store now: the record of the action needs the
+            # store before the client creates it.
+            from distperiodic.store import check_store
+            check_store(settings, session.conf)
+        # The parameters are not recorded: they may be secret.
+        with session.recorded(
+                parsed.type, key=parsed.key, queue=parsed.queue,
+                at=None if parsed.at is None else parsed.at.isoformat(),
+                priority=parsed.priority or None) as record:
+            task = client.submit(
+                parsed.type, {**parameters, **given}, key=parsed.key,
+                queue=parsed.queue, at=parsed.at, priority=parsed.priority)
+            record.outcome = f'task {task}'
+        session.print(task)
+        if parsed.wait is not None:
+            _check_success(client.wait(
+                task, None if parsed.wait == math.inf else parsed.wait),
+                parsed.wait)
 
 
 def _check_success(task: 'tasks.Task', seconds: float) -> None:

@@ -2,20 +2,18 @@
 """``distperiodic why``: whether an object ran, and if not, the reason."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import explain
+from distperiodic.cmd.session import Session
 from distperiodic.core.reason import Reason
 
 if TYPE_CHECKING:
-    from distperiodic import opts
-    from distperiodic import periodic
     from distperiodic.operator.queries import Object
-    from distperiodic.operator.queries import StoreQueries
 
 
 class Why(explain.Explained):
@@ -28,62 +26,51 @@ class Why(explain.Explained):
     such job.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
         parser.add_argument(
             '--at', type=configured.since, metavar='TIME',
             help='show the tick at or before this time: an instant in UTC, or '
                  'an age such as 90s, 30m, 24h or 7d; default: the last tick')
-        return parser
 
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[object]]:
-        from distperiodic.operator.queries import StoreQueries
-        settings = self.database(parsed)
-        key, tasks = self.begin(parsed)
-        rows: list[tuple[str, object]] = [
-            ('job', parsed.job),
-            ('object', parsed.object or '(the job itself)')]
-        with self.store(parsed, StoreQueries) as queries:
-            found = queries.object(parsed.job, key)
-            tick = None
-            if parsed.at is not None and found.claim is not None:
-                tick = _tick_at(queries, parsed, key, tasks, found.now)
-            if tick is None or not _is_past(found, tick):
-                rows += self._answer(parsed, settings, key, found, tasks)
-            else:
-                rows += self.judged(*answers.past_rows(
-                    parsed.job, found, tick,
-                    queries.tick(parsed.job, key, tick)))
-        return tuple(name for name, _ in rows), tuple(
-            value for _, value in rows)
+    def facts(self, session: Session) -> Mapping[str, object]:
+        session.check_store()
+        from distperiodic.operator import queries
+        job, store = session.parsed.job, session.store
+        key = self.key_of(session)
+        found = queries.object_of(store, job, key)
+        tick = None
+        if session.parsed.at is not None and found.claim is not None:
+            tick = _tick_at(session, key, found.now)
+        return {**explain.names(session), **(
+            self._answer(session, key, found)
+            if tick is None or not _is_past(found, tick)
+            else self.judged(*answers.past_facts(
+                found, tick, queries.tick(store, job, key, tick))))}
 
-    def _answer(self, parsed: argparse.Namespace, settings: 'opts.Settings',
-                key: str, found: 'Object',
-                tasks: 'periodic.PeriodicTasks | None'
-                ) -> list[tuple[str, object]]:
-        """Return the rows about the last tick, and what is wrong."""
-        from distperiodic.adapters.local.clock import SystemClock
+    def _answer(self, session: Session, key: str,
+                found: 'Object') -> Mapping[str, object]:
+        """Return the facts about the last tick, and what is wrong."""
         from distperiodic.operator import health
         from distperiodic.operator import health_facts
+        settings, job = session.settings, session.parsed.job
         facts = health_facts.read(
-            settings, SystemClock(), key=key,
-            job=None if found.job is None else parsed.job)
-        slots = health.slots(facts, parsed.job)
-        rows = self.answer(answers.Case(
-            parsed.job, key, found, tasks, facts.live, settings, slots))
+            settings, session.clock, key=key,
+            job=None if found.job is None else job)
+        slots = health.slots(facts, job)
+        answer = dict(self.judged(*answers.facts_of(answers.Case(
+            job, key, found, session.tasks, facts.live, settings, slots))))
         wrong = [] if found.job is None else health.concerning(
-            health.findings(facts), parsed.job, key,
+            health.findings(facts), job, key,
             slots.partition if slots else '')
         # What is wrong with the whole group does not matter to an object that
         # has run.
-        ran = dict(rows)['reason'] == Reason.RAN.value
+        ran = answer['reason'] == Reason.RAN.value
         self.code = max(self.code, any(
             not ran or one.code not in health.OF_ALL for one in wrong))
-        shown: object = (
-            '\n'.join(one.line for one in wrong)
-            if parsed.formatter == 'table' else [one.shown for one in wrong])
-        return [*rows[:2], ('findings', shown), *rows[2:]]
+        return {name: answer.pop(name) for name in ('answer', 'reason')} | {
+            'findings': '\n'.join(one.line for one in wrong) if self.people
+            else [one.shown for one in wrong]} | answer
 
 
 def _is_past(found: 'Object', tick: int) -> bool:
@@ -94,9 +81,7 @@ def _is_past(found: 'Object', tick: int) -> bool:
         last.tick < tick < last.settled)
 
 
-def _tick_at(queries: 'StoreQueries', parsed: argparse.Namespace,
-             key: str, tasks: 'periodic.PeriodicTasks | None',
-             now: int) -> int:
+def _tick_at(session: Session, key: str, now: int) -> int:
     """Return the newest tick for which the object was due at the time --at.
 
     :raises ConfigError: the object's schedule is unknown, or has no tick at or
@@ -105,13 +90,15 @@ def _tick_at(queries: 'StoreQueries', parsed: argparse.Namespace,
     from distperiodic.core import audit
     from distperiodic.core import due
     from distperiodic.core import ring
-    at = parsed.at.before(now)
-    text, own = queries.schedule_of(parsed.job, key)
-    if not text and tasks is not None and parsed.job in tasks.jobs:
-        text = tasks.jobs[parsed.job].schedule_text()
+    from distperiodic.operator import queries
+    job, tasks = session.parsed.job, session.tasks
+    at = session.parsed.at.before(now)
+    text, own = queries.schedule_of(session.store, job, key)
+    if not text and tasks is not None and job in tasks.jobs:
+        text = tasks.jobs[job].schedule_text()
     if not text:
         raise exceptions.ConfigError(
-            f'the schedule of job {parsed.job!r} is not recorded yet, so '
+            f'the schedule of job {job!r} is not recorded yet, so '
             'its ticks are unknown; give --tasks')
     rule, spread = audit.named(text)
     tick = due.Plan(rule, spread=spread and not own).newest(

@@ -22,8 +22,7 @@ from distperiodic.core.histogram import Histogram
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import Counts
 from distperiodic.operator import counting
-from distperiodic.operator.group_reader import Snapshot
-from distperiodic.operator.group_reader import reader
+from distperiodic.operator.group_reader import GroupReader
 
 _claim = tables.claim
 _failure = tables.failure
@@ -159,264 +158,266 @@ class Unserved(NamedTuple):
     served: int | None
 
 
-class Activity:
-    """Read-only queries on the past and current runs of one group."""
+def failing(store: GroupReader, *, job: str | None = None,
+            key: str | None = None,
+            limit: int, tracebacks: bool = False) -> list[Failing]:
+    """Return the objects that have failed for good, those of the newest
+    ticks first.
 
-    def __init__(self, source: str | Snapshot, *, namespace: str):
-        self.group = reader(source, namespace)
-        self.close = self.group.close
+    An object counts if it is listed and has not succeeded since its
+    failure. Only the newest failures are read.
 
-    def failing(self, *, job: str | None = None, key: str | None = None,
-                limit: int, tracebacks: bool = False) -> list[Failing]:
-        """Return the objects that have failed for good, those of the newest
-        ticks first.
-
-        An object counts if it is listed and has not succeeded since its
-        failure. Only the newest failures are read.
-
-        :param job: Name of the job. None means all jobs.
-        :param key: Id of the object. None means all objects.
-        :param limit: Maximum number of objects to return.
-        :param tracebacks: True returns tracebacks; each may be long.
-        :raises ConfigError: the store has no such job.
-        """
-        names = self.group.names(job)
-        which: list[sa.ColumnElement[bool]] = [
-            _failure.c.job.in_(list(names))]
-        if key is not None:
-            which.append(_failure.c.object == key)
-        newest = (
-            sa.select(_failure.c.id, _failure.c.job, _failure.c.object,
-                      _failure.c.at).where(*which)
-            .order_by(_failure.c.id.desc()).limit(_FAILURES).subquery())
-        series = (
-            sa.select(newest.c.job, newest.c.object, _claim.c.state,
-                      sa.func.count().label('runs'),
-                      sa.func.min(newest.c.at).label('first'),
-                      sa.func.max(newest.c.id).label('last'))
-            .select_from(newest.join(_claim, sa.and_(
-                _claim.c.job == newest.c.job,
-                _claim.c.object == newest.c.object)))
-            .where(newest.c.at > sa.func.coalesce(_claim.c.served, 0),
-                   _claim.c.since.is_not(None))
-            .group_by(newest.c.job, newest.c.object, _claim.c.state)
-            .subquery())
-        return [Failing(
-            names[row.job], row.object, row.runs, row.first, row.at, row.tick,
-            row.attempt, row.worker or '', row.error, row.traceback or '',
-            row.state)
-            for row in self.group.rows(
-                sa.select(
-                    series, _failure.c.at, _failure.c.tick,
-                    _failure.c.attempt, _failure.c.worker, _failure.c.error,
-                    (_failure.c.traceback if tracebacks else
-                     sa.literal('')).label('traceback'))
-                .join(_failure, _failure.c.id == series.c.last)
-                .order_by(_failure.c.tick.desc(), series.c.job,
-                          series.c.object)
-                .limit(limit))]
-
-    def runs(self, job: str | None, limit: int, *,
-             older_than: float = 0.0, process: str | None = None
-             ) -> list[Run]:
-        """Return runs in progress, the longest-running first.
-
-        :param job: Name of the job. None means all jobs.
-        :param process: Name, without the tenure, of the process that holds the
-            leases of the runs. None means all processes.
-        :param older_than: Minimum number of seconds since the grant of a run.
-        :raises ConfigError: the store has no such job.
-        """
-        names = self.group.names(job)
-        held = sa.true() if process is None else _lease.c.holder.startswith(
-            f'{process}~', autoescape=True)
-
-        def work(connection: sa.Connection) -> list[Run]:
-            runs: list[Run] = []
-            # There is no index of claims by lease, but the row of a lease
-            # lists its objects.
-            for lease in connection.execute(
-                    sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
-                              (_lease.c.until - self.group.dialect.lease_now
-                               + self.group.dialect.now).label('until'),
-                              (self.group.dialect.lease_now - _lease.c.made
-                               ).label('age'))
-                    .where(_lease.c.job.in_(list(names)),
-                           _lease.c.state == State.RUNNING, held,
-                           _lease.c.made <= self.group.dialect.lease_now
-                           - round(older_than * 1e6))
-                    .order_by(_lease.c.made, _lease.c.id)).all():
-                keys = json.loads(lease.objects)
-                runs += [
-                    Run(names[lease.job], row.object, row.worker or '',
-                        row.tick, lease.age, row.attempt, row.progress,
-                        lease.until)
-                    for row in connection.execute(
-                        sa.select(_claim).where(
-                            _claim.c.job == lease.job,
-                            _claim.c.object.in_(keys),
-                            _claim.c.lease == lease.id,
-                            _claim.c.state == State.RUNNING)
-                        .order_by(_claim.c.object))]
-                if len(runs) >= limit:
-                    break
-            return runs[:limit]
-        return self.group.read(work)
-
-    def listings(self, job: str | None) -> list[Listing]:
-        """Return the number of listed objects per job and schedule.
-
-        :param job: Name of the job. None means all jobs.
-        :raises ConfigError: the store has no such job.
-        """
-        names = self.group.names(job)
-        listed = (
-            sa.select(_claim.c.job, _claim.c.rule,
-                      sa.func.count().label('objects'))
-            .where(_claim.c.job.in_(list(names)),
-                   _claim.c.since.is_not(None))
-            .group_by(_claim.c.job, _claim.c.rule).subquery())
-        found = self.group.rows(
-            sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
-                      _job.c.paused_since, listed.c.rule, listed.c.objects)
-            .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
-            .where(_job.c.id.in_(list(names))))
-        return sorted(Listing(
-            names[row.id], row.schedule or '', row.schedule_since,
-            row.paused_since is not None, row.rule or '', row.objects or 0)
-            for row in found)
-
-    def unserved(self, job: str, seconds: float,
-                 limit: int) -> list[Unserved]:
-        """Return objects without a successful run in the last *seconds*.
-
-        The object that has waited longest comes first.
-
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
-        return [Unserved(*row) for row in self.group.rows(
-            sa.select(_claim.c.object, _claim.c.tick, _claim.c.state,
-                      _claim.c.served)
-            .where(_claim.c.job == number, sa.or_(
-                _claim.c.served.is_(None),
-                _claim.c.served
-                < self.group.dialect.now - round(seconds * 1e6)))
-            .order_by(sa.func.coalesce(_claim.c.served, 0),
-                      _claim.c.object).limit(limit))]
-
-    def lists(self, job: str) -> bool:
-        """Return whether the store has a row for any object of *job*.
-
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
-        return bool(self.group.rows(
-            sa.select(_claim.c.object).where(_claim.c.job == number)
-            .limit(1)))
-
-    def history(self, *, job: str | None, since: int,
-                limit: int) -> list[Ticked]:
-        """Return the outcome of ticks, the newest first.
-
-        :param job: Name of the job. None means all jobs.
-        :param since: First tick, in microseconds.
-        :param limit: Maximum number of rows; a row is one job and tick.
-        :raises ConfigError: the store has no such job.
-        """
-        names = self.group.names(job)
-        found = self.group.rows(
+    :param job: Name of the job. None means all jobs.
+    :param key: Id of the object. None means all objects.
+    :param limit: Maximum number of objects to return.
+    :param tracebacks: True returns tracebacks; each may be long.
+    :raises ConfigError: the store has no such job.
+    """
+    names = store.names(job)
+    which: list[sa.ColumnElement[bool]] = [
+        _failure.c.job.in_(list(names))]
+    if key is not None:
+        which.append(_failure.c.object == key)
+    newest = (
+        sa.select(_failure.c.id, _failure.c.job, _failure.c.object,
+                  _failure.c.at).where(*which)
+        .order_by(_failure.c.id.desc()).limit(_FAILURES).subquery())
+    series = (
+        sa.select(newest.c.job, newest.c.object, _claim.c.state,
+                  sa.func.count().label('runs'),
+                  sa.func.min(newest.c.at).label('first'),
+                  sa.func.max(newest.c.id).label('last'))
+        .select_from(newest.join(_claim, sa.and_(
+            _claim.c.job == newest.c.job,
+            _claim.c.object == newest.c.object)))
+        .where(newest.c.at > sa.func.coalesce(_claim.c.served, 0),
+               _claim.c.since.is_not(None))
+        .group_by(newest.c.job, newest.c.object, _claim.c.state)
+        .subquery())
+    return [Failing(
+        names[row.job], row.object, row.runs, row.first, row.at, row.tick,
+        row.attempt, row.worker or '', row.error, row.traceback or '',
+        row.state)
+        for row in store.rows(
             sa.select(
-                _history.c.job, _history.c.tick,
-                *counting.sums(COLUMNS),
-                sa.func.count().label('members'),
-                sa.func.max(_history.c.reason).label('reason'))
-            .where(_history.c.job.in_(list(names)), _history.c.tick >= since)
-            .group_by(_history.c.job, _history.c.tick)
-            .order_by(_history.c.tick.desc(), _history.c.job)
-            .limit(limit))
-        times = self._times(names, *(
-            edge(row.tick for row in found) for edge in (min, max))
-            ) if found else {}
-        none = Histogram(), Histogram()
-        ticks = []
-        for row in found:
-            counts = counting.counts(row)
-            ticks.append(Ticked(
-                names[row.job], row.tick,
-                counts._replace(open=counts.due - counts.ended), row.members,
-                *times.get((row.job, row.tick), none), row.reason or ''))
-        return ticks
+                series, _failure.c.at, _failure.c.tick,
+                _failure.c.attempt, _failure.c.worker, _failure.c.error,
+                (_failure.c.traceback if tracebacks else
+                 sa.literal('')).label('traceback'))
+            .join(_failure, _failure.c.id == series.c.last)
+            .order_by(_failure.c.tick.desc(), series.c.job,
+                      series.c.object)
+            .limit(limit))]
 
-    def _times(self, jobs: Collection[int], first: int, last: int
-               ) -> dict[tuple[int, int], tuple[Histogram, Histogram]]:
-        """Return the histograms of starts and durations, by job and tick.
 
-        :param jobs: Numbers of the jobs.
-        :param first: First tick.
-        :param last: Last tick.
-        """
-        found: dict[tuple[int, int], tuple[Histogram, Histogram]] = {}
-        for row in self.group.rows(
-                sa.select(_history.c.job, _history.c.tick,
-                          _history.c.started, _history.c.ran)
-                .where(_history.c.job.in_(list(jobs)),
-                       _history.c.tick.between(first, last),
-                       _history.c.ran.is_not(None))):
-            started, ran = found.get(
-                (row.job, row.tick), (Histogram(), Histogram()))
-            found[row.job, row.tick] = (
-                started + Histogram.parse(row.started),
-                ran + Histogram.parse(row.ran))
-        return found
+def runs(store: GroupReader, job: str | None, limit: int, *,
+         older_than: float = 0.0, process: str | None = None
+         ) -> list[Run]:
+    """Return runs in progress, the longest-running first.
 
-    def loads(self, since: int) -> list[Load]:
-        """Return the work of each job since an instant.
+    :param job: Name of the job. None means all jobs.
+    :param process: Name, without the tenure, of the process that holds the
+        leases of the runs. None means all processes.
+    :param older_than: Minimum number of seconds since the grant of a run.
+    :raises ConfigError: the store has no such job.
+    """
+    names = store.names(job)
+    held = sa.true() if process is None else _lease.c.holder.startswith(
+        f'{process}~', autoescape=True)
 
-        The interval begins with the oldest tick that is read. Only the rows of
-        the newest ticks are read.
+    def work(connection: sa.Connection) -> list[Run]:
+        runs: list[Run] = []
+        # There is no index of claims by lease, but the row of a lease
+        # lists its objects.
+        for lease in connection.execute(
+                sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
+                          (_lease.c.until - store.dialect.lease_now
+                           + store.dialect.now).label('until'),
+                          (store.dialect.lease_now - _lease.c.made
+                           ).label('age'))
+                .where(_lease.c.job.in_(list(names)),
+                       _lease.c.state == State.RUNNING, held,
+                       _lease.c.made <= store.dialect.lease_now
+                       - round(older_than * 1e6))
+                .order_by(_lease.c.made, _lease.c.id)).all():
+            keys = json.loads(lease.objects)
+            runs += [
+                Run(names[lease.job], row.object, row.worker or '',
+                    row.tick, lease.age, row.attempt, row.progress,
+                    lease.until)
+                for row in connection.execute(
+                    sa.select(_claim).where(
+                        _claim.c.job == lease.job,
+                        _claim.c.object.in_(keys),
+                        _claim.c.lease == lease.id,
+                        _claim.c.state == State.RUNNING)
+                    .order_by(_claim.c.object))]
+            if len(runs) >= limit:
+                break
+        return runs[:limit]
+    return store.read(work)
 
-        :param since: Instant in microseconds.
-        """
-        names = self.group.names()
-        now = self.group.now()
-        rows = self.group.rows(
+
+def listings(store: GroupReader, job: str | None) -> list[Listing]:
+    """Return the number of listed objects per job and schedule.
+
+    :param job: Name of the job. None means all jobs.
+    :raises ConfigError: the store has no such job.
+    """
+    names = store.names(job)
+    listed = (
+        sa.select(_claim.c.job, _claim.c.rule,
+                  sa.func.count().label('objects'))
+        .where(_claim.c.job.in_(list(names)),
+               _claim.c.since.is_not(None))
+        .group_by(_claim.c.job, _claim.c.rule).subquery())
+    found = store.rows(
+        sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
+                  _job.c.paused_since, listed.c.rule, listed.c.objects)
+        .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
+        .where(_job.c.id.in_(list(names))))
+    return sorted(Listing(
+        names[row.id], row.schedule or '', row.schedule_since,
+        row.paused_since is not None, row.rule or '', row.objects or 0)
+        for row in found)
+
+
+def unserved(store: GroupReader, job: str, seconds: float,
+             limit: int) -> list[Unserved]:
+    """Return objects without a successful run in the last *seconds*.
+
+    The object that has waited longest comes first.
+
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
+    return [Unserved(*row) for row in store.rows(
+        sa.select(_claim.c.object, _claim.c.tick, _claim.c.state,
+                  _claim.c.served)
+        .where(_claim.c.job == number, sa.or_(
+            _claim.c.served.is_(None),
+            _claim.c.served
+            < store.dialect.now - round(seconds * 1e6)))
+        .order_by(sa.func.coalesce(_claim.c.served, 0),
+                  _claim.c.object).limit(limit))]
+
+
+def lists(store: GroupReader, job: str) -> bool:
+    """Return whether the store has a row for any object of *job*.
+
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
+    return bool(store.rows(
+        sa.select(_claim.c.object).where(_claim.c.job == number)
+        .limit(1)))
+
+
+def history(store: GroupReader, *, job: str | None, since: int,
+            limit: int) -> list[Ticked]:
+    """Return the outcome of ticks, the newest first.
+
+    :param job: Name of the job. None means all jobs.
+    :param since: First tick, in microseconds.
+    :param limit: Maximum number of rows; a row is one job and tick.
+    :raises ConfigError: the store has no such job.
+    """
+    names = store.names(job)
+    found = store.rows(
+        sa.select(
+            _history.c.job, _history.c.tick,
+            *counting.sums(COLUMNS),
+            sa.func.count().label('members'),
+            sa.func.max(_history.c.reason).label('reason'))
+        .where(_history.c.job.in_(list(names)), _history.c.tick >= since)
+        .group_by(_history.c.job, _history.c.tick)
+        .order_by(_history.c.tick.desc(), _history.c.job)
+        .limit(limit))
+    times = _times(store, names, *(
+        edge(row.tick for row in found) for edge in (min, max))
+        ) if found else {}
+    none = Histogram(), Histogram()
+    ticks = []
+    for row in found:
+        counts = counting.counts(row)
+        ticks.append(Ticked(
+            names[row.job], row.tick,
+            counts._replace(open=counts.due - counts.ended), row.members,
+            *times.get((row.job, row.tick), none), row.reason or ''))
+    return ticks
+
+
+def _times(store: GroupReader, jobs: Collection[int], first: int, last: int
+           ) -> dict[tuple[int, int], tuple[Histogram, Histogram]]:
+    """Return the histograms of starts and durations, by job and tick.
+
+    :param jobs: Numbers of the jobs.
+    :param first: First tick.
+    :param last: Last tick.
+    """
+    found: dict[tuple[int, int], tuple[Histogram, Histogram]] = {}
+    for row in store.rows(
             sa.select(_history.c.job, _history.c.tick,
-                      (_history.c.due - _history.c.skipped).label('due'),
                       _history.c.started, _history.c.ran)
-            .where(_history.c.job.in_(list(names)),
-                   _history.c.tick >= since, _history.c.tick <= now)
-            .order_by(_history.c.tick.desc()).limit(_LOADED))
-        by_job: dict[int, list[Any]] = {}
-        for row in rows:
-            by_job.setdefault(row.job, []).append(row)
-        seconds = max(1, now - rows[-1].tick) / 1e6 if rows else 0.0
-        found = []
-        for number, some in by_job.items():
-            newest, oldest = some[0].tick, some[-1].tick
-            due = sum(row.due for row in some if row.tick < newest)
-            found.append(Load(
-                names[number], int(due) / (newest - oldest) * 1e6
-                if newest > oldest else 0.0,
-                histogram.total(Histogram.parse(row.started) for row in some),
-                histogram.total(Histogram.parse(row.ran) for row in some),
-                seconds))
-        return sorted(found, key=lambda one: one.job)
+            .where(_history.c.job.in_(list(jobs)),
+                   _history.c.tick.between(first, last),
+                   _history.c.ran.is_not(None))):
+        started, ran = found.get(
+            (row.job, row.tick), (Histogram(), Histogram()))
+        found[row.job, row.tick] = (
+            started + Histogram.parse(row.started),
+            ran + Histogram.parse(row.ran))
+    return found
 
-    def unknown_jobs(self, known: Iterable[str]) -> dict[str, int]:
-        """Return the jobs of the store that are not *known* and have objects.
 
-        Each job is returned with the number of its open claims. A scheduler
-        ignores the claims of an unknown job, since other schedulers may know
-        the job. If the job was renamed, no scheduler knows the old name, and
-        the claims under that name wait forever.
-        """
-        return {row.name: int(row.open) for row in self.group.rows(
-            sa.select(_job.c.name, sa.func.coalesce(
-                sa.func.sum(_lease.c.remaining), 0).label('open'))
-            .outerjoin(_lease, _lease.c.job == _job.c.id)
-            .where(_job.c.space == self.group.namespace,
-                   _job.c.kind == tables.KIND,
-                   _job.c.name.not_in(sorted(known)),
-                   sa.exists().where(_claim.c.job == _job.c.id))
-            .group_by(_job.c.name).order_by(_job.c.name))}
+def loads(store: GroupReader, since: int) -> list[Load]:
+    """Return the work of each job since an instant.
+
+    The interval begins with the oldest tick that is read. Only the rows of
+    the newest ticks are read.
+
+    :param since: Instant in microseconds.
+    """
+    names = store.names()
+    now = store.now()
+    rows = store.rows(
+        sa.select(_history.c.job, _history.c.tick,
+                  (_history.c.due - _history.c.skipped).label('due'),
+                  _history.c.started, _history.c.ran)
+        .where(_history.c.job.in_(list(names)),
+               _history.c.tick >= since, _history.c.tick <= now)
+        .order_by(_history.c.tick.desc()).limit(_LOADED))
+    by_job: dict[int, list[Any]] = {}
+    for row in rows:
+        by_job.setdefault(row.job, []).append(row)
+    seconds = max(1, now - rows[-1].tick) / 1e6 if rows else 0.0
+    found = []
+    for number, some in by_job.items():
+        newest, oldest = some[0].tick, some[-1].tick
+        due = sum(row.due for row in some if row.tick < newest)
+        found.append(Load(
+            names[number], int(due) / (newest - oldest) * 1e6
+            if newest > oldest else 0.0,
+            histogram.total(Histogram.parse(row.started) for row in some),
+            histogram.total(Histogram.parse(row.ran) for row in some),
+            seconds))
+    return sorted(found, key=lambda one: one.job)
+
+
+def unknown_jobs(store: GroupReader, known: Iterable[str]) -> dict[str, int]:
+    """Return the jobs of the store that are not *known* and have objects.
+
+    Each job is returned with the number of its open claims. A scheduler
+    ignores the claims of an unknown job, since other schedulers may know
+    the job. If the job was renamed, no scheduler knows the old name, and
+    the claims under that name wait forever.
+    """
+    return {row.name: int(row.open) for row in store.rows(
+        sa.select(_job.c.name, sa.func.coalesce(
+            sa.func.sum(_lease.c.remaining), 0).label('open'))
+        .outerjoin(_lease, _lease.c.job == _job.c.id)
+        .where(_job.c.space == store.namespace,
+               _job.c.kind == tables.KIND,
+               _job.c.name.not_in(sorted(known)),
+               sa.exists().where(_claim.c.job == _job.c.id))
+        .group_by(_job.c.name).order_by(_job.c.name))}

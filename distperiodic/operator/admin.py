@@ -25,8 +25,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
-from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import GroupStore
 
 _claim = tables.claim
 _job = tables.job
@@ -52,152 +51,152 @@ class Triggered(NamedTuple):
     overtaken: int = 0
 
 
-class StoreAdmin:
-    """The commands pause, resume, trigger and requeue, for one group."""
+def requeue(store: GroupStore, *, job: str | None, key: str | None) -> int:
+    """Requeue dead claims.
 
-    def __init__(self, connection_url: str, *, namespace: str):
-        self._database = connect(connection_url)
-        self._sql: Statements = self._database.dialect.once(Statements)
-        self.group = GroupReader(self._database, namespace)
-        self.close = self.group.close
+    Each object runs again for the tick of its dead claim, from the first
+    attempt. Objects that were claimed for a later tick, or that are no
+    longer listed, are left out.
 
-    def requeue(self, *, job: str | None, key: str | None) -> int:
-        """Requeue dead claims.
+    :param job: Name of the job. None means all jobs.
+    :param key: Id of the object. None means all objects.
+    :returns: Number of requeued claims.
+    :raises ConfigError: the store has no such job.
+    """
+    return sum(_requeue_of(store, number, key)
+               for number in store.names(job))
 
-        Each object runs again for the tick of its dead claim, from the first
-        attempt. Objects that were claimed for a later tick, or that are no
-        longer listed, are left out.
 
-        :param job: Name of the job. None means all jobs.
-        :param key: Id of the object. None means all objects.
-        :returns: Number of requeued claims.
-        :raises ConfigError: the store has no such job.
-        """
-        return sum(self._requeue_of(number, key)
-                   for number in self.group.names(job))
+def _requeue_of(store: GroupStore, number: int, key: str | None) -> int:
+    dead = [_claim.c.job == number, _claim.c.state.in_(_DEAD),
+            _claim.c.since.is_not(None)]
+    if key is not None:
+        dead.append(_claim.c.object == key)
+    requeued = 0
+    for found in _chunks(store, dead, _AT_A_TIME):
+        by_tick: dict[int, list[str]] = {}
+        for row in found:
+            by_tick.setdefault(row.tick, []).append(row.object)
+        for tick, keys in by_tick.items():
+            requeued += _requeue(store, number, tick, keys)
+    return requeued
 
-    def _requeue_of(self, number: int, key: str | None) -> int:
-        dead = [_claim.c.job == number, _claim.c.state.in_(_DEAD),
-                _claim.c.since.is_not(None)]
-        if key is not None:
-            dead.append(_claim.c.object == key)
-        requeued = 0
-        for found in self._chunks(dead, _AT_A_TIME):
-            by_tick: dict[int, list[str]] = {}
-            for row in found:
-                by_tick.setdefault(row.tick, []).append(row.object)
-            for tick, keys in by_tick.items():
-                requeued += self._requeue(number, tick, keys)
-        return requeued
 
-    def _requeue(self, number: int, tick: int, keys: list[str]) -> int:
-        name = uuid.uuid4().hex
+def _requeue(store: GroupStore, number: int, tick: int,
+             keys: list[str]) -> int:
+    name = uuid.uuid4().hex
 
-        def work(tx: Transaction) -> int:
-            back: dict[str, Claim] = {}
-            tx.move(tx.sql.requeue, number, keys, back,
-                    {'of_tick': tick, 'into': name})
-            if back:
-                sql_history.count(tx, number, tick, '', dead=-len(back))
-                tx.make(name, State.CLAIMED, number, tick, list(back), '',
-                        0.0)
-            return len(back)
-        return run_once(
-            self._database, self._sql, work,
-            lambda tx: len(tx.standing(number, keys, name)))
+    def work(tx: Transaction) -> int:
+        back: dict[str, Claim] = {}
+        tx.move(tx.sql.requeue, number, keys, back,
+                {'of_tick': tick, 'into': name})
+        if back:
+            sql_history.count(tx, number, tick, '', dead=-len(back))
+            tx.make(name, State.CLAIMED, number, tick, list(back), '', 0.0)
+        return len(back)
+    return run_once(
+        store.database, store.dialect.once(Statements), work,
+        lambda tx: len(tx.standing(number, keys, name)))
 
-    def pause(self, job: str, *, by: str, why: str) -> None:
-        """Skip the ticks of *job*, beginning with the schedulers' next sweep.
 
-        Objects that are already claimed still run.
+def pause(store: GroupStore, job: str, *, by: str, why: str) -> None:
+    """Skip the ticks of *job*, beginning with the schedulers' next sweep.
 
-        :raises ConfigError: the store has no such job.
-        """
-        self._set_paused(job, {
-            'paused_since': self.group.dialect.now,
-            'paused_by': by[:tables.LONGEST_REASON],
-            'paused_why': why[:tables.LONGEST_REASON]})
+    Objects that are already claimed still run.
 
-    def resume(self, job: str) -> bool:
-        """Resume *job* at its next tick.
+    :raises ConfigError: the store has no such job.
+    """
+    _set_paused(store, job, {
+        'paused_since': store.dialect.now,
+        'paused_by': by[:tables.LONGEST_REASON],
+        'paused_why': why[:tables.LONGEST_REASON]})
 
-        :returns: True if the job was paused.
-        :raises ConfigError: the store has no such job.
-        """
-        paused = any(one.name == job and one.paused_since is not None
-                     for one in self.group.jobs())
-        self._set_paused(job, dict.fromkeys(
-            ('paused_since', 'paused_by', 'paused_why')))
-        return paused
 
-    def _set_paused(self, job: str, values: dict[str, Any]) -> None:
-        [number] = self.group.names(job)
-        self._database.write(lambda connection: connection.execute(
-            sa.update(_job).where(_job.c.id == number).values(values)))
+def resume(store: GroupStore, job: str) -> bool:
+    """Resume *job* at its next tick.
 
-    def trigger(self, job: str, *, key: str | None) -> Triggered:
-        """Run *job* at once.
+    :returns: True if the job was paused.
+    :raises ConfigError: the store has no such job.
+    """
+    paused = any(one.name == job and one.paused_since is not None
+                 for one in store.jobs())
+    _set_paused(store, job, dict.fromkeys(
+        ('paused_since', 'paused_by', 'paused_why')))
+    return paused
 
-        Claim the objects of the job for a tick at the current time. The claims
-        are put into new leases that have no holder and expire at once. The
-        next sweep takes over these leases. Ticks of the schedule are not
-        affected: the policies of the job still decide on the ticks that were
-        already due.
 
-        :param key: Id of the object. None means all objects. Objects that
-            are not listed are left out.
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
-        tick = self.group.now()
-        total = Triggered(tick, 0, 0)
-        listed = [_claim.c.job == number, _claim.c.since.is_not(None)]
-        for keys in [[key]] if key is not None else (
-                [row.object for row in found]
-                for found in self._chunks(listed, _IN_A_LEASE)):
-            some = self._trigger(job, number, tick, keys)
-            total = Triggered(tick, total.objects + some.objects,
-                              total.busy + some.busy,
-                              total.overtaken + some.overtaken)
-        return total
+def _set_paused(store: GroupStore, job: str, values: dict[str, Any]) -> None:
+    [number] = store.names(job)
+    store.write(lambda connection: connection.execute(
+        sa.update(_job).where(_job.c.id == number).values(values)))
 
-    def _trigger(self, job: str, number: int, tick: int,
-                 keys: list[str]) -> Triggered:
-        """Claim *keys* in one transaction."""
-        name = uuid.uuid4().hex
 
-        def work(tx: Transaction) -> Triggered:
-            claimed, _ = claiming.take(
-                tx, number, ClaimRequest(job, tick, keys, supersede=False),
-                keys, name, settle=False)
-            if won := len(claimed.won):
-                tx.make(name, State.CLAIMED, number, tick,
-                        [one.object for one in claimed.won], '', 0.0,
-                        counted=sql_history.increments(
-                            number, tick, '', due=won))
-            busy = len(claimed.busy) + len(claimed.waiting)
-            return Triggered(tick, won, busy, len(keys) - won - busy
-                             - len(claimed.unlisted))
+def trigger(store: GroupStore, job: str, *, key: str | None) -> Triggered:
+    """Run *job* at once.
 
-        def again(tx: Transaction) -> Triggered:
-            others = [row for row in tx.rows_of(number, keys).values()
-                      if row.since is not None and row.lease != name]
-            return Triggered(
-                tick, len(tx.standing(number, keys, name)),
-                sum(row.tick < tick and row.state in OPEN for row in others),
-                sum(row.tick >= tick for row in others))
-        return run_once(self._database, self._sql, work, again)
+    Claim the objects of the job for a tick at the current time. The claims
+    are put into new leases that have no holder and expire at once. The
+    next sweep takes over these leases. Ticks of the schedule are not
+    affected: the policies of the job still decide on the ticks that were
+    already due.
 
-    def _chunks(self, which: list[sa.ColumnElement[bool]],
-                size: int) -> Iterator[Sequence[Any]]:
-        """Yield the objects and ticks of some claims, in chunks.
+    :param key: Id of the object. None means all objects. Objects that
+        are not listed are left out.
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
+    tick = store.now()
+    total = Triggered(tick, 0, 0)
+    listed = [_claim.c.job == number, _claim.c.since.is_not(None)]
+    for keys in [[key]] if key is not None else (
+            [row.object for row in found]
+            for found in _chunks(store, listed, _IN_A_LEASE)):
+        some = _trigger(store, job, number, tick, keys)
+        total = Triggered(tick, total.objects + some.objects,
+                          total.busy + some.busy,
+                          total.overtaken + some.overtaken)
+    return total
 
-        :param which: Conditions on the claims.
-        """
-        last = ''
-        while found := self.group.rows(
-                sa.select(_claim.c.object, _claim.c.tick)
-                .where(*which, _claim.c.object > last)
-                .order_by(_claim.c.object).limit(size)):
-            yield found
-            last = found[-1].object
+
+def _trigger(store: GroupStore, job: str, number: int, tick: int,
+             keys: list[str]) -> Triggered:
+    """Claim *keys* in one transaction."""
+    name = uuid.uuid4().hex
+
+    def work(tx: Transaction) -> Triggered:
+        claimed, _ = claiming.take(
+            tx, number, ClaimRequest(job, tick, keys, supersede=False),
+            keys, name, settle=False)
+        if won := len(claimed.won):
+            tx.make(name, State.CLAIMED, number, tick,
+                    [one.object for one in claimed.won], '', 0.0,
+                    counted=sql_history.increments(
+                        number, tick, '', due=won))
+        busy = len(claimed.busy) + len(claimed.waiting)
+        return Triggered(tick, won, busy, len(keys) - won - busy
+                         - len(claimed.unlisted))
+
+    def again(tx: Transaction) -> Triggered:
+        others = [row for row in tx.rows_of(number, keys).values()
+                  if row.since is not None and row.lease != name]
+        return Triggered(
+            tick, len(tx.standing(number, keys, name)),
+            sum(row.tick < tick and row.state in OPEN for row in others),
+            sum(row.tick >= tick for row in others))
+    return run_once(
+        store.database, store.dialect.once(Statements), work, again)
+
+
+def _chunks(store: GroupStore, which: list[sa.ColumnElement[bool]],
+            size: int) -> Iterator[Sequence[Any]]:
+    """Yield the objects and ticks of some claims, in chunks.
+
+    :param which: Conditions on the claims.
+    """
+    last = ''
+    while found := store.rows(
+            sa.select(_claim.c.object, _claim.c.tick)
+            .where(*which, _claim.c.object > last)
+            .order_by(_claim.c.object).limit(size)):
+        yield found
+        last = found[-1].object

@@ -17,9 +17,8 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import GroupStore
 
 _action = tables.action
 _answer = tables.answer
@@ -31,6 +30,11 @@ class Actor(NamedTuple):
     who: str
     host: str
     why: str = ''
+
+    @property
+    def name(self) -> str:
+        """The operator and the host, as a reason or a message names them."""
+        return f'{self.who}@{self.host}'
 
 
 class Record:
@@ -76,14 +80,17 @@ class Record:
 
 
 @contextlib.contextmanager
-def recorded(database: Database, record: Record) -> Iterator[Record]:
-    """Write a record before the body runs, and the outcome after the body.
+def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
+             **arguments: Any) -> Iterator[Record]:
+    """Record the action in the body: the record before the body, and the
+    outcome after the body.
 
     If the body raises a :class:`.DistperiodicError`, the error is recorded as
     the outcome and raised. After any other error, the record has no outcome.
     """
-    database.write(
-        lambda connection: record.insert(connection, database.dialect.now))
+    record = Record(store.namespace, actor, verb, target, arguments)
+    store.write(
+        lambda connection: record.insert(connection, store.dialect.now))
     try:
         yield record
     except exceptions.DistperiodicError as exc:
@@ -91,25 +98,9 @@ def recorded(database: Database, record: Record) -> Iterator[Record]:
         with contextlib.suppress(exceptions.StoreUnavailable):
             # If the outcome cannot be written, the record has no outcome, and
             # the error of the body is raised.
-            database.write(record.close)
+            store.write(record.close)
         raise
-    database.write(record.close)
-
-
-class Trail:
-    """Writer of the records of actions on one group."""
-
-    def __init__(self, connection_url: str, *, namespace: str):
-        self._database = connect(connection_url)
-        self._namespace = namespace
-        self.close = self._database.close
-
-    def recorded(self, actor: Actor, verb: str, target: str,
-                 **arguments: Any) -> contextlib.AbstractContextManager[
-                     Record]:
-        """Return a context manager that records the action in its body."""
-        return recorded(self._database, Record(
-            self._namespace, actor, verb, target, arguments))
+    store.write(record.close)
 
 
 class Event(NamedTuple):
@@ -128,23 +119,16 @@ class Event(NamedTuple):
     outcome: str | None
 
 
-class Events:
-    """Read-only queries on the recorded actions of one group."""
+def events(store: GroupReader, *, since: int, limit: int) -> list[Event]:
+    """Return actions, the newest first.
 
-    def __init__(self, connection_url: str, *, namespace: str):
-        self.group = GroupReader(connect(connection_url), namespace)
-        self.close = self.group.close
-
-    def events(self, *, since: int, limit: int) -> list[Event]:
-        """Return actions, the newest first.
-
-        :param since: First instant, in microseconds of the store's clock.
-        """
-        return [Event(row.id, row.at, row.who, row.host, row.verb, row.target,
-                      json.loads(row.arguments), row.why, row.outcome)
-                for row in self.group.rows(
-                    sa.select(_action).where(
-                        _action.c.space == self.group.namespace,
-                        _action.c.at >= since)
-                    .order_by(_action.c.at.desc(), _action.c.id)
-                    .limit(limit))]
+    :param since: First instant, in microseconds of the store's clock.
+    """
+    return [Event(row.id, row.at, row.who, row.host, row.verb, row.target,
+                  json.loads(row.arguments), row.why, row.outcome)
+            for row in store.rows(
+                sa.select(_action).where(
+                    _action.c.space == store.namespace,
+                    _action.c.at >= since)
+                .order_by(_action.c.at.desc(), _action.c.id)
+                .limit(limit))]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read access to the rows of one group, for queries and commands of operators.
+"""Access to the rows of one group, for queries and commands of operators.
 
-Queries only read, through a :class:`GroupReader`. Commands that write also use
-the :class:`Database` directly.
+A query takes a :class:`GroupReader`, which only reads. A command that writes
+takes a :class:`GroupStore`.
 """
 
+import copy
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -55,35 +56,6 @@ def connect(connection_url: str) -> Database:
     return Database(connection_url, schema.check_connection)
 
 
-class Snapshot:
-    """An open transaction that only reads, which several queries share.
-
-    All of them see the database at one moment, and none of them spends the
-    round trips of a transaction of its own.
-    """
-
-    def __init__(self, database: Database, connection: sa.Connection):
-        self.dialect = database.dialect
-        self._connection = connection
-
-    def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run *work* in the open transaction."""
-        return work(self._connection)
-
-    def close(self) -> None:
-        """Do nothing: the transaction belongs to its creator."""
-
-
-def reader(source: 'str | Snapshot', namespace: str) -> 'GroupReader':
-    """Return read access to the rows of one group.
-
-    :param source: URL of the database, or an open transaction.
-    :raises ConfigError: the URL is invalid.
-    """
-    return GroupReader(
-        connect(source) if isinstance(source, str) else source, namespace)
-
-
 def check_file(connection_url: str) -> None:
     """Check that a database file exists: a connection would create the file.
 
@@ -99,24 +71,45 @@ def check_file(connection_url: str) -> None:
 
 
 class GroupReader:
-    """Read-only access to the rows of one group over a connection."""
+    """Read-only access to the rows of one group.
 
-    def __init__(self, database: Database | Snapshot, namespace: str):
-        #: Runs a function in a transaction that only reads.
-        self.read = database.read
+    The queries on a group are functions that take it.
+    """
+
+    def __init__(self, database: Database, namespace: str):
         #: Closes the connection; the next call opens a new one.
         self.close = database.close
         self.dialect = database.dialect
         self.namespace = namespace
-        self._shared = isinstance(database, Snapshot)
+        self._read = database.read
+        #: Connection of the open transaction that all reads share. None means
+        #: that each read is a transaction of its own.
+        self._shared: sa.Connection | None = None
+
+    def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run *work* in a transaction that only reads."""
+        return (self._read(work) if self._shared is None
+                else work(self._shared))
 
     def read_snapshot(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work* in a transaction whose reads all use one snapshot."""
         def read(connection: sa.Connection) -> T:
-            if not self._shared:
+            if self._shared is None:
                 self.dialect.use_snapshot(connection)
             return work(connection)
         return self.read(read)
+
+    def share(self, work: 'Callable[[GroupReader], T]') -> T:
+        """Run *work* with a reader whose reads share one transaction.
+
+        All reads see the database at one moment, and none of them spends the
+        round trips of a transaction of its own.
+        """
+        def read(connection: sa.Connection) -> T:
+            shared = copy.copy(self)
+            shared._shared = connection
+            return work(shared)
+        return self.read_snapshot(read)
 
     def rows(self, query: sa.Executable) -> Sequence[Any]:
         """Return the rows of *query*."""
@@ -167,3 +160,19 @@ class GroupReader:
                           due.ALWAYS if row.schedule_since is None
                           else row.schedule_since, row.schedule or '')
                       for row in found)
+
+
+class GroupStore(GroupReader):
+    """Access to the rows of one group, for the commands of operators.
+
+    The connection is opened at its first use.
+
+    :param connection_url: URL of the database.
+    :raises ConfigError: the URL is invalid.
+    """
+
+    def __init__(self, connection_url: str, namespace: str):
+        self.database = connect(connection_url)
+        super().__init__(self.database, namespace)
+        #: Runs a function in a transaction that may write.
+        self.write = self.database.write

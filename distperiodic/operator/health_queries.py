@@ -19,17 +19,17 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core import audit
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.operator import activity
 from distperiodic.operator import counting
 from distperiodic.operator import group_reader
 from distperiodic.operator import health
 from distperiodic.operator import live_processes
-from distperiodic.operator.activity import Activity
-from distperiodic.operator.group_reader import Snapshot
-from distperiodic.operator.group_reader import reader
-from distperiodic.operator.members import MemberQueries
-from distperiodic.operator.partitions import PartitionQueries
-from distperiodic.operator.task_queries import TaskQueries
-from distperiodic.operator.waiting import WaitingQueries
+from distperiodic.operator import members
+from distperiodic.operator import partitions
+from distperiodic.operator import task_queries
+from distperiodic.operator import waiting
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import GroupStore
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -54,61 +54,56 @@ _AT_A_TIME = 200
 _PATIENCE, _FAST = 5.0, 0.05
 
 
-class HealthQueries:
-    """Read-only queries on the health of one group."""
+def expired(store: GroupReader) -> health.Lease | None:
+    """Return the lease that expired first. None means that no lease has
+    expired.
+    """
+    ended = sa.and_(_lease.c.until < store.dialect.lease_now,
+                    _job.c.space == store.namespace)
+    joined = _lease.join(_job, _job.c.id == _lease.c.job)
 
-    def __init__(self, source: str | Snapshot, *, namespace: str):
-        self.group = reader(source, namespace)
-        self.close = self.group.close
+    def read(connection: sa.Connection) -> health.Lease | None:
+        first = connection.execute(
+            sa.select(_job.c.name, store.dialect.at_tick_clock(
+                _lease.c.until).label('until'))
+            .select_from(joined).where(ended)
+            .order_by(_lease.c.until).limit(1)).one_or_none()
+        if first is None:
+            return None
+        number = connection.scalar(sa.select(
+            sa.func.count()).select_from(joined).where(ended))
+        return health.Lease(first.name, first.until, number or 0)
+    return store.read_snapshot(read)
 
-    def expired(self) -> health.Lease | None:
-        """Return the lease that expired first. None means that no lease has
-        expired.
-        """
-        ended = sa.and_(_lease.c.until < self.group.dialect.lease_now,
-                        _job.c.space == self.group.namespace)
-        joined = _lease.join(_job, _job.c.id == _lease.c.job)
 
-        def read(connection: sa.Connection) -> health.Lease | None:
-            first = connection.execute(
-                sa.select(_job.c.name, self.group.dialect.at_tick_clock(
-                    _lease.c.until).label('until'))
-                .select_from(joined).where(ended)
-                .order_by(_lease.c.until).limit(1)).one_or_none()
-            if first is None:
-                return None
-            number = connection.scalar(sa.select(
-                sa.func.count()).select_from(joined).where(ended))
-            return health.Lease(first.name, first.until, number or 0)
-        return self.group.read_snapshot(read)
+def jobs(store: GroupReader, now: Instant,
+         unattended: float) -> list[health.JobFacts]:
+    """Return what is known about each job, in order of name.
 
-    def jobs(self, now: Instant, unattended: float) -> list[health.JobFacts]:
-        """Return what is known about each job, in order of name.
-
-        :param unattended: Seconds after which a job that no scheduler attends
-            may have no scheduler.
-        """
-        def work(connection: sa.Connection) -> list[health.JobFacts]:
-            newest = sa.select(sa.func.max(_history.c.tick)).where(
-                _history.c.job == _job.c.id).scalar_subquery()
-            rows = connection.execute(
-                sa.select(_job, newest.label('newest')).where(
-                    _job.c.space == self.group.namespace,
-                    _job.c.kind == tables.KIND)
-                .order_by(_job.c.name)).all()
-            periods = {row.id: audit.period_of(row.schedule, now)
-                       for row in rows}
-            ticks = _recent(connection, {
-                row.id: (row.newest, periods[row.id]) for row in rows
-                if row.newest is not None}, now)
-            return [health.JobFacts(
-                row.name, periods[row.id], row.paused_since is not None,
-                row.attended_until,
-                row.attended_until is not None
-                and row.attended_until < now - unattended * SECOND
-                and _is_listed(connection, row.id),
-                ticks.get(row.id, ())) for row in rows]
-        return self.group.read_snapshot(work)
+    :param unattended: Seconds after which a job that no scheduler attends
+        may have no scheduler.
+    """
+    def work(connection: sa.Connection) -> list[health.JobFacts]:
+        newest = sa.select(sa.func.max(_history.c.tick)).where(
+            _history.c.job == _job.c.id).scalar_subquery()
+        rows = connection.execute(
+            sa.select(_job, newest.label('newest')).where(
+                _job.c.space == store.namespace,
+                _job.c.kind == tables.KIND)
+            .order_by(_job.c.name)).all()
+        periods = {row.id: audit.period_of(row.schedule, now)
+                   for row in rows}
+        ticks = _recent(connection, {
+            row.id: (row.newest, periods[row.id]) for row in rows
+            if row.newest is not None}, now)
+        return [health.JobFacts(
+            row.name, periods[row.id], row.paused_since is not None,
+            row.attended_until,
+            row.attended_until is not None
+            and row.attended_until < now - unattended * SECOND
+            and _is_listed(connection, row.id),
+            ticks.get(row.id, ())) for row in rows]
+    return store.read_snapshot(work)
 
 
 def _is_listed(connection: sa.Connection, number: int) -> bool:
@@ -164,20 +159,15 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock',
     :raises SchemaError: the schema version does not match this release.
     """
     _check_exists(settings)
-    with contextlib.closing(
-            group_reader.connect(settings.connection)) as database:
-        return group_reader.GroupReader(
-            database, settings.group).read_snapshot(
-                lambda connection: _stored(
-                    settings, clock, live, Snapshot(database, connection),
-                    job, key))
+    with contextlib.closing(GroupStore(
+            settings.connection, settings.group)) as store:
+        return store.share(lambda shared: _stored(
+            settings, clock, live, shared, job, key))
 
 
 def _stored(settings: 'opts.Settings', clock: 'ports.Clock',
-            live: 'Group | None', snapshot: Snapshot, job: str | None,
+            live: 'Group | None', store: GroupReader, job: str | None,
             key: str | None) -> dict[str, Any]:
-    def of(kind: Any) -> Any:
-        return kind(snapshot, namespace=settings.group)
     began = clock.monotonic()
     took: list[float] = []
 
@@ -186,26 +176,25 @@ def _stored(settings: 'opts.Settings', clock: 'ports.Clock',
         answer = ask()
         took.append(clock.monotonic() - start)
         return answer
-    queries, tasks = of(HealthQueries), of(TaskQueries)
-    now = timed(queries.group.now)
-    members = timed(of(MemberQueries).members)
+    now = timed(store.now)
+    rows = timed(lambda: members.members(store))
     fields = {
-        'stored': True, 'now': now, 'members': members,
-        'processes': live_processes.of_rows(members, settings, live),
-        'halted': timed(tasks.halted)}
+        'stored': True, 'now': now, 'members': rows,
+        'processes': live_processes.of_rows(rows, settings, live),
+        'halted': timed(lambda: task_queries.halted(store))}
     unread = []
     # If the store is slow, the answer must not be late as well: leave out what
     # needs further requests.
     for name, ask in {
-            'failing': lambda: of(Activity).failing(
-                job=job, key=key, limit=_OBJECTS),
-            'jobs': lambda: queries.jobs(now, settings.session_timeout),
-            'partitions': of(PartitionQueries).partitions,
-            'stuck': lambda: tasks.stuck(_TASKS),
-            'overdue': lambda: tasks.overdue(
-                _SWEEPS * settings.sweep_interval),
-            'expired': queries.expired,
-            'starving': lambda: of(WaitingQueries).starving(1.0, _OBJECTS),
+            'failing': lambda: activity.failing(
+                store, job=job, key=key, limit=_OBJECTS),
+            'jobs': lambda: jobs(store, now, settings.session_timeout),
+            'partitions': lambda: partitions.partitions(store),
+            'stuck': lambda: task_queries.stuck(store, _TASKS),
+            'overdue': lambda: task_queries.overdue(
+                store, _SWEEPS * settings.sweep_interval),
+            'expired': lambda: expired(store),
+            'starving': lambda: waiting.starving(store, 1.0, _OBJECTS),
             }.items():
         if min(took) >= health.SLOW or clock.monotonic() - began > (
                 # The last reads some hundred leases, one after the other.

@@ -69,7 +69,7 @@ class Hints:
             failures = self._failures | self._bus.send(ControlRequest(
                 action or uuid.uuid4().hex, self._settings.group, verb, {},
                 [(part, name, '') for part, name in members],
-                f'{self._actor.who}@{self._actor.host}', self._actor.why,
+                self._actor.name, self._actor.why,
                 self._clock.now()), _PATIENCE)
         except DistperiodicError as exc:
             return str(exc)

@@ -5,7 +5,6 @@ The rows of the members in the store contain the last reports of the members. A
 coordination service, if there is one, shows earlier that a process is gone.
 """
 
-import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from typing import Any
@@ -19,17 +18,6 @@ if TYPE_CHECKING:
     from distperiodic.operator.live_group import Group
     from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.task_queries import Look
-
-
-def rows(settings: 'opts.Settings') -> 'list[MemberRow]':
-    """Return the rows of the members of the configured group.
-
-    :raises StoreUnavailable: The store does not answer.
-    """
-    from distperiodic.operator.members import MemberQueries
-    with contextlib.closing(MemberQueries(
-            settings.connection, namespace=settings.group)) as queries:
-        return queries.members()
 
 
 def queued(members: 'Iterable[MemberRow]', look: 'Look', module: str,

@@ -11,9 +11,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
 from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import Snapshot
-from distperiodic.operator.group_reader import connect
-from distperiodic.operator.group_reader import reader
+from distperiodic.operator.group_reader import GroupStore
 
 _partition = tables.partition
 _worker = tables.partition_worker
@@ -62,71 +60,57 @@ class Partition(NamedTuple):
         return [one for one in self.workers if one.age <= within]
 
 
-class PartitionQueries:
-    """Read-only queries on the partitions of one group."""
-
-    def __init__(self, source: str | Snapshot, *, namespace: str):
-        self.group = reader(source, namespace)
-        self.close = self.group.close
-
-    def partitions(self) -> list[Partition]:
-        """Return all partitions that have had a worker with ``mode =
-        standby``, in order of name.
-        """
-        return self.group.read_snapshot(
-            lambda connection: _read(connection, self.group))
-
-    def partition(self, name: str) -> Partition:
-        """Return one partition.
-
-        :raises ConfigError: no partition with this name has ever had a worker
-            with ``mode = standby``.
-        """
-        return _one(self.partitions(), self.group, name)
+def partitions(store: GroupReader) -> list[Partition]:
+    """Return all partitions that have had a worker with ``mode = standby``, in
+    order of name.
+    """
+    return store.read_snapshot(lambda connection: _read(connection, store))
 
 
-class PartitionAdmin:
-    """The command that makes another worker active."""
+def partition(store: GroupReader, name: str) -> Partition:
+    """Return one partition.
 
-    def __init__(self, connection_url: str, *, namespace: str):
-        self._database = connect(connection_url)
-        self.group = GroupReader(self._database, namespace)
-        self.close = self.group.close
+    :raises ConfigError: no partition with this name has ever had a worker
+        with ``mode = standby``.
+    """
+    return _one(partitions(store), store, name)
 
-    def promote(self, name: str, member: str, *, by: str,
-                within: float) -> Partition:
-        """Choose *member* as the next active worker of a partition.
 
-        The active worker then finishes its runs and releases the partition. A
-        later choice replaces an earlier choice. The choice of the active
-        worker only removes an earlier choice.
+def promote(store: GroupStore, name: str, member: str, *, by: str,
+            within: float) -> Partition:
+    """Choose *member* as the next active worker of a partition.
 
-        :param by: Operator, for the record.
-        :param within: A worker that has sent no heartbeat for this number of
-            seconds cannot be chosen.
-        :returns: The partition before this change.
-        :raises ConfigError: there is no such partition, or *member* is not one
-            of its workers, is stopping, or has sent no heartbeat for *within*
-            seconds.
-        """
-        def work(connection: sa.Connection) -> Partition:
-            # Lock the row: otherwise *member* could become active before the
-            # choice is written, and the choice would never be deleted.
-            self._update(connection, name, starts=_partition.c.starts + 1)
-            found = _one(_read(connection, self.group), self.group, name)
-            _check_candidate(found, member, within)
-            active = identity_of(found.active) == member
-            self._update(
-                connection, name, promoted=None if active else member,
-                promoted_by=None if active else by[:tables.LONGEST_REASON])
-            return found
-        return self._database.write(work)
+    The active worker then finishes its runs and releases the partition. A
+    later choice replaces an earlier choice. The choice of the active
+    worker only removes an earlier choice.
 
-    def _update(self, connection: sa.Connection, name: str,
-                **values: Any) -> None:
-        connection.execute(sa.update(_partition).where(
-            _partition.c.space == self.group.namespace,
-            _partition.c.name == name).values(values))
+    :param by: Operator, for the record.
+    :param within: A worker that has sent no heartbeat for this number of
+        seconds cannot be chosen.
+    :returns: The partition before this change.
+    :raises ConfigError: there is no such partition, or *member* is not one
+        of its workers, is stopping, or has sent no heartbeat for *within*
+        seconds.
+    """
+    def work(connection: sa.Connection) -> Partition:
+        # Lock the row: otherwise *member* could become active before the
+        # choice is written, and the choice would never be deleted.
+        _update(store, connection, name, starts=_partition.c.starts + 1)
+        found = _one(_read(connection, store), store, name)
+        _check_candidate(found, member, within)
+        active = identity_of(found.active) == member
+        _update(
+            store, connection, name, promoted=None if active else member,
+            promoted_by=None if active else by[:tables.LONGEST_REASON])
+        return found
+    return store.write(work)
+
+
+def _update(store: GroupStore, connection: sa.Connection, name: str,
+            **values: Any) -> None:
+    connection.execute(sa.update(_partition).where(
+        _partition.c.space == store.namespace,
+        _partition.c.name == name).values(values))
 
 
 def _check_candidate(found: Partition, member: str, within: float) -> None:

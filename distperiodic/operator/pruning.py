@@ -23,7 +23,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
 from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import GroupStore
 
 _action = tables.action
 _answer = tables.answer
@@ -109,21 +109,12 @@ class _Deleted(NamedTuple):
 _Work = Callable[[sa.Connection], _Deleted]
 
 
-class Pruner:
-    """Deletion of old rows of one group, for operators."""
-
-    def __init__(self, connection_url: str, *, namespace: str):
-        self._database = connect(connection_url)
-        self.group = GroupReader(self._database, namespace)
-        self.close = self.group.close
-
-    def prune(self, ages: Ages) -> collections.Counter[str]:
-        """Delete old rows, and return the number of deleted rows by kind."""
-        deleted: collections.Counter[str] = collections.Counter()
-        for step in prune_steps(
-                self._database, self.group.namespace, ages):
-            deleted[step.kind] += step.rows
-        return deleted
+def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:
+    """Delete old rows, and return the number of deleted rows by kind."""
+    deleted: collections.Counter[str] = collections.Counter()
+    for step in prune_steps(store.database, store.namespace, ages):
+        deleted[step.kind] += step.rows
+    return deleted
 
 
 def prune_steps(database: Database, namespace: str,

@@ -30,7 +30,6 @@ from distperiodic.core.reason import Reason
 from distperiodic.operator import counting
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import Job
-from distperiodic.operator.group_reader import connect
 
 _claim = tables.claim
 _failure = tables.failure
@@ -136,152 +135,151 @@ class Tick(NamedTuple):
     skip_reason: str
 
 
-class StoreQueries:
-    """Read-only queries on the ticks and objects of one group."""
+def object_of(store: GroupReader, job: str, key: str) -> Object:
+    """Return the store's data on one object."""
+    def work(connection: sa.Connection) -> Object:
+        now = connection.scalar(sa.select(store.dialect.now))
+        assert now is not None
+        known = next((one for one in store.jobs_in(connection)
+                      if one.name == job), None)
+        if known is None:
+            return Object(now, None, None)
+        in_group = sa.and_(
+            _job.c.space == store.namespace, _job.c.name == job)
+        row = connection.execute(
+            sa.select(_claim, _lease.c.holder,
+                      # Convert the time from the lease clock to the clock
+                      # for ticks, which operators see.
+                      (_lease.c.until - store.dialect.lease_now
+                       + store.dialect.now).label('until'),
+                      _history.c.reason.label('skip_reason'))
+            .select_from(_claim.join(_job, _job.c.id == _claim.c.job)
+                         .outerjoin(_lease, _lease.c.id == _claim.c.lease)
+                         .outerjoin(_history, sa.and_(
+                             _history.c.job == _claim.c.job,
+                             _history.c.tick == _claim.c.settled,
+                             _history.c.reason.is_not(None))))
+            .where(in_group, _claim.c.object == key)
+            .limit(1)).one_or_none()
+        if row is None:
+            return Object(now, known, None)
+        return Object(
+            now, known, Standing(
+                row.tick, row.settled, row.skipped_by, row.state,
+                row.holder or '', row.until, row.since),
+            row.fence, row.attempt, row.worker or '', row.previous,
+            row.served, row.skip_reason or '',
+            _failures_of(connection, row.job, key, _FAILED), row.waiting)
+    return store.read_snapshot(work)
 
-    def __init__(self, connection_url: str, *, namespace: str):
-        self.group = GroupReader(connect(connection_url), namespace)
-        self.close = self.group.close
 
-    def object(self, job: str, key: str) -> Object:
-        """Return the store's data on one object."""
-        def work(connection: sa.Connection) -> Object:
-            now = connection.scalar(sa.select(self.group.dialect.now))
-            assert now is not None
-            known = next((one for one in self.group.jobs_in(connection)
-                          if one.name == job), None)
-            if known is None:
-                return Object(now, None, None)
-            in_group = sa.and_(
-                _job.c.space == self.group.namespace, _job.c.name == job)
-            row = connection.execute(
-                sa.select(_claim, _lease.c.holder,
-                          # Convert the time from the lease clock to the clock
-                          # for ticks, which operators see.
-                          (_lease.c.until - self.group.dialect.lease_now
-                           + self.group.dialect.now).label('until'),
-                          _history.c.reason.label('skip_reason'))
-                .select_from(_claim.join(_job, _job.c.id == _claim.c.job)
-                             .outerjoin(_lease, _lease.c.id == _claim.c.lease)
-                             .outerjoin(_history, sa.and_(
-                                 _history.c.job == _claim.c.job,
-                                 _history.c.tick == _claim.c.settled,
-                                 _history.c.reason.is_not(None))))
-                .where(in_group, _claim.c.object == key)
-                .limit(1)).one_or_none()
-            if row is None:
-                return Object(now, known, None)
-            return Object(
-                now, known, Standing(
-                    row.tick, row.settled, row.skipped_by, row.state,
-                    row.holder or '', row.until, row.since),
-                row.fence, row.attempt, row.worker or '', row.previous,
-                row.served, row.skip_reason or '',
-                _failures_of(connection, row.job, key, _FAILED), row.waiting)
-        return self.group.read_snapshot(work)
+def schedule_of(store: GroupReader, job: str, key: str) -> tuple[str, bool]:
+    """Return the text of the schedule that an object follows.
 
-    def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
-        """Return the text of the schedule that an object follows.
+    The second value is True if the schedule is the object's own, and False
+    if it is the schedule of the job. An empty text means that no schedule
+    is recorded.
 
-        The second value is True if the schedule is the object's own, and False
-        if it is the schedule of the job. An empty text means that no schedule
-        is recorded.
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
+    [row] = store.rows(
+        sa.select(_job.c.schedule, _claim.c.rule)
+        .select_from(_job.outerjoin(_claim, sa.and_(
+            _claim.c.job == _job.c.id, _claim.c.object == key)))
+        .where(_job.c.id == number))
+    return row.rule or row.schedule or '', bool(row.rule)
 
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
-        [row] = self.group.rows(
-            sa.select(_job.c.schedule, _claim.c.rule)
-            .select_from(_job.outerjoin(_claim, sa.and_(
-                _claim.c.job == _job.c.id, _claim.c.object == key)))
-            .where(_job.c.id == number))
-        return row.rule or row.schedule or '', bool(row.rule)
 
-    def tick(self, job: str, key: str, tick: int) -> Tick:
-        """Return the store's data on one tick of an object.
+def tick(store: GroupReader, job: str, key: str, tick: int) -> Tick:
+    """Return the store's data on one tick of an object.
 
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
 
-        def work(connection: sa.Connection) -> Tick:
-            since, begins = (
-                due.ALWAYS if moment is None else moment
-                for moment in connection.execute(
-                    sa.select(_job.c.schedule_since, _job.c.pruned_before)
-                    .where(_job.c.id == number)).one())
-            failed = _failures_of(
-                connection, number, key, 1, _failure.c.tick == tick)
-            # Read the row of the tick, or else the row of the next tick.
-            row = connection.execute(
-                sa.select(_history.c.tick,
-                          *counting.sums((*_COUNTERS.values(), 'missed')),
-                          sa.func.max(_history.c.reason).label('reason'))
-                .where(_history.c.job == number, _history.c.tick >= tick)
-                .group_by(_history.c.tick).order_by(_history.c.tick)
-                .limit(1)).one_or_none()
-            counts: dict[Reason, int] = {}
-            if row is not None and row.tick == tick:
-                counts = {outcome: getattr(row, name)
-                          for outcome, name in _COUNTERS.items()}
-            elif row is not None:
-                lost = min(row.missed, row.by_lost)
-                counts = {Reason.LOST: lost,
-                          Reason.PASSED_OVER: row.missed - lost}
-            return Tick(
-                since, begins, failed[0] if failed else None, counts,
-                '' if row is None else row.reason or '')
-        return self.group.read_snapshot(work)
+    def work(connection: sa.Connection) -> Tick:
+        since, begins = (
+            due.ALWAYS if moment is None else moment
+            for moment in connection.execute(
+                sa.select(_job.c.schedule_since, _job.c.pruned_before)
+                .where(_job.c.id == number)).one())
+        failed = _failures_of(
+            connection, number, key, 1, _failure.c.tick == tick)
+        # Read the row of the tick, or else the row of the next tick.
+        row = connection.execute(
+            sa.select(_history.c.tick,
+                      *counting.sums((*_COUNTERS.values(), 'missed')),
+                      sa.func.max(_history.c.reason).label('reason'))
+            .where(_history.c.job == number, _history.c.tick >= tick)
+            .group_by(_history.c.tick).order_by(_history.c.tick)
+            .limit(1)).one_or_none()
+        counts: dict[Reason, int] = {}
+        if row is not None and row.tick == tick:
+            counts = {outcome: getattr(row, name)
+                      for outcome, name in _COUNTERS.items()}
+        elif row is not None:
+            lost = min(row.missed, row.by_lost)
+            counts = {Reason.LOST: lost,
+                      Reason.PASSED_OVER: row.missed - lost}
+        return Tick(
+            since, begins, failed[0] if failed else None, counts,
+            '' if row is None else row.reason or '')
+    return store.read_snapshot(work)
 
-    def account(self, job: str, since: int, schedule: str = '') -> Account:
-        """Return the data for an audit of the ticks of *job*.
 
-        :param since: First tick, in microseconds.
-        :param schedule: Text of the schedule to use if the store has none.
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
+def account(store: GroupReader, job: str, since: int,
+            schedule: str = '') -> Account:
+    """Return the data for an audit of the ticks of *job*.
 
-        def work(connection: sa.Connection) -> Account:
-            row = connection.execute(
-                sa.select(_job, self.group.dialect.now.label('now'))
-                .where(_job.c.id == number)).one()
-            begins = max(since, row.pruned_before or 0)
-            text = row.schedule or schedule
-            by_phase = None
-            if text:
-                rule, spread = audit.named(text)
-                if spread:
-                    by_phase = _decided_by_phase(
-                        begins, rule.at_or_before(row.now) or row.now)
-            return Account(
-                row.now, begins, text,
-                due.ALWAYS if row.schedule_since is None
-                else row.schedule_since,
-                None if row.attended_since is None
-                else audit.Attendance(row.attended_since, row.attended_until),
-                row.paused_since, _ticks(connection, number, begins),
-                list(_alike(connection, number, begins, by_phase)),
-                [] if by_phase is None
-                else _placed(
-                    self.group.dialect, connection, number, by_phase))
-        return self.group.read_snapshot(work)
+    :param since: First tick, in microseconds.
+    :param schedule: Text of the schedule to use if the store has none.
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
 
-    def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
-        """Return the ids in *objects* that the store does not list.
+    def work(connection: sa.Connection) -> Account:
+        row = connection.execute(
+            sa.select(_job, store.dialect.now.label('now'))
+            .where(_job.c.id == number)).one()
+        begins = max(since, row.pruned_before or 0)
+        text = row.schedule or schedule
+        by_phase = None
+        if text:
+            rule, spread = audit.named(text)
+            if spread:
+                by_phase = _decided_by_phase(
+                    begins, rule.at_or_before(row.now) or row.now)
+        return Account(
+            row.now, begins, text,
+            due.ALWAYS if row.schedule_since is None
+            else row.schedule_since,
+            None if row.attended_since is None
+            else audit.Attendance(row.attended_since, row.attended_until),
+            row.paused_since, _ticks(connection, number, begins),
+            list(_alike(connection, number, begins, by_phase)),
+            [] if by_phase is None
+            else _placed(
+                store.dialect, connection, number, by_phase))
+    return store.read_snapshot(work)
 
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self.group.names(job)
-        listed = _claim.c.job == number, _claim.c.since.is_not(None)
 
-        def work(connection: sa.Connection) -> set[str]:
-            missing = set(objects)
-            for _, some in self.group.dialect.gather(connection, Selection(
-                    _claim.c.object, listed, (), _claim.c.object, _SLICE)):
-                missing.difference_update(some)
-            return missing
-        return self.group.read_snapshot(work)
+def not_listed(store: GroupReader, job: str,
+               objects: Collection[str]) -> set[str]:
+    """Return the ids in *objects* that the store does not list.
+
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
+    listed = _claim.c.job == number, _claim.c.since.is_not(None)
+
+    def work(connection: sa.Connection) -> set[str]:
+        missing = set(objects)
+        for _, some in store.dialect.gather(connection, Selection(
+                _claim.c.object, listed, (), _claim.c.object, _SLICE)):
+            missing.difference_update(some)
+        return missing
+    return store.read_snapshot(work)
 
 
 def _failures_of(connection: sa.Connection, number: int, key: str, limit: int,

@@ -135,11 +135,11 @@ class RingMembers:
 
     def _send(self, verb: Verb, members: Sequence[tuple[str, str, str]],
               arguments: Mapping[str, Any]) -> str:
-        actor, action = self._actor, uuid.uuid4().hex
+        action = uuid.uuid4().hex
         self._replies[action] = {}
         self._note(self._bus.send(ControlRequest(
             action, self._settings.group, verb, arguments, members,
-            f'{actor.who}@{actor.host}', actor.why, self._clock.now(),
+            self._actor.name, self._actor.why, self._clock.now(),
             self._bus.word), _CONNECTING))
         return action
 

@@ -12,9 +12,8 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.database import Database
 from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import GroupStore
 
 _TABLES = tables.metadata.sorted_tables
 # Tables to whose rows the database gives numbers.
@@ -38,96 +37,93 @@ class Skew(NamedTuple):
     within: float
 
 
-class StoreProbe:
-    """Read-only checks of the database of one group."""
-
-    def __init__(self, connection_url: str, *, namespace: str):
-        database = connect(connection_url)
-        self.group = GroupReader(database, namespace)
-        self.close = self.group.close
-        self.dialect = database.dialect
-        #: Path of the database file. None means that the database is a server.
-        self.file = database.name if self.dialect.in_file else None
-        self._shown = database.shown
-
-    def skew(self, clock: ports.Clock) -> Skew:
-        """Measure the difference between *clock* and the store's clock."""
-        # Connect first, so that only one round trip is measured.
-        self.group.now()
-        began = clock.now()
-        theirs = self.group.now()
-        ended = clock.now()
-        return Skew(((began + ended) / 2 - theirs) / 1e6,
-                    (ended - began) / 2e6)
-
-    def missing(self) -> list[str]:
-        """Return the columns and indexes that the tables lack.
-
-        :raises SchemaError: a table or a key is missing, or the encoding of
-            the database is not UTF-8.
-        """
-        def read(connection: sa.Connection) -> list[str]:
-            self.dialect.check_encoding(connection, self._shown)
-            schema.check_keys(connection, self._shown)
-            return schema.missing(connection)
-        return self.group.read(read)
-
-    def engines(self) -> dict[str, str]:
-        """Return the tables whose engine cannot roll back, with the engines.
-        """
-        return self.group.read(self.dialect.other_engines)
-
-    def isolation(self) -> str:
-        """Return the isolation level of transactions."""
-        return self.group.read(
-            lambda connection: connection.get_isolation_level())
-
-    def journal_problem(self) -> str:
-        """Return why readers block writers; empty if they do not."""
-        return self.group.read(self.dialect.journal_problem)
-
-    def sizes(self) -> dict[str, int]:
-        """Return the number of rows of each table, at most one million."""
-        def read(connection: sa.Connection) -> dict[str, int]:
-            return {table.name: connection.scalar(
-                sa.select(sa.func.count()).select_from(
-                    sa.select(sa.literal(1)).select_from(table)
-                    .limit(_COUNTED).subquery())) or 0
-                for table in _TABLES}
-        return self.group.read(read)
-
-    def oldest_tick(self) -> int | None:
-        """Return the oldest tick of the group's history, in microseconds.
-
-        None means that the history is empty.
-        """
-        tick: int | None
-        [[tick]] = self.group.rows(
-            sa.select(sa.func.min(tables.history.c.tick)).where(
-                tables.history.c.job.in_(sa.select(tables.job.c.id).where(
-                    tables.job.c.space == self.group.namespace))))
-        return tick
+def skew(store: GroupReader, clock: ports.Clock) -> Skew:
+    """Measure the difference between *clock* and the store's clock."""
+    # Connect first, so that only one round trip is measured.
+    store.now()
+    began = clock.now()
+    theirs = store.now()
+    ended = clock.now()
+    return Skew(((began + ended) / 2 - theirs) / 1e6,
+                (ended - began) / 2e6)
 
 
-def refused(connection_url: str) -> list[tuple[str, str]]:
+def file_of(store: GroupStore) -> str | None:
+    """Return the path of the database file. None means a server."""
+    return store.database.name if store.dialect.in_file else None
+
+
+def missing(store: GroupStore) -> list[str]:
+    """Return the columns and indexes that the tables lack.
+
+    :raises SchemaError: a table or a key is missing, or the encoding of
+        the database is not UTF-8.
+    """
+    def read(connection: sa.Connection) -> list[str]:
+        store.dialect.check_encoding(connection, store.database.shown)
+        schema.check_keys(connection, store.database.shown)
+        return schema.missing(connection)
+    return store.read(read)
+
+
+def engines(store: GroupReader) -> dict[str, str]:
+    """Return the tables whose engine cannot roll back, with the engines.
+    """
+    return store.read(store.dialect.other_engines)
+
+
+def isolation(store: GroupReader) -> str:
+    """Return the isolation level of transactions."""
+    return store.read(
+        lambda connection: connection.get_isolation_level())
+
+
+def journal_problem(store: GroupReader) -> str:
+    """Return why readers block writers; empty if they do not."""
+    return store.read(store.dialect.journal_problem)
+
+
+def sizes(store: GroupReader) -> dict[str, int]:
+    """Return the number of rows of each table, at most one million."""
+    def read(connection: sa.Connection) -> dict[str, int]:
+        return {table.name: connection.scalar(
+            sa.select(sa.func.count()).select_from(
+                sa.select(sa.literal(1)).select_from(table)
+                .limit(_COUNTED).subquery())) or 0
+            for table in _TABLES}
+    return store.read(read)
+
+
+def oldest_tick(store: GroupReader) -> int | None:
+    """Return the oldest tick of the group's history, in microseconds.
+
+    None means that the history is empty.
+    """
+    tick: int | None
+    [[tick]] = store.rows(
+        sa.select(sa.func.min(tables.history.c.tick)).where(
+            tables.history.c.job.in_(sa.select(tables.job.c.id).where(
+                tables.job.c.space == store.namespace))))
+    return tick
+
+
+def refused(store: GroupStore) -> list[tuple[str, str]]:
     """Return the privileges that the user of a database lacks.
 
     Each item has a description, such as 'DELETE of distperiodic_claim', and
     the database's reason. The check executes statements that change no rows.
     """
-    with contextlib.closing(connect(connection_url)) as database:
-        found = [(f'{name} of {table.name}', reason) for table in _TABLES
-                 for name, statement in _harmless(table)
-                 if (reason := _refusal(database, statement))]
-        found += [
-            (f'USAGE on the sequence of {name}', 'not granted')
-            for name in database.read(
-                lambda connection: database.dialect.refused_sequences(
-                    connection, _NUMBERED))]
-    return found
+    found = [(f'{name} of {table.name}', reason) for table in _TABLES
+             for name, statement in _harmless(table)
+             if (reason := _refusal(store, statement))]
+    return [*found, *(
+        (f'USAGE on the sequence of {name}', 'not granted')
+        for name in store.read(
+            lambda connection: store.dialect.refused_sequences(
+                connection, _NUMBERED)))]
 
 
-def write_problem(connection_url: str) -> str:
+def write_problem(store: GroupStore) -> str:
     """Return the reason why the database cannot store new rows.
 
     An empty text means that it can. The check inserts a row that needs new
@@ -139,12 +135,11 @@ def write_problem(connection_url: str) -> str:
             space='doctor', part='', name=secrets.token_hex(8), process='',
             seen=0, state=secrets.token_hex(_WRITTEN)))
         raise _RollBack
-    with contextlib.closing(connect(connection_url)) as database:
-        try:
-            with contextlib.suppress(_RollBack):
-                database.write(work)
-        except exceptions.StoreUnavailable as exc:
-            return str(exc)
+    try:
+        with contextlib.suppress(_RollBack):
+            store.write(work)
+    except exceptions.StoreUnavailable as exc:
+        return str(exc)
     return ''
 
 
@@ -152,13 +147,13 @@ class _RollBack(Exception):
     """Roll the transaction back."""
 
 
-def _refusal(database: Database, statement: sa.Executable) -> str:
+def _refusal(store: GroupStore, statement: sa.Executable) -> str:
     """Return the reason why the database refuses a statement.
 
     An empty text means that the database does not refuse the statement.
     """
     try:
-        database.write(
+        store.write(
             lambda connection: connection.execute(statement).close())
     except exceptions.StoreUnavailable as exc:
         return str(exc).partition(': ')[2].partition(';')[0]

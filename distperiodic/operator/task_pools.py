@@ -19,7 +19,7 @@ from distperiodic.core.task_pool import Task
 from distperiodic.core.task_pool import score_of
 from distperiodic.core.task_pool import task_of
 from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import connect
+from distperiodic.operator.group_reader import GroupStore
 
 _bucket = tables.bucket
 _pool = tables.pool
@@ -56,116 +56,108 @@ class Held(NamedTuple):
     worker: str | None
 
 
-class PoolQueries:
-    """Read-only queries on the pools of one group."""
-
-    def __init__(self, connection_url: str, *, namespace: str):
-        database = connect(connection_url)
-        self._sql: Statements = database.dialect.once(Statements)
-        self.group = GroupReader(database, namespace)
-        self.close = self.group.close
-
-    def pools(self) -> list[Pool]:
-        """Return all pools in order of name."""
-        def work(connection: sa.Connection) -> list[Pool]:
-            rows = connection.execute(sa.select(_pool).where(
-                _pool.c.space == self.group.namespace
-            ).order_by(_pool.c.name)).all()
-            return [Pool(row.name, row.recreated, stats_of(
-                connection, self._sql, row.id)) for row in rows]
-        return self.group.read_snapshot(work)
-
-    def buckets(self, pool: str) -> list[Bucket]:
-        """Return the buckets of a pool by worker, without empty buckets.
-
-        :raises ConfigError: there is no such pool.
-        """
-        def work(connection: sa.Connection) -> list[Bucket]:
-            number = number_of(connection, self.group, pool)
-            found = stats_of(connection, self._sql, number).buckets
-            return sorted(
-                Bucket(row.worker, found[row.worker], row.until)
-                for row in connection.execute(
-                    self._sql.buckets, {'of_pool': number})
-                if row.worker in found)
-        return self.group.read_snapshot(work)
-
-    def tasks(self, pool: str, worker: str | None, limit: int) -> list[Held]:
-        """Return tasks: first the tasks in buckets, then the free tasks.
-
-        In both parts, tasks with a higher score come first.
-
-        :param worker: Worker whose bucket holds the tasks. None means all
-            tasks that are not done.
-        :raises ConfigError: there is no such pool.
-        """
-        columns = _task.c.task, _task.c.place
-        order = _task.c.place, _task.c.task
-
-        def work(connection: sa.Connection) -> list[Held]:
-            number = number_of(connection, self.group, pool)
-            live = {row.id: row.worker for row in connection.execute(
-                self._sql.buckets, {'of_pool': number}) if row.live}
-            held = sa.select(*columns, _bucket.c.id).join_from(
-                _bucket, _task, _task.c.bucket == _bucket.c.id).where(
-                    _bucket.c.pool == number)
-            if worker is not None:
-                held = held.where(_bucket.c.worker == worker)
-            rows: list[Any] = list(connection.execute(
-                held.order_by(*order).limit(limit)))
-            if worker is None and len(rows) < limit:
-                rows += connection.execute(
-                    sa.select(*columns, sa.literal(0)).where(
-                        _task.c.bucket == free_of(number)
-                    ).order_by(*order).limit(limit - len(rows)))
-            return [Held(task_of(key), score_of(place), live.get(bucket))
-                    for key, place, bucket in rows
-                    if worker is None or bucket in live]
-        return self.group.read_snapshot(work)
+def pools(store: GroupReader) -> list[Pool]:
+    """Return all pools in order of name."""
+    def work(connection: sa.Connection) -> list[Pool]:
+        rows = connection.execute(sa.select(_pool).where(
+            _pool.c.space == store.namespace
+        ).order_by(_pool.c.name)).all()
+        return [Pool(row.name, row.recreated, stats_of(
+            connection, _sql(store), row.id)) for row in rows]
+    return store.read_snapshot(work)
 
 
-class PoolAdmin:
-    """The command that empties a pool."""
+def buckets(store: GroupReader, pool: str) -> list[Bucket]:
+    """Return the buckets of a pool by worker, without empty buckets.
 
-    def __init__(self, connection_url: str, *, namespace: str):
-        self._database = connect(connection_url)
-        self._sql: Statements = self._database.dialect.once(Statements)
-        self.group = GroupReader(self._database, namespace)
-        self.close = self.group.close
+    :raises ConfigError: there is no such pool.
+    """
+    def work(connection: sa.Connection) -> list[Bucket]:
+        number = number_of(connection, store, pool)
+        found = stats_of(connection, _sql(store), number).buckets
+        return sorted(
+            Bucket(row.worker, found[row.worker], row.until)
+            for row in connection.execute(
+                _sql(store).buckets, {'of_pool': number})
+            if row.worker in found)
+    return store.read_snapshot(work)
 
-    def reset(self, pool: str) -> int:
-        """Delete all free, assigned and done tasks of a pool.
 
-        The pool remains, and its workers keep empty buckets. The call uses
-        small transactions, so the workers can continue during the call. A task
-        that is assigned or added during the call may remain.
+def tasks(store: GroupReader, pool: str, worker: str | None,
+          limit: int) -> list[Held]:
+    """Return tasks: first the tasks in buckets, then the free tasks.
 
-        :returns: Number of deleted tasks.
-        :raises ConfigError: there is no such pool.
-        """
-        number = self.group.read(
-            lambda connection: number_of(connection, self.group, pool))
-        buckets = [row.id for row in self.group.rows(
-            sa.select(_bucket.c.id).where(_bucket.c.pool == number))]
-        # Delete the free tasks first, so that none of them is assigned to a
-        # bucket that this method has already emptied.
-        return sum(self._empty(number, bucket) for bucket in (
-            free_of(number), *buckets, done_of(number)))
+    In both parts, tasks with a higher score come first.
 
-    def _empty(self, number: int, bucket: int) -> int:
-        deleted = 0
-        while keys := self._next(bucket):
-            self._database.write(functools.partial(
-                sa.Connection.execute, statement=self._sql.remove,
-                parameters={'of_pool': number, 'of_bucket': bucket,
-                            'keys': self._database.dialect.keys(keys)}))
-            deleted += len(keys)
-        return deleted
+    :param worker: Worker whose bucket holds the tasks. None means all
+        tasks that are not done.
+    :raises ConfigError: there is no such pool.
+    """
+    columns = _task.c.task, _task.c.place
+    order = _task.c.place, _task.c.task
 
-    def _next(self, bucket: int) -> Sequence[str]:
-        return [row.task for row in self.group.rows(
-            sa.select(_task.c.task).where(_task.c.bucket == bucket)
-            .order_by(_task.c.place, _task.c.task).limit(_AT_A_TIME))]
+    def work(connection: sa.Connection) -> list[Held]:
+        number = number_of(connection, store, pool)
+        live = {row.id: row.worker for row in connection.execute(
+            _sql(store).buckets, {'of_pool': number}) if row.live}
+        held = sa.select(*columns, _bucket.c.id).join_from(
+            _bucket, _task, _task.c.bucket == _bucket.c.id).where(
+                _bucket.c.pool == number)
+        if worker is not None:
+            held = held.where(_bucket.c.worker == worker)
+        rows: list[Any] = list(connection.execute(
+            held.order_by(*order).limit(limit)))
+        if worker is None and len(rows) < limit:
+            rows += connection.execute(
+                sa.select(*columns, sa.literal(0)).where(
+                    _task.c.bucket == free_of(number)
+                ).order_by(*order).limit(limit - len(rows)))
+        return [Held(task_of(key), score_of(place), live.get(bucket))
+                for key, place, bucket in rows
+                if worker is None or bucket in live]
+    return store.read_snapshot(work)
+
+
+def reset(store: GroupStore, pool: str) -> int:
+    """Delete all free, assigned and done tasks of a pool.
+
+    The pool remains, and its workers keep empty buckets. The call uses
+    small transactions, so the workers can continue during the call. A task
+    that is assigned or added during the call may remain.
+
+    :returns: Number of deleted tasks.
+    :raises ConfigError: there is no such pool.
+    """
+    number = store.read(
+        lambda connection: number_of(connection, store, pool))
+    buckets = [row.id for row in store.rows(
+        sa.select(_bucket.c.id).where(_bucket.c.pool == number))]
+    # Delete the free tasks first, so that none of them is assigned to a
+    # bucket that this method has already emptied.
+    return sum(_empty(store, number, bucket) for bucket in (
+        free_of(number), *buckets, done_of(number)))
+
+
+def _empty(store: GroupStore, number: int, bucket: int) -> int:
+    deleted = 0
+    while keys := _next(store, bucket):
+        store.write(functools.partial(
+            sa.Connection.execute, statement=_sql(store).remove,
+            parameters={'of_pool': number, 'of_bucket': bucket,
+                        'keys': store.dialect.keys(keys)}))
+        deleted += len(keys)
+    return deleted
+
+
+def _next(store: GroupStore, bucket: int) -> Sequence[str]:
+    return [row.task for row in store.rows(
+        sa.select(_task.c.task).where(_task.c.bucket == bucket)
+        .order_by(_task.c.place, _task.c.task).limit(_AT_A_TIME))]
+
+
+def _sql(store: GroupReader) -> Statements:
+    statements: Statements = store.dialect.once(Statements)
+    return statements
 
 
 def number_of(connection: sa.Connection, group: GroupReader,

@@ -24,8 +24,7 @@ from distperiodic.core import audit
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.schedule import Instant
-from distperiodic.operator.group_reader import Snapshot
-from distperiodic.operator.group_reader import reader
+from distperiodic.operator.group_reader import GroupReader
 
 _claim = tables.claim
 _job = tables.job
@@ -81,110 +80,105 @@ class _Lease(NamedTuple):
     remaining: int
 
 
-class WaitingQueries:
-    """Read-only queries on the work that waits in one group.
+def waiting(store: GroupReader) -> list[Waiting]:
+    """Return the jobs with work that waits, in order of name."""
+    def read(connection: sa.Connection) -> list[Waiting]:
+        names = {number: name for number, (name, _) in _jobs(
+            store, connection).items()}
+        leases = _leases(store, connection, names)
+        number: dict[int, int] = {}
+        for lease in leases:
+            number[lease.job] = number.get(lease.job, 0) + lease.remaining
+        oldest: dict[int, tuple[Instant, str, bool]] = {}
+        some = _some(leases)
+        for lease in some:
+            for row in _claims(store, connection, lease, 1):
+                found = row.waiting, row.object, True
+                oldest[lease.job] = min(
+                    oldest.get(lease.job, found), found)
+        steps = _steps(store, connection, names)
+        for step in steps:
+            number[step.job] = number.get(step.job, 0) + 1
+            found = step.due, step.task, False
+            oldest[step.job] = min(oldest.get(step.job, found), found)
+        opened = {lease.id for lease in some}
+        cut = {lease.job for lease in leases if lease.id not in opened}
+        if len(steps) == _STEPS:
+            cut |= {step.job for step in steps}
+        return sorted(Waiting(
+            names[job], number[job], *oldest[job], job not in cut)
+            for job in oldest)
+    return store.read_snapshot(read)
 
-    :raises StoreUnavailable: Any method may raise this error.
+
+def starving(store: GroupReader, periods: float, limit: int) -> list[Starving]:
+    """Return objects that have waited for at least *periods* periods.
+
+    The objects that have waited longest come first.
     """
+    def read(connection: sa.Connection) -> list[Starving]:
+        jobs = _jobs(store, connection)
+        now = connection.scalar(sa.select(store.dialect.now))
+        assert now is not None
+        found = []
+        for lease in _some(_leases(store, connection, jobs)):
+            name, schedule = jobs[lease.job]
+            for row in _claims(
+                    store, connection, lease, min(limit, _CLAIMS)):
+                period = audit.period_of(row.rule or schedule, now)
+                if period and now - row.waiting >= periods * period:
+                    found.append(Starving(
+                        name, row.object, row.waiting,
+                        (now - row.waiting) / period,
+                        row.tick > row.waiting))
+        return sorted(found, key=lambda one: (
+            one.since, one.job, one.object))[:limit]
+    return store.read_snapshot(read)
 
-    def __init__(self, source: str | Snapshot, *, namespace: str):
-        self.group = reader(source, namespace)
-        self.close = self.group.close
 
-    def waiting(self) -> list[Waiting]:
-        """Return the jobs with work that waits, in order of name."""
-        def read(connection: sa.Connection) -> list[Waiting]:
-            names = {number: name for number, (name, _) in self._jobs(
-                connection).items()}
-            leases = self._leases(connection, names)
-            number: dict[int, int] = {}
-            for lease in leases:
-                number[lease.job] = number.get(lease.job, 0) + lease.remaining
-            oldest: dict[int, tuple[Instant, str, bool]] = {}
-            some = _some(leases)
-            for lease in some:
-                for row in self._claims(connection, lease, 1):
-                    found = row.waiting, row.object, True
-                    oldest[lease.job] = min(
-                        oldest.get(lease.job, found), found)
-            steps = self._steps(connection, names)
-            for step in steps:
-                number[step.job] = number.get(step.job, 0) + 1
-                found = step.due, step.task, False
-                oldest[step.job] = min(oldest.get(step.job, found), found)
-            opened = {lease.id for lease in some}
-            cut = {lease.job for lease in leases if lease.id not in opened}
-            if len(steps) == _STEPS:
-                cut |= {step.job for step in steps}
-            return sorted(Waiting(
-                names[job], number[job], *oldest[job], job not in cut)
-                for job in oldest)
-        return self.group.read_snapshot(read)
+def _jobs(store: GroupReader, connection: sa.Connection
+          ) -> dict[int, tuple[str, str | None]]:
+    """Return the name and the schedule of each job and command."""
+    return {row.id: (
+        COMMAND_PREFIX * (row.kind == tables.COMMAND) + row.name,
+        row.schedule) for row in connection.execute(
+            sa.select(_job.c.id, _job.c.kind, _job.c.name, _job.c.schedule)
+            .where(_job.c.space == store.namespace))}
 
-    def starving(self, periods: float, limit: int) -> list[Starving]:
-        """Return objects that have waited for at least *periods* periods.
 
-        The objects that have waited longest come first.
-        """
-        def read(connection: sa.Connection) -> list[Starving]:
-            jobs = self._jobs(connection)
-            now = connection.scalar(sa.select(self.group.dialect.now))
-            assert now is not None
-            found = []
-            for lease in _some(self._leases(connection, jobs)):
-                name, schedule = jobs[lease.job]
-                for row in self._claims(
-                        connection, lease, min(limit, _CLAIMS)):
-                    period = audit.period_of(row.rule or schedule, now)
-                    if period and now - row.waiting >= periods * period:
-                        found.append(Starving(
-                            name, row.object, row.waiting,
-                            (now - row.waiting) / period,
-                            row.tick > row.waiting))
-            return sorted(found, key=lambda one: (
-                one.since, one.job, one.object))[:limit]
-        return self.group.read_snapshot(read)
+def _leases(store: GroupReader, connection: sa.Connection,
+            jobs: Iterable[int]) -> list[_Lease]:
+    """Return the leases of claims that wait, in order of their ticks."""
+    return [_Lease(*row) for row in connection.execute(
+        sa.select(_lease.c.id, _lease.c.job, _lease.c.tick,
+                  _lease.c.remaining)
+        .where(_lease.c.job.in_(list(jobs)),
+               _lease.c.state == State.CLAIMED, _lease.c.remaining > 0)
+        .order_by(_lease.c.tick, _lease.c.id))]
 
-    def _jobs(self, connection: sa.Connection
-              ) -> dict[int, tuple[str, str | None]]:
-        """Return the name and the schedule of each job and command."""
-        return {row.id: (
-            COMMAND_PREFIX * (row.kind == tables.COMMAND) + row.name,
-            row.schedule) for row in connection.execute(
-                sa.select(_job.c.id, _job.c.kind, _job.c.name, _job.c.schedule)
-                .where(_job.c.space == self.group.namespace))}
 
-    def _leases(self, connection: sa.Connection,
-                jobs: Iterable[int]) -> list[_Lease]:
-        """Return the leases of claims that wait, in order of their ticks."""
-        return [_Lease(*row) for row in connection.execute(
-            sa.select(_lease.c.id, _lease.c.job, _lease.c.tick,
-                      _lease.c.remaining)
-            .where(_lease.c.job.in_(list(jobs)),
-                   _lease.c.state == State.CLAIMED, _lease.c.remaining > 0)
-            .order_by(_lease.c.tick, _lease.c.id))]
+def _claims(store: GroupReader, connection: sa.Connection, lease: _Lease,
+            limit: int) -> Sequence[Any]:
+    """Return the claims in *lease* that have waited longest."""
+    keys = connection.scalar(sa.select(_lease.c.objects).where(
+        _lease.c.id == lease.id))
+    return connection.execute(
+        sa.select(_claim.c.object, _claim.c.rule, _claim.c.tick,
+                  _claim.c.waiting).where(
+            _claim.c.job == lease.job,
+            _claim.c.object.in_(json.loads(keys or '[]')),
+            _claim.c.lease == lease.id, _claim.c.state == State.CLAIMED)
+        .order_by(_claim.c.waiting, _claim.c.object).limit(limit)).all()
 
-    def _claims(self, connection: sa.Connection, lease: _Lease,
-                limit: int) -> Sequence[Any]:
-        """Return the claims in *lease* that have waited longest."""
-        keys = connection.scalar(sa.select(_lease.c.objects).where(
-            _lease.c.id == lease.id))
-        return connection.execute(
-            sa.select(_claim.c.object, _claim.c.rule, _claim.c.tick,
-                      _claim.c.waiting).where(
-                _claim.c.job == lease.job,
-                _claim.c.object.in_(json.loads(keys or '[]')),
-                _claim.c.lease == lease.id, _claim.c.state == State.CLAIMED)
-            .order_by(_claim.c.waiting, _claim.c.object).limit(limit)).all()
 
-    def _steps(self, connection: sa.Connection,
-               jobs: Mapping[int, str]) -> Sequence[Any]:
-        """Return ready steps that no scheduler has claimed, the oldest first.
-        """
-        return connection.execute(
-            sa.select(_ready.c.job, _ready.c.task, _ready.c.due).where(
-                _ready.c.delayed == 0, _ready.c.job.in_(list(jobs)))
-            .order_by(_ready.c.due).limit(_STEPS)).all()
+def _steps(store: GroupReader, connection: sa.Connection,
+           jobs: Mapping[int, str]) -> Sequence[Any]:
+    """Return ready steps that no scheduler has claimed, the oldest first.
+    """
+    return connection.execute(
+        sa.select(_ready.c.job, _ready.c.task, _ready.c.due).where(
+            _ready.c.delayed == 0, _ready.c.job.in_(list(jobs)))
+        .order_by(_ready.c.due).limit(_STEPS)).all()
 
 
 def _some(leases: Sequence[_Lease]) -> list[_Lease]:

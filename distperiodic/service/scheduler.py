@@ -559,11 +559,12 @@ class SchedulerService(lifecycle.Lifecycle):
         settings = self._settings
         if not settings.connection:
             return
-        from distperiodic.operator.activity import Activity
+        from distperiodic.operator import activity
+        from distperiodic.operator.group_reader import GroupStore
 
-        with contextlib.closing(Activity(
-                settings.connection, namespace=settings.group)) as activity:
-            unknown = activity.unknown_jobs(self._jobs)
+        with contextlib.closing(GroupStore(
+                settings.connection, settings.group)) as store:
+            unknown = activity.unknown_jobs(store, self._jobs)
         if unknown:
             LOG.warning(
                 'claims of unknown jobs: jobs=%s open=%d; this process does '

@@ -25,7 +25,8 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.operator.task_queries import TaskQueries
+from distperiodic.operator import task_queries
+from distperiodic.operator.group_reader import GroupStore
 from tests import programs
 from tests import waiting
 from tests.benchmarks import commands as ours
@@ -457,7 +458,7 @@ def costs(postgresql, place, count, queue=None):
         return store.steps.take(
             [{'task:bench.nothing': 1}], tasks=ids, into=uuid.uuid4().hex,
             holder='h', seconds=60.0)
-    queries = TaskQueries(postgresql.url, namespace=group)
+    read = GroupStore(postgresql.url, group)
     cases = {
         'list --queue': lambda: client.list(queue=queue),
         'list --queue, after the middle': lambda: client.list(
@@ -468,10 +469,10 @@ def costs(postgresql, place, count, queue=None):
         'cancel the head: the next one': lambda: client.cancel(
             client.queues(queue)[0].head),
         'queue list': client.queues,
-        'task show, the middle': lambda: queries.look(middle),
-        'doctor: needs': queries.needs,
-        'doctor: stuck': queries.stuck,
-        'doctor: halted queues': queries.halted,
+        'task show, the middle': lambda: task_queries.look(read, middle),
+        'doctor: needs': lambda: task_queries.needs(read),
+        'doctor: stuck': lambda: task_queries.stuck(read, 10),
+        'doctor: halted queues': lambda: task_queries.halted(read),
     } if queue else {
         'list': client.list,
         'list --status': lambda: client.list(status='waiting'),
@@ -484,7 +485,7 @@ def costs(postgresql, place, count, queue=None):
         'next step, any': lambda: take(None),
         'submit, and its step': lambda: take([client.submit('one')]),
         'wake': store.steps.wake,
-        'doctor: needs': queries.needs,
+        'doctor: needs': lambda: task_queries.needs(read),
     }
     found = {}
     for name, act in cases.items():
@@ -493,7 +494,7 @@ def costs(postgresql, place, count, queue=None):
         act()
         found[name] = statistics.median(
             measuring.seconds_of(act) for _ in range(15))
-    queries.close()
+    read.close()
     store.forget()
     store.close()
     client.close()

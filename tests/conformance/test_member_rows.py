@@ -14,24 +14,25 @@ from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Verb
 from distperiodic.operator import auditing
+from distperiodic.operator.group_reader import GroupStore
 from distperiodic.operator.group_reader import connect
 from distperiodic.operator.members import MemberAdmin
+from distperiodic.operator.members import request_answers
 from tests.pruned import pruned
 
-World = collections.namedtuple('World', 'database admin events space members')
+World = collections.namedtuple('World', 'database store admin space members')
 
 
 @pytest.fixture
 def world(database_url):
     url = database_url
     space = f'tests-{uuid.uuid4().hex[:8]}'
-    database = connect(url)
+    database, store = connect(url), GroupStore(url, space)
     made = World(
-        database, MemberAdmin(url, namespace=space, actor=auditing.Actor(
-            'ann', 'desk', 'new kernel')),
-        auditing.Events(url, namespace=space), space, SqlMembers(database))
+        database, store, MemberAdmin(store, auditing.Actor(
+            'ann', 'desk', 'new kernel')), space, SqlMembers(database))
     yield made
-    for one in made[:3]:
+    for one in made[:2]:
         one.close()
 
 
@@ -124,7 +125,7 @@ def test_an_action_is_on_record_with_its_outcome(world):
     action = world.admin.order(Verb.DRAIN, world.admin.members(), 'all')
     world.admin.conclude(action, '1 done')
 
-    [event] = world.events.events(since=0, limit=9)
+    [event] = auditing.events(world.store, since=0, limit=9)
 
     assert event[2:] == ('ann', 'desk', 'member drain', 'all', {},
                          'new kernel', '1 done')
@@ -143,7 +144,7 @@ def test_members_answer_for_a_job_once_the_command_is_carried_out(world):
             connection, world.database.dialect.now))
     assert world.members.read(me).requests == []
 
-    world.admin.request_answers(record, world.admin.members(), tick=7)
+    request_answers(world.store, record, world.admin.members(), tick=7)
 
     assert world.members.read(me).requests == [
         (record.id, 'job trigger', {'object': 'a', 'tick': 7}, 'poll')]
@@ -163,4 +164,5 @@ def test_old_records_are_pruned_but_for_that_of_a_drain(world):
     assert pruned(world.database, world.space, history=-1.0) == {
         'actions': 1}
 
-    assert [one.id for one in world.events.events(since=0, limit=9)] == [kept]
+    assert [one.id for one in auditing.events(
+        world.store, since=0, limit=9)] == [kept]

@@ -20,7 +20,8 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
-from distperiodic.operator.partitions import PartitionAdmin
+from distperiodic.operator import partitions
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests import programs
 from tests import waiting
@@ -436,9 +437,8 @@ def test_one_of_a_sharing_and_a_standby_worker_starts_at_once(world):
 
 
 def promote(world, member):
-    with contextlib.closing(PartitionAdmin(
-            world.url, namespace=world.group)) as admin:
-        return admin.promote('p', member, by='op', within=LONG)
+    with contextlib.closing(GroupStore(world.url, world.group)) as store:
+        return partitions.promote(store, 'p', member, by='op', within=LONG)
 
 
 def test_a_worker_that_is_stopping_cannot_be_chosen(world):
@@ -480,11 +480,13 @@ def test_a_later_choice_replaces_one_that_was_not_read(world):
 
 PROMOTE = '''
 import sys
-from distperiodic.operator.partitions import PartitionAdmin
-admin = PartitionAdmin(sys.argv[1], namespace=sys.argv[2])
+from distperiodic.operator import partitions
+from distperiodic.operator.group_reader import GroupStore
+store = GroupStore(sys.argv[1], sys.argv[2])
 print('ready', flush=True)
 input()
-print(admin.promote('p', 'h:1', by='op', within=600.0).active, flush=True)
+print(partitions.promote(
+    store, 'p', 'h:1', by='op', within=600.0).active, flush=True)
 '''
 
 

@@ -10,12 +10,13 @@ import pytest
 from distperiodic import tasks
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
-from distperiodic.operator.waiting import WaitingQueries
+from distperiodic.operator import waiting as queries
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests.configured import configuration
 
 SECOND = 1_000_000
-World = collections.namedtuple('World', 'store queries client now')
+World = collections.namedtuple('World', 'store group client now')
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def world(database_url):
     store = SqlClaimStore(database_url, namespace=group)
     client = tasks.Client(configuration(connection=database_url, group=group),
                           workflows={})
-    made = World(store, WaitingQueries(database_url, namespace=group),
+    made = World(store, GroupStore(database_url, group),
                  client, store.now())
     yield made
-    made.queries.close()
+    made.group.close()
     client.close()
     store.close()
 
@@ -50,29 +51,29 @@ def start(world, age, lease, *objects, job='poll'):
 
 
 def test_nothing_waits_in_a_group_without_claims(world):
-    assert world.queries.waiting() == []
-    assert world.queries.starving(1.0, 9) == []
+    assert queries.waiting(world.group) == []
+    assert queries.starving(world.group, 1.0, 9) == []
 
 
 def test_a_claim_waits_until_its_run_is_started(world):
     lease = claim(world, 30, 'a', 'b', 'c')
     other = claim(world, 20, 'x', job='sync')
 
-    poll, sync = world.queries.waiting()
+    poll, sync = queries.waiting(world.group)
 
     assert poll == ('poll', 3, world.now - 30 * SECOND, 'a', True, True)
     assert sync == ('sync', 1, world.now - 20 * SECOND, 'x', True, True)
 
     running = start(world, 30, lease, 'a')
     start(world, 20, other, 'x', job='sync')
-    [poll] = world.queries.waiting()
+    [poll] = queries.waiting(world.group)
     assert poll[1:] == (2, world.now - 30 * SECOND, 'b', True, True)
 
     # Neither an end nor a wait for a retry is work that waits for a worker.
     start(world, 30, lease, 'b', 'c')
     world.store.fail('poll', world.now - 30 * SECOND, [Failure('a', 'no')],
                      lease=running, into=uuid.uuid4().hex, seconds=60.0)
-    assert world.queries.waiting() == []
+    assert queries.waiting(world.group) == []
 
 
 def test_a_claim_that_supersedes_another_waits_since_the_first(world):
@@ -80,7 +81,7 @@ def test_a_claim_that_supersedes_another_waits_since_the_first(world):
     claim(world, 30, 'a', 'b')
     claim(world, 20, 'a', 'b')
 
-    [poll] = world.queries.waiting()
+    [poll] = queries.waiting(world.group)
 
     assert poll == ('poll', 2, world.now - 40 * SECOND, 'a', True, True)
 
@@ -95,19 +96,19 @@ def test_objects_that_are_superseded_again_and_again_starve(world):
     world.store.adopt({'alone': f'every {period}'})
     claim(world, 600, 'claimed once', job='alone')
 
-    alone, first, second = world.queries.starving(3.0, 9)
+    alone, first, second = queries.starving(world.group, 3.0, 9)
 
     assert (alone.job, alone.superseded) == ('alone', False)
     assert first[:3] == ('poll', 'a', world.now - 45 * SECOND)
     assert first.superseded
     assert second.object == 'b'
     assert first.periods >= 4.5
-    assert [one.object for one in world.queries.starving(3.0, 1)] == [
+    assert [one.object for one in queries.starving(world.group, 3.0, 1)] == [
         'claimed once']
-    assert world.queries.starving(alone.periods + 1000, 9) == []
+    assert queries.starving(world.group, alone.periods + 1000, 9) == []
 
     start(world, 25, lease, 'a')
-    assert [one.object for one in world.queries.starving(3.0, 9)] == [
+    assert [one.object for one in queries.starving(world.group, 3.0, 9)] == [
         'claimed once', 'b']
 
 
@@ -115,8 +116,8 @@ def test_a_schedule_of_a_later_release_starves_nothing(world):
     world.store.adopt({'poll': 'at dawn'})
     claim(world, 45, 'a')
 
-    assert world.queries.starving(1.0, 9) == []
-    assert len(world.queries.waiting()) == 1
+    assert queries.starving(world.group, 1.0, 9) == []
+    assert len(queries.waiting(world.group)) == 1
 
 
 def test_only_some_leases_are_read_however_many_there_are(world):
@@ -127,7 +128,7 @@ def test_only_some_leases_are_read_however_many_there_are(world):
         claim(world, 200 - at, f'o-{at}')
     claim(world, 100, 'old')
 
-    [poll] = world.queries.waiting()
+    [poll] = queries.waiting(world.group)
 
     assert poll == ('poll', 31, world.now - 900 * SECOND, 'old', True, False)
 
@@ -140,7 +141,7 @@ def test_a_ready_step_waits_until_it_is_claimed_and_started(world):
     world.client.submit('b.check', {}, at=datetime.datetime.now(
         datetime.UTC) + datetime.timedelta(days=1))
 
-    a, b = world.queries.waiting()
+    a, b = queries.waiting(world.group)
     assert a[:2] == ('task:a.check', 2)
     assert (a.object, a.claimed, a.complete) == (first, False, True)
     assert (b.job, b.number) == ('task:b.check', 1)
@@ -149,12 +150,12 @@ def test_a_ready_step_waits_until_it_is_claimed_and_started(world):
     [lease] = world.store.steps.take(
         [{'task:a.check': 1}], tasks=None, into=uuid.uuid4().hex,
         holder='api-1', seconds=600.0)
-    a, _ = world.queries.waiting()
+    a, _ = queries.waiting(world.group)
     # The claimed step has waited since it became ready.
     assert (a.number, a.object, a.since, a.claimed) == (
         2, first, since, True)
 
     world.store.start(lease.job, lease.tick, [first], lease=lease.id,
                       into=uuid.uuid4().hex, holder='w-1', seconds=600.0)
-    a, _ = world.queries.waiting()
+    a, _ = queries.waiting(world.group)
     assert (a.number, a.claimed) == (1, False)

@@ -8,7 +8,8 @@ import pytest
 
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
-from distperiodic.operator.activity import Activity
+from distperiodic.operator import activity
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests import waiting
 from tests.functional.commands import numbers
@@ -110,17 +111,17 @@ def test_objects_that_are_due_next_are_counted_by_schedule(place_of_sqlite):
 def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     place.run('poll', place.now - 9 * SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now - 8 * SECOND, 'a', 'b', dead=['b'])
-    activity = Activity(place.url, namespace=place.group)
-    died = activity.failing(limit=9)
+    store = GroupStore(place.url, place.group)
+    died = activity.failing(store, limit=9)
     # The object runs again, and has not succeeded yet.
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
-    again = activity.failing(limit=9)
+    again = activity.failing(store, limit=9)
     listed = json.loads(place.ask('dead', 'list', '-f', 'json'))
     place.store.sync('poll', [], ['b'], at=place.now)
-    delisted = activity.failing(limit=9)
+    delisted = activity.failing(store, limit=9)
     place.store.finish('poll', place.now - 7 * SECOND, ['b'], lease=lease)
-    succeeded = activity.failing(limit=9)
-    activity.close()
+    succeeded = activity.failing(store, limit=9)
+    store.close()
 
     assert [(one.job, one.object, one.runs, one.state)
             for one in (*died, *again)] == [

@@ -22,9 +22,10 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.control import Me
 from distperiodic.core.histogram import Histogram
-from distperiodic.operator.activity import Activity
-from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator import activity
+from distperiodic.operator import admin
 from distperiodic.operator.admin import Triggered
+from distperiodic.operator.group_reader import GroupStore
 from distperiodic.ports import RunTimes
 from tests import claiming
 from tests import waiting
@@ -153,10 +154,9 @@ def test_the_history_compares_the_work_with_the_slots(place):
     busy = float(re.search(r'average, and (\S+) were busy', shown)[1])
     # 50 runs of 2 s since the first tick, about half a minute ago.
     assert 0.5 < busy <= 100 / 30
-    with contextlib.closing(Activity(
-            place.url, namespace=place.group)) as activity:
-        [load] = activity.loads(begin)
-        assert activity.loads(place.now + 60 * SECOND) == []
+    with contextlib.closing(GroupStore(place.url, place.group)) as store:
+        [load] = activity.loads(store, begin)
+        assert activity.loads(store, place.now + 60 * SECOND) == []
     assert (load.job, load.per_second, load.ran.count) == ('poll', 7.5, 50)
 
 
@@ -480,12 +480,13 @@ def test_an_object_is_triggered_once_however_often_it_is_asked(
     triggers no object again. A trigger settles no tick of the schedule.
     """
     place.run('poll', place.now - SECOND, 'a')
-    control = StoreAdmin(place.url, namespace=place.group)
-    tick = control.group.now()
-    monkeypatch.setattr(control.group, 'now', lambda: tick)
+    store = GroupStore(place.url, place.group)
+    tick = store.now()
+    monkeypatch.setattr(store, 'now', lambda: tick)
 
     def trigger():
-        return [control.trigger('poll', key=key) for key in ('a', 'b', None)]
+        return [admin.trigger(store, 'poll', key=key)
+                for key in ('a', 'b', None)]
     claimed = Triggered(tick, 0, 0, 1)
     nothing = [claimed, Triggered(tick, 0, 0), claimed]
 
@@ -499,7 +500,7 @@ def test_an_object_is_triggered_once_however_often_it_is_asked(
     place.store.finish('poll', tick, ['a'], lease='two')
 
     assert trigger() == nothing
-    control.close()
+    store.close()
 
 
 def test_a_tick_that_comes_during_a_trigger_is_no_obstacle(
@@ -508,16 +509,16 @@ def test_a_tick_that_comes_during_a_trigger_is_no_obstacle(
     for one object, and claimed for another.
     """
     place.run('poll', place.now - SECOND, 'skipped', 'claimed')
-    with contextlib.closing(StoreAdmin(
-            place.url, namespace=place.group)) as control:
-        tick = control.group.now()
-        monkeypatch.setattr(control.group, 'now', lambda: tick)
+    with contextlib.closing(GroupStore(place.url, place.group)) as store:
+        tick = store.now()
+        monkeypatch.setattr(store, 'now', lambda: tick)
         assert place.store.skip(SkipRequest(
             'poll', tick + 1, ['skipped'], holder='api-1',
             by=SkippedBy.PAUSE, reason='paused', missed=lambda last: 1))
         place.run('poll', tick + 1, 'claimed')
 
-        assert control.trigger('poll', key=None) == Triggered(tick, 1, 0, 1)
+        assert admin.trigger(
+            store, 'poll', key=None) == Triggered(tick, 1, 0, 1)
 
     told = place.refuse('job', 'trigger', 'poll', '--object', 'skipped')
     assert 'earlier tick has not ended' in told

@@ -25,6 +25,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.operator import queries
+from distperiodic.operator.group_reader import GroupStore
 from distperiodic.service import pruner
 from tests import claiming
 from tests import waiting
@@ -218,20 +219,21 @@ def test_an_audit_reads_each_object_of_a_large_catalogue_once(
     hour = place.now - place.now % HOUR
     ids = [*(f'node-{number}' for number in range(10)),
            'Node-1', '\N{SNOWMAN}']
-    with contextlib.closing(queries.StoreQueries(
-            place.url, namespace=place.group)) as reader:
+    with contextlib.closing(GroupStore(place.url, place.group)) as store:
         place.store.adopt({'poll': 'every 3600000000 spread'})
         for some, at in (ids[:7], hour - 9 * HOUR), (ids[7:], hour - HOUR):
             place.store.sync('poll', [ports.Listed(key, '', at)
                                       for key in some], [], at=at)
-        account = reader.account('poll', hour - 20 * HOUR)
+        account = queries.account(
+            store, 'poll', hour - 20 * HOUR)
 
         assert sorted((row.since, sorted(positions))
                       for row, positions in account.placed) == [
             (hour - 9 * HOUR, sorted(ring.positions_of(ids[:7]))),
             (hour - HOUR, sorted(ring.positions_of(ids[7:])))]
-        assert reader.not_listed('poll', [*ids, 'NODE-1']) == {'NODE-1'}
-        assert reader.not_listed('poll', []) == set()
+        assert queries.not_listed(
+            store, 'poll', [*ids, 'NODE-1']) == {'NODE-1'}
+        assert queries.not_listed(store, 'poll', []) == set()
 
 
 def test_a_text_that_the_server_cuts_off_is_one_line(mariadb, tmp_path):
@@ -243,12 +245,12 @@ def test_a_text_that_the_server_cuts_off_is_one_line(mariadb, tmp_path):
         for number in range(200)], [], at=place.now)
     sa.event.listen(sa.Engine, 'before_cursor_execute', limit, retval=True)
     try:
-        with contextlib.closing(queries.StoreQueries(
-                place.url, namespace=place.group)) as reader, pytest.raises(
+        with contextlib.closing(GroupStore(
+                place.url, place.group)) as store, pytest.raises(
                     exceptions.ConfigError, match=(
                         '^the database server has returned only 4,096 bytes '
                         '.*; set its variable max_allowed_packet to 16M')):
-            reader.not_listed('poll', ['a'])
+            queries.not_listed(store, 'poll', ['a'])
     finally:
         sa.event.remove(sa.Engine, 'before_cursor_execute', limit)
         place.store.forget()

@@ -14,7 +14,8 @@ import pytest
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import schema
 from distperiodic.operator import auditing
-from distperiodic.operator.members import MemberQueries
+from distperiodic.operator import members
+from distperiodic.operator.group_reader import GroupStore
 from tests import waiting
 from tests.functional.cluster import Cluster
 from tests.functional.test_control import ask
@@ -105,14 +106,11 @@ def seconds_until_the_answer(cluster):
     """Return the seconds from the newest action to each of its answers, by the
     store's clock.
     """
-    connection = cluster.options['connection']
-    with contextlib.closing(auditing.Events(
-            connection, namespace=cluster.group)) as events:
-        [event] = events.events(since=0, limit=1)
-    with contextlib.closing(MemberQueries(
-            connection, namespace=cluster.group)) as queries:
+    with contextlib.closing(GroupStore(
+            cluster.options['connection'], cluster.group)) as store:
+        [event] = auditing.events(store, since=0, limit=1)
         return [(one.at - event.at) / SECOND
-                for one in queries.answers(event.id)]
+                for one in members.answers(store, event.id)]
 
 
 # -- with a store

@@ -8,7 +8,8 @@ from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.schedule import SECOND
-from distperiodic.operator.task_pools import PoolQueries
+from distperiodic.operator import task_pools
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests import dispensed
 from tests.conformance.test_step_store import Board
@@ -210,9 +211,9 @@ def test_a_bucket_ends_by_the_clock_for_ticks(host, tmp_path):
     host.wall += HOUR
     dispenser.assign_tasks(1, 'ann')
 
-    queries = PoolQueries(url, namespace='distperiodic')
-    [bucket] = queries.buckets('nodes')
-    queries.close()
+    store = GroupStore(url, 'distperiodic')
+    [bucket] = task_pools.buckets(store, 'nodes')
+    store.close()
     dispenser.close()
 
     assert bucket.until == round((host.wall + 60) * SECOND)

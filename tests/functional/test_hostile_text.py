@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from distperiodic.operator.auditing import Actor
-from distperiodic.operator.auditing import Trail
+from distperiodic.operator import auditing
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests.functional import commands
 from tests.functional.places import SECOND
@@ -28,9 +28,10 @@ def test_a_command_shows_hostile_text_escaped(place_of_sqlite, argv):
     place.run('poll', place.now - SECOND, 'b')
     claiming.claim(place.store, 'poll', place.now, ['b'], lease='open',
                    holder='api', seconds=60.0, supersede=False)
-    with contextlib.closing(Trail(
-            place.url, namespace=place.group)) as trail, trail.recorded(
-                Actor(HOSTILE, 'here', HOSTILE), 'job pause', HOSTILE):
+    with contextlib.closing(GroupStore(
+            place.url, place.group)) as store, auditing.recorded(
+                store, auditing.Actor(HOSTILE, 'here', HOSTILE),
+                'job pause', HOSTILE):
         pass
     told = commands.call(*argv, '--config-file', place.config).stdout
 

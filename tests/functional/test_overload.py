@@ -11,7 +11,8 @@ import threading
 from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters.sql import schema
-from distperiodic.operator.activity import Activity
+from distperiodic.operator import activity
+from distperiodic.operator.group_reader import GroupStore
 from tests import waiting
 from tests.configured import configuration
 from tests.functional.cluster import Cluster
@@ -70,9 +71,8 @@ def test_the_pool_of_a_scheduler_gets_only_the_runs_that_it_can_start(
         scheduler.start()
         waiting.wait_until(lambda: scheduler.status()['pools']['default'] == {
             'size': 2, 'busy': 2, 'hanging': 0, 'queued': 5}, 30)
-        with contextlib.closing(Activity(
-                store, namespace='distperiodic')) as activity:
-            assert len(activity.runs('poll', 99)) == 2
+        with contextlib.closing(GroupStore(store, 'distperiodic')) as queried:
+            assert len(activity.runs(queried, 'poll', 99)) == 2
     finally:
         tasks.end.set()
         scheduler.stop()

@@ -15,8 +15,9 @@ from distperiodic import opts
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.operator.activity import Activity
-from distperiodic.operator.members import MemberQueries
+from distperiodic.operator import activity
+from distperiodic.operator import members as operator_members
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests import forks
 from tests import programs
@@ -144,16 +145,14 @@ def test_processes_report_their_problems(tmp_path, request, made):
     opts.register_opts(conf)
     conf(['--config-file', str(service.config)])
     settings = opts.settings(conf)
-    queries = MemberQueries(settings.connection, namespace=settings.group)
-    activity = Activity(settings.connection, namespace=settings.group)
-    request.addfinalizer(queries.close)
-    request.addfinalizer(activity.close)
+    store = GroupStore(settings.connection, settings.group)
+    request.addfinalizer(store.close)
 
     # The first report follows the creation of the tables.
     waiting.wait_until(lambda: service.rows('member', 'list'), 90)
 
     def members():
-        found = {one.role: one for one in queries.members()}
+        found = {one.role: one for one in operator_members.members(store)}
         if service.sends and 'worker' not in found:
             return None
         scheduler = found['scheduler'].facts
@@ -176,6 +175,7 @@ def test_processes_report_their_problems(tmp_path, request, made):
 
     def quick_run():
         return [one for one in activity.history(
+            store,
             job='check', since=row.facts.started, limit=99)
             if one.counts.done == 1 and one.ran.count]
     quick = waiting.wait_until(quick_run, 30)[0]

@@ -11,28 +11,28 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.operator.activity import Activity
-from distperiodic.operator.health_queries import HealthQueries
-from distperiodic.operator.queries import StoreQueries
-from distperiodic.operator.store_probe import StoreProbe
+from distperiodic.operator import activity
+from distperiodic.operator import health_queries
+from distperiodic.operator import queries
+from distperiodic.operator import store_probe
+from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
 from tests.functional.places import SECOND
 
 LOOKS = {
-    'history': (Activity, lambda one: one.history(job=None, since=0, limit=9)),
-    'dead': (Activity, lambda one: one.failing(limit=9)),
-    'job list': (StoreQueries, lambda one: one.group.jobs()),
-    'explain': (StoreQueries, lambda one: one.object('poll', 'a')),
-    'objects': (Activity, lambda one: one.unserved('poll', 0.0, 9)),
-    'unknown jobs': (Activity, lambda one: one.unknown_jobs([])),
-    'audit': (StoreQueries, lambda one: one.account('poll', 0, None)),
-    'doctor, the tables': (StoreProbe, lambda one: one.missing() == []),
-    'status, the leases': (HealthQueries, lambda one: one.expired()),
-    'status, the jobs': (HealthQueries, lambda one: one.jobs(0, 9.0)),
-    'doctor, how it writes': (StoreProbe, lambda one: one.journal_problem()),
-    'the time': (StoreProbe, lambda one: one.group.now()),
-    'listed objects': (SqlClaimStore, lambda one: one.rows(
-        'poll', -2 ** 63, 2 ** 63 - 1, limit=9)),
+    'history': lambda one: activity.history(one, job=None, since=0, limit=9),
+    'dead': lambda one: activity.failing(one, limit=9),
+    'job list': lambda one: one.jobs(),
+    'explain': lambda one: queries.object_of(one, 'poll', 'a'),
+    'objects': lambda one: activity.unserved(one, 'poll', 0.0, 9),
+    'unknown jobs': lambda one: activity.unknown_jobs(one, []),
+    'audit': lambda one: queries.account(one, 'poll', 0, None),
+    'doctor, the tables': lambda one: store_probe.missing(one) == [],
+    'status, the leases': health_queries.expired,
+    'status, the jobs': lambda one: health_queries.jobs(one, 0, 9.0),
+    'doctor, how it writes':
+        lambda one: store_probe.journal_problem(one) == '',
+    'the time': lambda one: one.now(),
 }
 
 
@@ -56,20 +56,25 @@ def test_a_claim_does_not_wait_for_a_reader(place):
         return before, len(claimed.won), connection.scalar(claims)
 
     with contextlib.closing(
-            Activity(place.url, namespace=place.group)) as activity:
+            GroupStore(place.url, place.group)) as store:
         # A read sees the database at the moment when the read began.
-        assert activity.group.read(look) == (2, 1, 2)
-        assert activity.group.read(lambda c: c.scalar(claims)) == 3
+        assert store.read(look) == (2, 1, 2)
+        assert store.read(lambda c: c.scalar(claims)) == 3
 
 
 @pytest.mark.timeout(9)
-@pytest.mark.parametrize('look', LOOKS)
+@pytest.mark.parametrize('look', [*LOOKS, 'listed objects'])
 def test_a_reader_does_not_wait_for_a_writer(place, look):
     """A reader that takes the write lock would wait for the writer, and fail
     after 10 s.
     """
-    kind, call = LOOKS[look]
-    looker = kind(place.url, namespace=place.group)
+    if look in LOOKS:
+        looker, call = GroupStore(place.url, place.group), LOOKS[look]
+    else:
+        looker = SqlClaimStore(place.url, namespace=place.group)
+
+        def call(store):
+            return store.rows('poll', -2 ** 63, 2 ** 63 - 1, limit=9)
     writer = database.make_engine(place.url)
     try:
         with writer.begin() as connection:

@@ -19,9 +19,9 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.core.standby import Role
+from distperiodic.operator import partitions
+from distperiodic.operator.group_reader import GroupStore
 from distperiodic.operator.group_reader import connect
-from distperiodic.operator.partitions import PartitionAdmin
-from distperiodic.operator.partitions import PartitionQueries
 from tests import forks
 from tests import members
 from tests import programs
@@ -72,10 +72,9 @@ def cluster(request, tmp_path, zookeeper, rabbitmq):
 
 def row_of(cluster):
     """Return the partition as the store has it."""
-    with contextlib.closing(PartitionQueries(
-            cluster.options['connection'],
-            namespace=cluster.group)) as queries:
-        return queries.partition('default')
+    with contextlib.closing(GroupStore(
+            cluster.options['connection'], cluster.group)) as store:
+        return partitions.partition(store, 'default')
 
 
 def active_since(cluster):
@@ -88,10 +87,10 @@ def active_since(cluster):
 
 
 def promote(cluster, member):
-    with contextlib.closing(PartitionAdmin(
-            cluster.options['connection'],
-            namespace=cluster.group)) as admin:
-        return admin.promote('default', member, by='op@host', within=SESSION)
+    with contextlib.closing(GroupStore(
+            cluster.options['connection'], cluster.group)) as store:
+        return partitions.promote(
+            store, 'default', member, by='op@host', within=SESSION)
 
 
 def pids(cluster, after=0.0):

@@ -365,8 +365,8 @@ def test_a_file_that_does_not_keep_others_out_is_found(
         monkeypatch.setattr(store_probe, '_MOUNTS', str(mounts))
     else:
         monkeypatch.setattr(
-            store_probe.StoreProbe, 'journal_problem',
-            lambda self: 'journal_mode is delete')
+            store_probe, 'journal_problem',
+            lambda store: 'journal_mode is delete')
 
     found = examine(place_of_sqlite)
 

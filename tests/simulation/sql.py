@@ -17,9 +17,9 @@ from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import CODES
-from distperiodic.operator.admin import StoreAdmin
-from distperiodic.operator.pruning import Ages
-from distperiodic.operator.pruning import Pruner
+from distperiodic.operator import admin
+from distperiodic.operator import pruning
+from distperiodic.operator.group_reader import GroupStore
 from distperiodic.operator.tasks import TaskStore
 from tests.oracle.tasks import Row
 from tests.simulation import sqlite
@@ -229,31 +229,29 @@ class Operator:
     """
 
     def __init__(self, url, stores):
-        self._admin = StoreAdmin(url, namespace=_SPACE)
-        self._pruner = Pruner(url, namespace=_SPACE)
+        self._group = GroupStore(url, _SPACE)
         self._stores = stores
 
     def close(self):
-        self._admin.close()
-        self._pruner.close()
+        self._group.close()
 
     def _try(self, call, *arguments, **options):
         with self._stores.no_trouble():
-            return call(*arguments, **options)
+            return call(self._group, *arguments, **options)
 
     def pause(self, job, why):
-        self._try(self._admin.pause, job, by='somebody', why=why)
+        self._try(admin.pause, job, by='somebody', why=why)
 
     def resume(self, job):
-        self._try(self._admin.resume, job)
+        self._try(admin.resume, job)
 
     def trigger(self, job):
-        found = self._try(self._admin.trigger, job, key=None)
+        found = self._try(admin.trigger, job, key=None)
         self._stores.triggered.add((job, found.tick))
 
     def requeue(self):
         self._stores.requeues.append(self._stores._world.now)
-        self._try(self._admin.requeue, job=None, key=None)
+        self._try(admin.requeue, job=None, key=None)
 
     def prune(self):
-        self._try(self._pruner.prune, Ages(history=0.01, dead=0.01))
+        self._try(pruning.prune, pruning.Ages(history=0.01, dead=0.01))

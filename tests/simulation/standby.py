@@ -14,7 +14,8 @@ import types
 
 from distperiodic import exceptions
 from distperiodic.flow.worker.standby import RoleCallbacks
-from distperiodic.operator.partitions import PartitionAdmin
+from distperiodic.operator import partitions
+from distperiodic.operator.group_reader import GroupStore
 from distperiodic.service.partition_role import PartitionRole
 from tests.simulation import ensemble
 from tests.simulation import members
@@ -174,16 +175,17 @@ class Judge:
 
     def promote(self):
         """Make an operator choose any worker."""
-        admin = PartitionAdmin(self._cluster.stores.url, namespace='group')
+        store = GroupStore(self._cluster.stores.url, 'group')
         names = sorted(name for name in self._cluster.here if name[0] == 'w')
         try:
             with self._cluster.stores.no_trouble():
-                admin.promote(PARTITION, self._world.random.choice(names),
-                              by='somebody', within=60.0)
+                partitions.promote(
+                    store, PARTITION, self._world.random.choice(names),
+                    by='somebody', within=60.0)
         except exceptions.ConfigError:
             return
         finally:
-            admin.close()
+            store.close()
         self._chosen = True
 
     def _excused(self, process, since):

@@ -64,7 +64,7 @@ def test_a_column_is_named_by_its_title_or_its_key(name, capsys):
 def shown(columns, rows, *argv):
     """Return the output of a command with these rows."""
     class Command(display.Display, lister.Lister):
-        def take_action(self, parsed):
+        def act(self, session):
             return columns, rows
     application = shell.Shell()
     output = io.StringIO()
@@ -165,7 +165,7 @@ def test_no_color_is_respected(value, coloured, monkeypatch):
     application.stdout = _Terminal()
     check = Check('x', 'ring', True, lambda case: None)
 
-    monkeypatch.setattr(checks, 'run_all', lambda case, offline: [
+    monkeypatch.setattr(checks, 'run_all', lambda case: [
         (check, findings.ok('fine'))])
     command = doctor.Doctor(application, None)
     command.run(command.get_parser('doctor').parse_args(['--offline']))

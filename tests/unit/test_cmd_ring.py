@@ -127,9 +127,9 @@ def test_a_single_member_leaves_no_member_when_it_leaves():
     told = ring_cmd.Simulation(1, 40, 100)
 
     assert told.leave is None
-    assert dict(zip(*told.words(), strict=True))['a leave'] == (
+    assert told.words()['a leave'] == (
         'no member is left')
-    assert dict(zip(*told.figures(), strict=True))['leave_moves'] is None
+    assert told.figures()['leave_moves'] is None
 
 
 def test_a_simulation_that_would_take_minutes_is_refused(capsys):

@@ -14,6 +14,8 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import schema
 from distperiodic.cmd import configured
 from distperiodic.cmd import member
+from distperiodic.cmd import selection
+from distperiodic.cmd import session
 from distperiodic.cmd import shell
 
 
@@ -203,7 +205,7 @@ def test_an_error_of_ours_is_one_line_even_if_its_text_is_not(
         capsys, monkeypatch):
     def fail(*args):
         raise exceptions.CoordinationUnavailable('no\nanswer; start it')
-    monkeypatch.setattr(configured.Configured, 'configuration', fail)
+    monkeypatch.setattr(session, 'configuration', fail)
 
     assert shell.main(['ring', 'simulate']) == 1
     assert capsys.readouterr().err == 'distperiodic: no answer; start it\n'
@@ -213,7 +215,7 @@ def test_an_unexpected_error_names_its_kind_and_how_to_see_more(
         capsys, monkeypatch):
     def fail(*args):
         raise KeyError('x')
-    monkeypatch.setattr(configured.Configured, 'configuration', fail)
+    monkeypatch.setattr(session, 'configuration', fail)
 
     assert shell.main(['ring', 'simulate']) == 255
     said = capsys.readouterr().err
@@ -225,7 +227,7 @@ def test_an_unexpected_error_names_its_kind_and_how_to_see_more(
 def test_with_debug_an_error_has_its_traceback(capsys, monkeypatch):
     def fail(*args):
         raise exceptions.ConfigError('wrong')
-    monkeypatch.setattr(configured.Configured, 'configuration', fail)
+    monkeypatch.setattr(session, 'configuration', fail)
 
     assert shell.main(['--debug', 'ring', 'simulate']) == 2
     assert 'Traceback' in capsys.readouterr().err
@@ -332,7 +334,7 @@ def test_the_members_of_a_host_are_selected_at_once(arguments, found):
     command = member.MemberDrain(None, None)
     parsed = command.get_parser('drain').parse_args(arguments)
 
-    assert command.select(MEMBERS, parsed) == [MEMBERS[at] for at in found]
+    assert selection.select(MEMBERS, parsed) == [MEMBERS[at] for at in found]
 
 
 def test_a_host_without_members_is_one_line_with_those_that_have_some():
@@ -341,7 +343,7 @@ def test_a_host_without_members_is_one_line_with_those_that_have_some():
 
     with pytest.raises(exceptions.ConfigError,
                        match="on host 'wm'.*vm"):
-        command.select(MEMBERS, parsed)
+        selection.select(MEMBERS, parsed)
 
 
 def test_the_commands_choose_the_threading_backend_first():

@@ -1,38 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tools of operators: queries cannot write, and no tool claims objects."""
 
+import inspect
+
 import pytest
 
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.operator.activity import Activity
-from distperiodic.operator.admin import StoreAdmin
-from distperiodic.operator.pruning import Pruner
-from distperiodic.operator.queries import StoreQueries
-from distperiodic.operator.store_probe import StoreProbe
-from distperiodic.operator.task_pools import PoolAdmin
-from distperiodic.operator.task_pools import PoolQueries
-from distperiodic.operator.task_queries import TaskQueries
+from distperiodic.operator import activity
+from distperiodic.operator import admin
+from distperiodic.operator import auditing
+from distperiodic.operator import health_queries
+from distperiodic.operator import members
+from distperiodic.operator import partitions
+from distperiodic.operator import pruning
+from distperiodic.operator import queries
+from distperiodic.operator import task_pools
+from distperiodic.operator import task_queries
+from distperiodic.operator import waiting
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import GroupStore
 
-_READS = Activity, PoolQueries, StoreQueries, StoreProbe, TaskQueries
-_WRITES = {'reset', 'pause', 'resume', 'trigger', 'requeue', 'prune', 'write'}
+_MODULES = (
+    activity, admin, auditing, health_queries, members, partitions, pruning,
+    queries, task_pools, task_queries, waiting)
+# The commands. All other public functions of these modules are queries.
+_COMMANDS = {
+    admin.pause, admin.requeue, admin.resume, admin.trigger,
+    auditing.recorded, members.request_answers, partitions.promote,
+    pruning.prune, task_pools.reset}
 
 
-@pytest.fixture(params=[*_READS, PoolAdmin, StoreAdmin, Pruner])
-def one(request, tmp_path):
-    made = request.param(f'sqlite:///{tmp_path}/claims', namespace='tests')
+@pytest.fixture
+def store(tmp_path):
+    made = GroupStore(f'sqlite:///{tmp_path}/claims', 'tests')
     yield made
     made.close()
 
 
-def test_an_operator_is_no_claim_store(one):
-    assert not {'claim', 'start', 'finish', 'sync'} & set(dir(one))
-    assert not isinstance(one, SqlClaimStore)
+def test_an_operator_is_no_claim_store(store):
+    assert not {'claim', 'start', 'finish', 'sync'} & set(dir(store))
+    assert not isinstance(store, SqlClaimStore)
 
 
-@pytest.mark.parametrize('one', _READS, indirect=True)
-def test_a_reader_has_no_way_to_write(one):
-    for part in one, one.group:
-        assert not _WRITES & set(dir(part))
-        assert not any(isinstance(held, Database)
-                       for held in vars(part).values())
+def test_a_query_takes_a_reader_and_a_command_takes_a_store():
+    taken = {
+        function: inspect.signature(function).parameters['store'].annotation
+        for module in _MODULES
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if not name.startswith('_') and function.__module__ == module.__name__
+        and 'store' in inspect.signature(function).parameters}
+
+    assert {function for function, kind in taken.items()
+            if kind is GroupStore} == _COMMANDS
+    assert {kind for function, kind in taken.items()
+            if function not in _COMMANDS} == {GroupReader}
+
+
+def test_a_reader_has_no_way_to_write(store):
+    reader = GroupReader(store.database, 'tests')
+
+    assert not hasattr(reader, 'write')
+    assert not any(isinstance(held, Database)
+                   for held in vars(reader).values())

@@ -22,7 +22,8 @@ from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.job import Scope
-from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator import admin
+from distperiodic.operator.group_reader import GroupStore
 from tests.logged import lines
 from tests.unit.world import World
 from tests.unit.world import job
@@ -54,8 +55,8 @@ def store(world, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def admin(store, tmp_path):
-    one = StoreAdmin(f'sqlite:///{tmp_path}/claims.sqlite', namespace='tests')
+def group(store, tmp_path):
+    one = GroupStore(f'sqlite:///{tmp_path}/claims.sqlite', 'tests')
     yield one
     one.close()
 
@@ -442,7 +443,7 @@ def test_a_waiting_tick_is_claimed_by_the_member_that_sees_the_run_end(
 
 
 def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
-        world, store, admin, caplog):
+        world, store, group, caplog):
     caplog.set_level('INFO')
     jobs = [job(name, every=10.0, objects=True,
                 misfire=schedule.Misfire.ALL)
@@ -451,9 +452,9 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
         'poll': ['a', 'b', 'c'], 'sync': ['a']})
     world.advance(12)
 
-    admin.pause('poll', by='me@here', why='disks are full')
+    admin.pause(group, 'poll', by='me@here', why='disks are full')
     world.advance(26)
-    admin.resume('poll')
+    admin.resume(group, 'poll')
     world.advance(7)
 
     assert {s.tick for s in world.starts() if s.job == 'poll'} == {10.0, 40.0}
@@ -470,7 +471,7 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
 
 
 def test_ticks_missed_before_a_pause_are_recorded_with_the_pause(
-        world, store, admin):
+        world, store, group):
     """No scheduler ran at a tick, and then the job was paused."""
     poll = job(every=10.0, objects=True)
     first = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
@@ -480,7 +481,7 @@ def test_ticks_missed_before_a_pause_are_recorded_with_the_pause(
     # job.
     world.scheduler(job('tidy', every=60.0), name='o', store=store)
     world.advance(22)
-    admin.pause('poll', by='me@here', why='disks are full')
+    admin.pause(group, 'poll', by='me@here', why='disks are full')
     world.scheduler(poll, name='n', store=store, catalogues={'poll': ['a']})
     world.advance(18)
 
@@ -489,12 +490,12 @@ def test_ticks_missed_before_a_pause_are_recorded_with_the_pause(
     assert ended == {'due': 5, 'done': 1, 'skipped': 4}
 
 
-def test_a_process_that_begins_reads_the_pauses_first(world, store, admin):
+def test_a_process_that_begins_reads_the_pauses_first(world, store, group):
     poll = job(every=10.0, objects=True)
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)
     world.schedulers.clear()
-    admin.pause('poll', by='me@here', why='later')
+    admin.pause(group, 'poll', by='me@here', why='later')
     new = world.scheduler(poll, name='new', store=store,
                           catalogues={'poll': ['a']})
 
@@ -503,13 +504,13 @@ def test_a_process_that_begins_reads_the_pauses_first(world, store, admin):
     assert new.starts == []
 
 
-def test_a_triggered_object_runs_at_the_next_sweep(world, store, admin):
+def test_a_triggered_object_runs_at_the_next_sweep(world, store, group):
     poll = job(every=60.0, objects=True)
     me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
     world.advance(61)
     assert me.ticks() == [60.0, 60.0]
 
-    assert admin.trigger('poll', key='b').objects == 1
+    assert admin.trigger(group, 'poll', key='b').objects == 1
     world.advance(1)
 
     assert [s.object for s in me.starts[2:]] == ['b']
@@ -522,7 +523,7 @@ def test_a_triggered_object_runs_at_the_next_sweep(world, store, admin):
     ('all', [45.0, 20.0, 30.0, 40.0, 50.0], dict.fromkeys(
         [20.0, 30.0, 40.0, 45.0], {'due': 1, 'done': 1}))])
 def test_ticks_missed_before_a_trigger_are_decided_as_without_the_trigger(
-        world, store, admin, misfire, ran, told):
+        world, store, group, misfire, ran, told):
     poll = job(every=10.0, objects=True, overlap=schedule.Overlap.WAIT,
                misfire=schedule.Misfire(misfire))
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
@@ -530,7 +531,7 @@ def test_ticks_missed_before_a_trigger_are_decided_as_without_the_trigger(
     world.schedulers.clear()
     world.clock.advance(34)
 
-    assert admin.trigger('poll', key=None)[1:] == (1, 0, 0)
+    assert admin.trigger(group, 'poll', key=None)[1:] == (1, 0, 0)
     world.clock.advance(5.5)
     again = world.scheduler(poll, name='new', store=store,
                             catalogues={'poll': ['a']})

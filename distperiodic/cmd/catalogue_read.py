@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects that a job lists now, read as a scheduler reads them."""
 
-import argparse
 import queue
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
-from distperiodic import loading
 from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from distperiodic import periodic
     from distperiodic.core import schedule
     from distperiodic.core.job import Job
-    from distperiodic.operator.queries import StoreQueries
+    from distperiodic.operator.group_reader import GroupReader
     from distperiodic.ports import ClaimStore
 
 #: Maximum seconds that a catalogue method may take.
@@ -32,17 +30,7 @@ class Listed(NamedTuple):
     own: 'Mapping[str, schedule.Schedule]'
 
 
-def add_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the option that names the tasks.
-
-    :param what: Purpose of the option, for its help.
-    """
-    parser.add_argument(
-        '--tasks', metavar='MODULE:CLASS',
-        help=f'the PeriodicTasks class that schedulers run: {what}')
-
-
-def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',
+def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
            found: Listed, only: str | None = None) -> None:
     """Write a job's objects to the store's listing, like a scheduler.
 
@@ -54,7 +42,8 @@ def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',
     from distperiodic.core import due
     from distperiodic.core import ring
     from distperiodic.core.job import text_of
-    if job.name not in accounts.group.names().values():
+    from distperiodic.operator import queries
+    if job.name not in store.names().values():
         claims.adopt({job.name: job.schedule_text()})
     at = claims.now()
 
@@ -66,23 +55,12 @@ def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',
                 due.ALWAYS, at, ring.position_of(key))
         return ports.Listed(
             key, '' if own is None else text_of(own), settled)
-    keys = sorted(accounts.not_listed(
-        job.name, found.ids if only is None else {only}))
+    keys = sorted(queries.not_listed(
+        store, job.name, found.ids if only is None else {only}))
     for begin in range(0, len(keys), _AT_A_TIME):
         claims.sync(
             job.name, [new(key) for key in keys[begin:begin + _AT_A_TIME]],
             [], at=at)
-
-
-def load(command: configured.Configured, parsed: argparse.Namespace
-         ) -> 'periodic.PeriodicTasks | None':
-    """Return the tasks that --tasks names, or None.
-
-    :raises ConfigError: the tasks cannot be loaded.
-    """
-    if parsed.tasks is None:
-        return None
-    return loading.load_tasks(parsed.tasks, command.configuration(parsed))
 
 
 def read(tasks: 'periodic.PeriodicTasks', job: 'Job',

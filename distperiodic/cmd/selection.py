@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The members of the group that a command line selects, in words."""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+from distperiodic.core.suggestion import did_you_mean
+
+if TYPE_CHECKING:
+    from distperiodic.operator.member_rows import MemberRow
+    from distperiodic.operator.members import Answer
+
+
+def role(member: 'MemberRow | Answer') -> str:
+    """Return the kind of a member, in words."""
+    return f'worker of {member.part}' if member.part else 'scheduler'
+
+
+def roles(members: 'Iterable[MemberRow]') -> Callable[[str], str]:
+    """Return a function that returns the kind of a process, in words.
+
+    Its argument is the name of the process, or of the process and its tenure.
+    An empty result means unknown, because the process has ended.
+    """
+    from distperiodic.operator.member_rows import by_process
+    processes = by_process(members)
+
+    def role_of(holder: str) -> str:
+        found = processes.get(holder) or processes.get(
+            holder.rpartition('~')[0])
+        return '' if found is None else role(found)
+    return role_of
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that select members."""
+    parser.add_argument(
+        'member', metavar='MEMBER', nargs='?',
+        help='name of the member, as "member list" shows it')
+    parser.add_argument(
+        '--partition', metavar='PARTITION',
+        help='select the workers of this partition')
+    parser.add_argument(
+        '--schedulers', action='store_true',
+        help='select the schedulers')
+    parser.add_argument(
+        '--host', metavar='HOST',
+        help='select the members of this host: those with the names '
+             'HOST:NUMBER, or HOST alone')
+
+
+def select(members: 'list[MemberRow]',
+           parsed: argparse.Namespace) -> 'list[MemberRow]':
+    """Return the members that the command line selects.
+
+    :raises ConfigError: No member matches, or the options exclude each
+        other.
+    """
+    if parsed.partition is not None and parsed.schedulers:
+        raise exceptions.ConfigError(
+            '--partition and --schedulers exclude each other: a '
+            'scheduler serves no partition; omit one')
+    found = members
+    if parsed.partition is not None:
+        found = [one for one in members if one.part == parsed.partition]
+        if not found:
+            parts = sorted({one.part for one in members if one.part})
+            raise exceptions.ConfigError(
+                f'no worker serves partition {parsed.partition!r}; '
+                + (f'there are workers of {", ".join(parts)}' if parts
+                   else 'no worker of any partition has reported'))
+    elif parsed.schedulers:
+        found = [one for one in members if not one.part]
+        if members and not found:
+            raise exceptions.ConfigError(
+                'no scheduler of this group has reported; there are '
+                'workers of '
+                + ', '.join(sorted({one.part for one in members})))
+    if parsed.host is not None:
+        hosts = {one.name: _host(one.name) for one in found}
+        found = [one for one in found if hosts[one.name] == parsed.host]
+        if hosts and not found:
+            names = sorted(set(hosts.values()))
+            raise exceptions.ConfigError(
+                f'no such member is on host {parsed.host!r}'
+                + (did_you_mean(parsed.host, names)
+                   or f'; there are {configured.listed(names, 9)}'))
+    if parsed.member is not None:
+        found = [one for one in found if one.name == parsed.member]
+    if not found:
+        names = sorted({one.name for one in members})
+        raise exceptions.ConfigError(
+            f'there is no member {parsed.member!r}'
+            + (did_you_mean(parsed.member, names) or
+               f'; there are {configured.listed(names, 9)}')
+            if names and parsed.member is not None else
+            'no member of this group has reported yet; check '
+            '[distperiodic] group')
+    return found
+
+
+def select_one(members: 'list[MemberRow]',
+               parsed: argparse.Namespace) -> 'MemberRow':
+    """Return the one member that the command line selects.
+
+    :raises ConfigError: No member matches, or several members match.
+    """
+    found = select(members, parsed)
+    if len(found) > 1:
+        raise exceptions.ConfigError(
+            f'{parsed.member or "this"} names '
+            f'{len(found)} members: '
+            + ', '.join(f'{one.name} ({role(one)})' for one in found)
+            + '; give MEMBER, and --schedulers or --partition')
+    return found[0]
+
+
+def _host(name: str) -> str:
+    """Return the host in the name of a member."""
+    host, _, number = name.rpartition(':')
+    return host if host and number.isdecimal() else name
