@@ -30,10 +30,14 @@ from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
+from distperiodic.core.new_task import NewTask
 from distperiodic.core.ring import Arc
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
+from distperiodic.core.task import Page
+from distperiodic.core.task import Queue
+from distperiodic.core.task import Task
 
 
 class LeaseEnded(Exception):
@@ -676,6 +680,97 @@ class ClaimStore(Protocol):
 
 
 _Answer = TypeVar('_Answer')
+
+
+class TaskStore(Protocol):
+    """Store of tasks and of their ordered queues, for clients.
+
+    A call only writes tables. Schedulers find the changes at their next sweep,
+    or at once if they are notified.
+
+    :raises StoreUnavailable: Any method may raise this error, as in
+        :class:`ClaimStore`.
+    """
+
+    def submit(self, tasks: Sequence[NewTask]) -> list[str]:
+        """Write tasks, and return their ids.
+
+        If a task with the same key exists, the new task is not written, and
+        the id of the existing task is returned.
+
+        :raises InvalidTask: A key belongs to a task with another type, queue
+            or parameters.
+        """
+
+    def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
+        """Write tasks in the transaction of *session*; the caller commits it.
+
+        The time of this call determines the place of a task in its queue.
+        In PostgreSQL, other submissions to the queue do not wait for the
+        commit, unless this call creates the queue. Tasks that are submitted
+        later but committed earlier may therefore run first.
+
+        :raises ConfigError: The session belongs to another database.
+        :raises InvalidTask: A key belongs to a task with another type, queue
+            or parameters.
+        """
+
+    def get(self, task: str) -> Task:
+        """Return a task.
+
+        :raises UnknownTask: No task of the group has this id.
+        """
+
+    def page(self, page: Page) -> list[Task]:
+        """Return tasks in the order in which they were submitted.
+
+        :raises UnknownTask: No task has the id ``page.after``.
+        """
+
+    def cancel(self, task: str, by: str) -> workflow.Status:
+        """Cancel a task, and return its status.
+
+        :param by: The operator and the reason, as text.
+        :raises UnknownTask: No task of the group has this id.
+        :raises InvalidTask: The task has ended.
+        """
+
+    def retry(self, task: str, back: bool | None) -> workflow.Status:
+        """Continue a task that has stopped, and return its status.
+
+        :param back: See :func:`distperiodic.core.workflow.retry`.
+        :raises UnknownTask: No task of the group has this id.
+        :raises InvalidTask: The status of the task does not allow a retry.
+        """
+
+    def queues(self, name: str | None = None) -> list[Queue]:
+        """Return the ordered queues by name.
+
+        :raises UnknownTask: No queue has the name *name*.
+        """
+
+    def resume(self, queue: str) -> bool:
+        """Resume a halted queue. Return True if the queue was halted.
+
+        :raises UnknownTask: No queue has this name.
+        """
+
+    def halt(self, queue: str, why: str) -> bool:
+        """Halt a queue after its current task.
+
+        :returns: True if this call halted the queue. False if the queue was
+            already halted.
+        :raises UnknownTask: No queue has this name.
+        """
+
+    def set_goes_on(self, queue: str, goes_on: bool) -> None:
+        """Set whether a queue continues after a task has failed.
+
+        A missing queue is created.
+        """
+
+    def close(self) -> None:
+        """Close the connection; the next call opens a new one."""
 
 
 class StoreQueue(Protocol):

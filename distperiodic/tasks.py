@@ -32,6 +32,7 @@ from sqlalchemy import orm
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic import ports
 from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
@@ -39,20 +40,19 @@ from distperiodic.adapters.local.process_slot import user_name
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_arguments
+from distperiodic.adapters.sql.task_arguments import shown
+from distperiodic.adapters.sql.task_store import SqlTaskStore
 from distperiodic.core import definitions
 from distperiodic.core import workflow
+from distperiodic.core.new_task import NewTask
 from distperiodic.core.task import Command
+from distperiodic.core.task import Page
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
-from distperiodic.core.task import moment
 from distperiodic.core.task import new_id
 from distperiodic.core.workflow import Status
-from distperiodic.operator import task_arguments
-from distperiodic.operator.new_task import NewTask
-from distperiodic.operator.task_arguments import shown
-from distperiodic.operator.task_reader import task_of
-from distperiodic.operator.tasks import TaskStore
 from distperiodic.periodic import command
 from distperiodic.store import Connections
 from distperiodic.store import check_store
@@ -99,7 +99,7 @@ class Client:
         self._given = definitions.parse_workflows(
             {} if workflows is None else workflows)
         self._clock = SystemClock()
-        self._connections: Connections[TaskStore] = Connections(
+        self._connections: Connections[ports.TaskStore] = Connections(
             self._task_store,
             lambda: check_store(self._settings, self._conf))
 
@@ -261,13 +261,13 @@ class Client:
     def _settings(self) -> opts.Settings:
         return opts.settings(self._conf)
 
-    def _task_store(self) -> TaskStore:
+    def _task_store(self) -> ports.TaskStore:
         settings = self._settings
         if not settings.connection:
             raise exceptions.ConfigError(
                 'tasks need a store; set [distperiodic] connection to the '
                 'database of the service')
-        return TaskStore(settings.connection, namespace=settings.group)
+        return SqlTaskStore(settings.connection, namespace=settings.group)
 
     # -- read
 
@@ -278,7 +278,7 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         """
         with self._connections.lend() as store:
-            return task_of(*store.reader.get(task_arguments.task_id(id_)))
+            return store.get(task_arguments.task_id(id_))
 
     def list(self, status: str | None = None,
              type: str | None = None,  # noqa: A002
@@ -303,11 +303,10 @@ class Client:
         task_arguments.check_name('queue', queue, optional=True)
         task_arguments.check_whole('limit', limit, 1, _MOST_ROWS)
         with self._connections.lend() as store:
-            return [task_of(found, None) for found in store.reader.page(
-                status=None if status is None else Status(status), type_=type,
-                queue=queue, limit=limit,
-                after=None if after is None
-                else task_arguments.task_id(after))]
+            return store.page(Page(
+                None if status is None else Status(status), type, queue,
+                limit, None if after is None
+                else task_arguments.task_id(after)))
 
     def wait(self, id_: str, timeout: float | None = None) -> Task:
         """Wait until a task has ended or is stuck, and return it.
@@ -394,11 +393,7 @@ class Client:
         """
         task_arguments.check_name('queue', name, optional=True)
         with self._connections.lend() as store:
-            rows = store.reader.queues(name)
-        return [Queue(row.name, row.head, row.head_status, row.waiting,
-                      row.goes_on, moment(row.halted), row.halted_why,
-                      row.halted_by)
-                for row in rows]
+            return store.queues(name)
 
     def resume_queue(self, name: str) -> bool:
         """Resume a halted queue.
@@ -411,7 +406,7 @@ class Client:
         task_arguments.check_name('queue', name)
         with self._connections.lend() as store:
             resumed = store.resume(name)
-            head = store.reader.queues(name)[0].head
+            head = store.queues(name)[0].head
         if resumed and head is not None:
             self._notify([head])
         return resumed

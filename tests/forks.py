@@ -34,7 +34,7 @@ IMPORTED = (
     'distperiodic.adapters.messaging.connection',
     'distperiodic.adapters.redis.driver',
     'distperiodic.adapters.sql.store', 'distperiodic.cmd.shell',
-    'distperiodic.dispenser', 'distperiodic.operator.tasks',
+    'distperiodic.dispenser', 'distperiodic.adapters.sql.task_store',
     'distperiodic.service', 'distperiodic.tasks', 'psycopg', 'pymysql',
     'tests.waiting')
 #: Maximum size of a request in bytes.

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 from distperiodic.core import schedule
 from distperiodic.core import workflow
@@ -175,6 +176,17 @@ class Queue:
     #: Id of the task whose failure halted the queue. None means that an
     #: operator halted it, or that it is not halted.
     halted_by: str | None
+
+
+class Page(NamedTuple):
+    """The tasks of one page of a list. None selects all tasks."""
+
+    status: Status | None
+    type: str | None
+    queue: str | None
+    limit: int
+    #: Id of a task. Only tasks that were submitted later are selected.
+    after: str | None
 
 
 def command_of(action: workflow.Action, record: Mapping[str, Any] | None,

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
 from distperiodic.core import histogram
 from distperiodic.core.claim import State
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import Counts
-from distperiodic.operator import counting
 from distperiodic.operator.group_reader import GroupReader
 
 _claim = tables.claim

@@ -48,14 +48,6 @@ class Job(NamedTuple):
     schedule: str
 
 
-def connect(connection_url: str) -> Database:
-    """Return a database connection, which is opened at its first use.
-
-    :raises ConfigError: the URL is invalid.
-    """
-    return Database(connection_url, schema.check_connection)
-
-
 def check_file(connection_url: str) -> None:
     """Check that a database file exists: a connection would create the file.
 
@@ -172,7 +164,7 @@ class GroupStore(GroupReader):
     """
 
     def __init__(self, connection_url: str, namespace: str):
-        self.database = connect(connection_url)
+        self.database = schema.connect(connection_url)
         super().__init__(self.database, namespace)
         #: Runs a function in a transaction that may write.
         self.write = self.database.write

@@ -15,12 +15,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic import exceptions
+from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
 from distperiodic.core import audit
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.operator import activity
-from distperiodic.operator import counting
 from distperiodic.operator import group_reader
 from distperiodic.operator import health
 from distperiodic.operator import live_processes

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.dialects.dialect import Selection
@@ -27,7 +28,6 @@ from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import Counts
 from distperiodic.core.reason import Reason
-from distperiodic.operator import counting
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import Job
 

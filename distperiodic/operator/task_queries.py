@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_reader
 from distperiodic.adapters.sql import task_rows
 from distperiodic.core.claim import State
 from distperiodic.core.task import MOST_COUNTED
@@ -16,8 +18,6 @@ from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
-from distperiodic.operator import counting
-from distperiodic.operator import task_reader
 from distperiodic.operator.group_reader import GroupReader
 
 _job = tables.job

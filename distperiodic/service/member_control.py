@@ -90,7 +90,7 @@ class MemberControl:
         :raises StoreUnavailable: The store does not answer.
         """
         from distperiodic.adapters.sql.members import SqlMembers
-        from distperiodic.operator.group_reader import connect
+        from distperiodic.adapters.sql.schema import connect
         settings = self._settings
         with contextlib.closing(connect(settings.connection)) as database:
             found = SqlMembers(database).read(self._me)

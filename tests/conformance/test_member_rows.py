@@ -9,13 +9,13 @@ import uuid
 import pytest
 
 from distperiodic.adapters.sql.members import SqlMembers
+from distperiodic.adapters.sql.schema import connect
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Verb
 from distperiodic.operator import auditing
 from distperiodic.operator.group_reader import GroupStore
-from distperiodic.operator.group_reader import connect
 from distperiodic.operator.members import MemberAdmin
 from distperiodic.operator.members import request_answers
 from tests.pruned import pruned

@@ -16,10 +16,10 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.adapters.sql.task_insertion import TaskInsertion
 from distperiodic.core.control import Me
 from distperiodic.core.standby import Role
 from distperiodic.operator import pruning
-from distperiodic.operator.task_insertion import TaskInsertion
 from distperiodic.ports import Failure
 from tests import claiming
 from tests.configured import configuration

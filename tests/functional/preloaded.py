@@ -8,11 +8,11 @@ import sys
 
 from distperiodic.adapters.coordination import membership
 from distperiodic.adapters.sql import store
+from distperiodic.adapters.sql import task_store
 from distperiodic.cmd import shell
-from distperiodic.operator import tasks
 
 #: Modules that commands import when they run.
-IMPORTED = (membership, store, tasks, *(
+IMPORTED = (membership, store, task_store, *(
     entry.load() for group in (
         'cliff.formatter.list', 'cliff.formatter.show', 'distperiodic.cli')
     for entry in importlib.metadata.entry_points(group=group)))

@@ -16,7 +16,6 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Me
-from distperiodic.operator import group_reader
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules
@@ -469,7 +468,7 @@ def test_the_jobs_of_a_partition_are_those_that_schedulers_report(
 
 def report(place, part, name, *, stopped=False, **state):
     """Report a member as its own process does."""
-    connection = group_reader.connect(place.url)
+    connection = schema.connect(place.url)
     SqlMembers(connection).report(
         Me(place.group, part, name),
         '' if stopped else f'{name}~00000000', {'healthy': True, **state},

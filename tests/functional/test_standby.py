@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.schema import connect
 from distperiodic.core.standby import Role
 from distperiodic.operator import partitions
 from distperiodic.operator.group_reader import GroupStore
-from distperiodic.operator.group_reader import connect
 from tests import forks
 from tests import members
 from tests import programs

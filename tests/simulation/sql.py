@@ -12,6 +12,7 @@ from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.jobs import kind_and_name
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.adapters.sql.task_store import SqlTaskStore
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
@@ -20,7 +21,6 @@ from distperiodic.core.workflow import CODES
 from distperiodic.operator import admin
 from distperiodic.operator import pruning
 from distperiodic.operator.group_reader import GroupStore
-from distperiodic.operator.tasks import TaskStore
 from tests.oracle.tasks import Row
 from tests.simulation import sqlite
 from tests.simulation import stores
@@ -58,7 +58,8 @@ class InSqlite:
         self.operator = Operator(url, self)
         self._own = sqlite.directory().open(self._path)
         self._sessions = sa.create_engine(url, poolclass=pool.NullPool)
-        self.tasks = cluster.bug.task_store(TaskStore)(url, namespace=_SPACE)
+        self.tasks = cluster.bug.task_store(SqlTaskStore)(
+            url, namespace=_SPACE)
         #: close() fills these journals and lists.
         self.journal = self.steps_journal = None
         self.task_rows = self.grants = self.recoveries = ()

@@ -13,8 +13,8 @@ import random
 from distperiodic import exceptions
 from distperiodic.core import workflow
 from distperiodic.core.job import command_job
+from distperiodic.core.new_task import NewTask
 from distperiodic.core.schedule import SECOND
-from distperiodic.operator.tasks import NewTask
 from tests import checker
 from tests.oracle import tasks as oracle
 

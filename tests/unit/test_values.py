@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
+from distperiodic.adapters.sql import task_arguments
 from distperiodic.core import definitions
 from distperiodic.core import message
 from distperiodic.core import task_pool
 from distperiodic.core import task_values
 from distperiodic.core import values
 from distperiodic.core.context import Context
-from distperiodic.operator import task_arguments
 
 
 class Unpleasant:

@@ -15,6 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from distperiodic import ports
 from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import listing
 from distperiodic.adapters.sql import tables
@@ -26,12 +27,15 @@ from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import Decision
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import decide
+from distperiodic.core.outcomes import ENDED
 
 _lease = tables.lease
 _WAITS_FROM = MOVES[Move.START][0]
@@ -222,3 +226,34 @@ def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:
     for row in rows.values():
         return int(row.now)
     return int(tx.connection.execute(sa.select(tx.dialect.now)).scalar_one())
+
+
+def end(tx: transaction.Transaction, number: int, keys: list[str],
+        lease: str, ending: State, failures: dict[str, Failure],
+        reason: str = '', times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
+    """End claims in *lease*.
+
+    :returns: the objects whose claims in the lease now have the state
+        *ending*.
+    """
+    parameters = {'of_job': number, 'keys': tx.dialect.keys(keys),
+                  'stands_in': lease}
+    sql = tx.sql.end[ending]
+    rows = tx.changed(sql.change, parameters)
+    if rows and failures:
+        history.record_failures(tx, number, rows, failures)
+    if rows:
+        # All claims in a lease have the same tick.
+        history.count_in(tx, number, rows[0].tick, lease,
+                         reason=reason, times=times,
+                         **{ENDED[ending]: len(rows)})
+    left = len(rows)
+    if left < len(keys):
+        left += history.count_committed(
+            tx, number, keys, lease, ports.NO_TIMES if rows else times)
+    tx.leave(lease, left)
+    if len(rows) < len(keys):
+        # Include the claims that an earlier call ended: the answer to that
+        # call may have been lost.
+        return set(tx.connection.execute(sql.after, parameters).scalars())
+    return {row.object for row in rows}

@@ -310,3 +310,11 @@ def _transaction(
             'create it') from exc
     finally:
         target.close()
+
+
+def connect(connection_url: str) -> Database:
+    """Return a database connection, which is opened at its first use.
+
+    :raises ConfigError: the URL is invalid.
+    """
+    return Database(connection_url, check_connection)

@@ -67,7 +67,6 @@ from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.job import COMMAND_PREFIX
-from distperiodic.core.outcomes import ENDED
 from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.standby import Active
 from distperiodic.core.workflow import Status
@@ -295,7 +294,7 @@ class SqlClaimStore:
             return set()
         number = self._number(job)
         if into is None:
-            return self._run(lambda tx: _end(
+            return self._run(lambda tx: claiming.end(
                 tx, number, keys, lease, State.DEAD, by_object, times=times))
         name = into
         # A forged batch may name a longer sender. Then no process has this
@@ -409,7 +408,7 @@ class SqlClaimStore:
         number = self._number(job)
         failures = ({key: Failure(key, reason) for key in keys}
                     if ending is State.DEAD else {})
-        return self._run(lambda tx: _end(
+        return self._run(lambda tx: claiming.end(
             tx, number, keys, lease, ending, failures, reason, times))
 
     # Decisions without a claim.
@@ -553,34 +552,3 @@ def _usable(objects: Iterable[str]) -> list[str]:
                 f'{" and a NUL among them" * (chr(0) in key)}; the store '
                 f'accepts up to {tables.LONGEST_ID}, without NUL')
     return keys
-
-
-def _end(tx: Transaction, number: int, keys: list[str], lease: str,
-         ending: State, failures: dict[str, Failure], reason: str = '',
-         times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
-    """End claims in *lease*.
-
-    :returns: the objects whose claims in the lease now have the state
-        *ending*.
-    """
-    parameters = {'of_job': number, 'keys': tx.dialect.keys(keys),
-                  'stands_in': lease}
-    sql = tx.sql.end[ending]
-    rows = tx.changed(sql.change, parameters)
-    if rows and failures:
-        history.record_failures(tx, number, rows, failures)
-    if rows:
-        # All claims in a lease have the same tick.
-        history.count_in(tx, number, rows[0].tick, lease,
-                         reason=reason, times=times,
-                         **{ENDED[ending]: len(rows)})
-    left = len(rows)
-    if left < len(keys):
-        left += history.count_committed(
-            tx, number, keys, lease, ports.NO_TIMES if rows else times)
-    tx.leave(lease, left)
-    if len(rows) < len(keys):
-        # Include the claims that an earlier call ended: the answer to that
-        # call may have been lost.
-        return set(tx.connection.execute(sql.after, parameters).scalars())
-    return {row.object for row in rows}

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on the tasks and ordered queues of one group.
-
-The commands only write tables. Schedulers find the changes at their next
-sweep, or at once if they are notified.
-"""
+"""The tasks and ordered queues of one group, for the clients of tasks."""
 
 import itertools
 from collections.abc import Callable
@@ -17,21 +13,24 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import claiming
+from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_reader
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.statements import Statements
+from distperiodic.adapters.sql.task_insertion import TaskInsertion
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import workflow
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.new_task import NewTask
+from distperiodic.core.task import Page
+from distperiodic.core.task import Queue
+from distperiodic.core.task import Task
 from distperiodic.core.workflow import Status
-from distperiodic.operator import task_reader
-from distperiodic.operator.group_reader import connect
-from distperiodic.operator.new_task import NewTask
-from distperiodic.operator.task_insertion import TaskInsertion
 
 T = TypeVar('T')
 
@@ -41,35 +40,37 @@ _ready = tables.ready
 _task = tables.task
 
 
-class TaskStore:
-    """The tasks of one group, in a database.
-
-    :raises StoreUnavailable: Any method may raise this error; see
-        :class:`distperiodic.ports.ClaimStore`.
-    """
+class SqlTaskStore:
+    """Tasks in a database: :class:`distperiodic.ports.TaskStore`."""
 
     def __init__(self, connection_url: str, *, namespace: str):
-        self._database = connect(connection_url)
+        self._database = schema.connect(connection_url)
         self._dialect = self._database.dialect
         self._sql: Statements = self._dialect.once(Statements)
         self._namespace = namespace
-        self.reader = task_reader.TaskReader(self._database, namespace)
         self._numbers = Numbers(
             self._database, namespace, SystemClock().monotonic)
         self._insertion = TaskInsertion(self._dialect, namespace)
         self.close = self._database.close
 
+    # -- read
+
+    def get(self, task: str) -> Task:
+        return self._database.read(lambda connection: task_reader.task_of(
+            *task_reader.read(
+                connection, self._dialect, self._namespace, task)))
+
+    def page(self, page: Page) -> list[Task]:
+        return self._database.read(lambda connection: task_reader.page(
+            connection, self._namespace, page))
+
+    def queues(self, name: str | None = None) -> list[Queue]:
+        return self._database.read(lambda connection: task_reader.queues(
+            connection, self._namespace, name))
+
     # -- submit
 
     def submit(self, tasks: Sequence[NewTask]) -> list[str]:
-        """Write tasks, and return their ids.
-
-        If a task with the same key exists, the new task is not written, and
-        the id of the existing task is returned.
-
-        :raises InvalidTask: A key belongs to a task with another type, queue
-            or parameters.
-        """
         tries, insertion = itertools.count(), self._insertion
 
         def work(tx: Transaction) -> list[str]:
@@ -94,17 +95,6 @@ class TaskStore:
         return self._run(work)
 
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
-        """Write tasks in the transaction of *session*; the caller commits it.
-
-        The time of this call determines the place of a task in its queue.
-        In PostgreSQL, other submissions to the queue do not wait for the
-        commit, unless this call creates the queue. Tasks that are submitted
-        later but committed earlier may therefore run first.
-
-        :raises ConfigError: The session belongs to another database.
-        :raises InvalidTask: A key belongs to a task with another type, queue
-            or parameters.
-        """
         is_session = hasattr(session, 'get_bind')
         bind = session.get_bind() if is_session else session
         connection = session.connection() if is_session else session
@@ -130,12 +120,6 @@ class TaskStore:
     # -- control
 
     def cancel(self, task: str, by: str) -> Status:
-        """Cancel a task, and return its status.
-
-        :param by: The operator and the reason, as text.
-        :raises UnknownTask: No task of the group has this id.
-        :raises InvalidTask: The task has ended.
-        """
         def work(tx: Transaction) -> Status:
             # Lock the rows in the order in which a claim locks them.
             waits = tx.connection.execute(sa.select(_ready.c.task).where(
@@ -187,26 +171,15 @@ class TaskStore:
             .with_for_update()).one_or_none()
         if claim is None:
             return None
-        ended = tx.changed(tx.sql.end[State.CANCELLED].change, {
-            'of_job': number, 'keys': self._dialect.keys([task.row.id]),
-            'stands_in': claim.lease})
-        if not ended:
+        if task.row.id not in claiming.end(
+                tx, number, [task.row.id], claim.lease, State.CANCELLED, {}):
             return None
-        history.count_in(tx, number, ended[0].tick, claim.lease,
-                         cancelled=len(ended))
-        tx.leave(claim.lease, len(ended))
         # Each lost run increases the number of attempts. A run that a worker
         # returns without starting it does not increase this number. So a
         # number above 1 means that an earlier attempt may have begun.
         return claim.state is State.RETRY or claim.attempt > 1
 
     def retry(self, task: str, back: bool | None) -> Status:
-        """Continue a task that has stopped, and return its status.
-
-        :param back: See :func:`distperiodic.core.workflow.retry`.
-        :raises UnknownTask: No task of the group has this id.
-        :raises InvalidTask: The status of the task does not allow a retry.
-        """
         def work(tx: Transaction) -> Status:
             found = self._locked(tx, task)
             before = found.position
@@ -237,29 +210,15 @@ class TaskStore:
         return self._run(work)
 
     def resume(self, queue: str) -> bool:
-        """Resume a halted queue. Return True if the queue was halted.
-
-        :raises UnknownTask: No queue has this name.
-        """
         return self._set_queue(queue, halted=None, halted_why=None,
                                halted_by=None)
 
     def halt(self, queue: str, why: str) -> bool:
-        """Halt a queue after its current task.
-
-        :returns: True if this call halted the queue. False if the queue was
-            already halted.
-        :raises UnknownTask: No queue has this name.
-        """
         return self._set_queue(
             queue, halted=self._dialect.now,
             halted_why=why[:tables.LONGEST_REASON], halted_by=None)
 
     def set_goes_on(self, queue: str, goes_on: bool) -> None:
-        """Set whether a queue continues after a task has failed.
-
-        A missing queue is created.
-        """
         def work(tx: Transaction) -> None:
             self._insertion.lock_queues(tx, [queue])
             tx.connection.execute(sa.update(_queue).where(

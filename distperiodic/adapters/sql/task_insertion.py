@@ -15,10 +15,10 @@ from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.jobs import kind_and_name
 from distperiodic.adapters.sql.statements import Change
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core import new_task
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.new_task import NewTask
 from distperiodic.core.workflow import Status
-from distperiodic.operator import new_task
-from distperiodic.operator.new_task import NewTask
 
 _job = tables.job
 _queue = tables.queue

@@ -7,18 +7,19 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic import exceptions
+from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
-from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import State
 from distperiodic.core.task import Command
+from distperiodic.core.task import Page
+from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
 from distperiodic.core.task import moment
 from distperiodic.core.workflow import Status
-from distperiodic.operator import counting
 
 _claim = tables.claim
 _job = tables.job
@@ -45,111 +46,65 @@ class Running(NamedTuple):
     until: int
 
 
-class QueueRow(NamedTuple):
-    """An ordered queue."""
+def page(connection: sa.Connection, namespace: str,
+         page: Page) -> list[Task]:
+    """Return the tasks of a page, in the order of their submission.
 
-    name: str
-    #: Id of the task that may run. None means that no task may run.
-    head: str | None
-    #: None means that there is no head.
-    head_status: Status | None
-    #: Number of tasks that have not started, at most MOST_COUNTED.
-    waiting: int
-    goes_on: bool
-    #: When the queue was halted, in microseconds. None means that the queue is
-    #: not halted.
-    halted: int | None
-    halted_why: str | None
-    halted_by: str | None
-
-
-class TaskReader:
-    """The tasks and ordered queues of one group, in a database.
-
-    :raises StoreUnavailable: Any method may raise this error.
+    :raises UnknownTask: No task has the id ``page.after``.
     """
+    conditions = [_task.c.space == namespace]
+    if page.type is not None:
+        conditions.append(_task.c.type == page.type)
+    if page.queue is not None:
+        conditions.append(_task.c.queue == page.queue)
+    if page.after is not None:
+        created = connection.scalar(sa.select(_task.c.created).where(
+            _task.c.space == namespace, _task.c.id == page.after))
+        if created is None:
+            raise unknown(namespace, page.after)
+        conditions.extend([_task.c.created >= created, sa.or_(
+            _task.c.created > created, _task.c.id > page.after)])
+    unbegun = _unbegun(_task, namespace)
+    kinds = {Status.WAITING: [_task.c.status == Status.WAITING, unbegun],
+             Status.RUNNING: [sa.and_(
+                 _task.c.status == Status.RUNNING, ~unbegun)]}
+    # In each index the status precedes the time. So the tasks of one status
+    # are read in the order of the index, and only up to the limit.
+    ids = sa.union_all(*(
+        sa.select(sa.select(_task.c.id).where(*conditions, one).order_by(
+            _task.c.created, _task.c.id).limit(page.limit).subquery().c.id)
+        for one in ([_task.c.status == one for one in Status]
+                    if page.status is None else kinds.get(
+                        page.status, [_task.c.status == page.status]))))
+    return [task_of(task_rows.Task(row), None) for row in connection.execute(
+        sa.select(_task, unbegun.label('unbegun')).where(
+            _task.c.id.in_(sa.select(ids.subquery().c.id)))
+        .order_by(_task.c.created, _task.c.id).limit(page.limit))]
 
-    def __init__(self, database: Database, namespace: str):
-        self._database = database
-        self._namespace = namespace
 
-    def get(self, task: str) -> tuple[task_rows.Task, Running | None]:
-        """Return a task, and the claim of its current command, if any.
+def queues(connection: sa.Connection, namespace: str,
+           name: str | None) -> list[Queue]:
+    """Return the ordered queues by name.
 
-        :raises UnknownTask: No task of the group has this id.
-        """
-        return self._database.read(
-            lambda connection: read(
-                connection, self._database.dialect, self._namespace, task))
-
-    def page(self, *, status: Status | None, type_: str | None,
-             queue: str | None, limit: int,
-             after: str | None) -> list[task_rows.Task]:
-        """Return tasks in the order in which they were submitted.
-
-        :param after: Id of a task. Only tasks that were submitted after this
-            task are returned.
-        :raises UnknownTask: No task has the id *after*.
-        """
-        conditions = [_task.c.space == self._namespace]
-        if type_ is not None:
-            conditions.append(_task.c.type == type_)
-        if queue is not None:
-            conditions.append(_task.c.queue == queue)
-
-        def work(connection: sa.Connection) -> list[task_rows.Task]:
-            if after is not None:
-                created = connection.scalar(sa.select(_task.c.created).where(
-                    _task.c.space == self._namespace, _task.c.id == after))
-                if created is None:
-                    raise unknown(self._namespace, after)
-                conditions.extend([_task.c.created >= created, sa.or_(
-                    _task.c.created > created, _task.c.id > after)])
-            unbegun = _unbegun(_task, self._namespace)
-            kinds = {Status.WAITING: [_task.c.status == Status.WAITING,
-                                      unbegun],
-                     Status.RUNNING: [sa.and_(
-                         _task.c.status == Status.RUNNING, ~unbegun)]}
-            # In each index the status precedes the time. So the tasks of one
-            # status are read in the order of the index, and only up to the
-            # limit.
-            ids = sa.union_all(*(
-                sa.select(sa.select(_task.c.id).where(
-                    *conditions, one).order_by(
-                        _task.c.created, _task.c.id).limit(limit)
-                    .subquery().c.id)
-                for one in ([_task.c.status == one for one in Status]
-                            if status is None else kinds.get(
-                                status, [_task.c.status == status]))))
-            return [task_rows.Task(row) for row in connection.execute(
-                sa.select(_task, unbegun.label('unbegun')).where(
-                    _task.c.id.in_(sa.select(ids.subquery().c.id)))
-                .order_by(_task.c.created, _task.c.id).limit(limit))]
-        return self._database.read(work)
-
-    def queues(self, name: str | None = None) -> list[QueueRow]:
-        """Return the ordered queues by name.
-
-        :raises UnknownTask: No queue has the name *name*.
-        """
-        waiting = counting.waiting_in_queue(self._namespace)
-        query = sa.select(
-            _queue, waiting.label('waiting'), sa.case(
-                (_unbegun(_task_at_head, self._namespace),
-                 sa.literal(Status.WAITING, _task.c.status.type)),
-                else_=_task_at_head.c.status).label('head_status')).outerjoin(
-                _task_at_head, _task_at_head.c.id == _queue.c.head).where(
-                    _queue.c.space == self._namespace).order_by(_queue.c.name)
-        if name is not None:
-            query = query.where(_queue.c.name == name)
-        rows = self._database.read(
-            lambda connection: connection.execute(query).all())
-        if name is not None and not rows:
-            raise unknown_queue(self._namespace, name)
-        return [QueueRow(row.name, row.head, row.head_status, row.waiting,
-                         bool(row.goes_on), row.halted, row.halted_why,
-                         row.halted_by)
-                for row in rows]
+    :raises UnknownTask: No queue has the name *name*.
+    """
+    waiting = counting.waiting_in_queue(namespace)
+    query = sa.select(
+        _queue, waiting.label('waiting'), sa.case(
+            (_unbegun(_task_at_head, namespace),
+             sa.literal(Status.WAITING, _task.c.status.type)),
+            else_=_task_at_head.c.status).label('head_status')).outerjoin(
+            _task_at_head, _task_at_head.c.id == _queue.c.head).where(
+                _queue.c.space == namespace).order_by(_queue.c.name)
+    if name is not None:
+        query = query.where(_queue.c.name == name)
+    rows = connection.execute(query).all()
+    if name is not None and not rows:
+        raise unknown_queue(namespace, name)
+    return [Queue(row.name, row.head, row.head_status, row.waiting,
+                  bool(row.goes_on), moment(row.halted), row.halted_why,
+                  row.halted_by)
+            for row in rows]
 
 
 def read(connection: sa.Connection, dialect: Dialect, namespace: str,
@@ -200,7 +155,7 @@ def task_of(found: task_rows.Task, running: Running | None, *,
             queued: bool = False) -> Task:
     """Return a task in the form that the public interface returns.
 
-    :param found: A task of :class:`TaskReader`.
+    :param found: The row of the task.
     :param running: The claim of the task's current command. None means that
         there is no claim, or that the claim is unknown.
     :param queued: True if the current run was granted, but still waits for a
