@@ -4,12 +4,16 @@
 import argparse
 import contextlib
 import datetime
+from collections.abc import Callable
 from typing import NamedTuple
 from typing import NoReturn
+from typing import TypeVar
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
 from distperiodic.core import wording
+
+Number = TypeVar('Number', int, float)
 
 #: Exit codes, like those of oslo.upgradecheck. FINE: the command succeeded and
 #: found no problem. FINDING: the command found a problem, or failed. UNUSABLE:
@@ -30,29 +34,31 @@ second = wording.second
 _MOST = 1_000_000_000
 
 
+def _number(text: str, parse: Callable[[str], Number],
+            usable: Callable[[Number], bool], expected: str) -> Number:
+    with contextlib.suppress(KeyError, ValueError):
+        if usable(number := parse(text)):
+            return number
+    raise argparse.ArgumentTypeError(
+        f'{text!r} cannot be used; give {expected}')
+
+
 def positive(text: str) -> int:
     """Parse an option that is a whole number above 0."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if not 1 <= number <= _MOST:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a whole number from 1 to {_MOST}')
-    return number
+    return _number(text, int, lambda number: 1 <= number <= _MOST,
+                   f'a whole number from 1 to {_MOST}')
 
 
 def seconds(text: str) -> float:
     """Parse an option that is a number of seconds."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= _MOST:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a number of seconds above 0, at '
-            f'most {_MOST}')
-    return number
+    return _number(text, float, lambda number: 0 < number <= _MOST,
+                   f'a number of seconds above 0, at most {_MOST}')
+
+
+def days(text: str) -> float:
+    """Parse an option that is a number of days."""
+    return _number(text, float, lambda number: 0 < number < 100_000,
+                   'a number of days above 0')
 
 
 _UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
@@ -60,15 +66,10 @@ _UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 def duration(text: str) -> float:
     """Parse an option that is a length of time with a unit; return seconds."""
-    try:
-        number = float(text[:-1]) * _UNITS[text[-1:]]
-    except (KeyError, ValueError):
-        number = 0.0
-    if not 0 < number < 1e10:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a number with s, m, h or d, such '
-            'as 30m')
-    return number
+    return _number(
+        text, lambda text: float(text[:-1]) * _UNITS[text[-1:]],
+        lambda number: 0 < number < 1e10,
+        'a number with s, m, h or d, such as 30m')
 
 
 class Since(NamedTuple):
@@ -114,18 +115,6 @@ def since(text: str) -> Since:
     raise argparse.ArgumentTypeError(
         f'{text!r} cannot be used; give a number with s, m, h or d, such as '
         '24h, or an instant (UTC), such as 2026-01-31T06:00')
-
-
-def days(text: str) -> float:
-    """Parse an option that is a number of days."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 100_000:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a number of days above 0')
-    return number
 
 
 def add_job(parser: argparse.ArgumentParser,

@@ -188,18 +188,6 @@ class Display(Configured, display.DisplayCommandBase[Any]):
             [[form(value(row)) for value in columns.values()]
              for row in rows])
 
-    def print_rows(self, parsed: argparse.Namespace, columns: Sequence[str],
-                   rows: Sequence[Sequence[object]]) -> None:
-        """Print a second table for people, below the main output."""
-        rows = _printable(rows)
-        line = _line(parsed)
-        shown = (columns, rows) if line is None else rows_that_fit(
-            columns, rows, self.essential, line)
-        if shown is None:
-            assert line is not None
-            print(_blocks(columns, rows, line), file=self.app.stdout)
-        else:
-            self.formatter.emit_list(*shown, self.app.stdout, parsed)
 
 
 class Table(Display, lister.Lister):
@@ -225,6 +213,9 @@ class Table(Display, lister.Lister):
 class Record(Display, show.ShowOne):
     """Base class of commands that show one record."""
 
+    #: Titles and rows of the table that people see below the record.
+    below: Output | None = None
+
     def act(self, session: Session) -> Output:
         facts = self.facts(session)
         return tuple(facts), tuple(facts.values())
@@ -232,6 +223,21 @@ class Record(Display, show.ShowOne):
     @abc.abstractmethod
     def facts(self, session: Session) -> Mapping[str, object]:
         """Return the facts of the record, by name."""
+
+    def produce_output(self, parsed: argparse.Namespace,
+                       columns: Sequence[str], data: Any) -> int:
+        code = super().produce_output(parsed, columns, data)
+        if self.below is not None and parsed.formatter == 'table' and (
+                not parsed.columns):
+            titles, rows = self.below[0], _printable(self.below[1])
+            line = _line(parsed)
+            shown = (titles, rows) if line is None else rows_that_fit(
+                titles, rows, self.essential, line)
+            if shown is not None:
+                self.formatter.emit_list(*shown, self.app.stdout, parsed)
+            elif line is not None:
+                print(_blocks(titles, rows, line), file=self.app.stdout)
+        return code
 
 
 class List(Table, Generic[T]):

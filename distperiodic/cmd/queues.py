@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
@@ -125,10 +124,12 @@ class QueueShow(display.Record):
         tasks += [task for task in client.list(
             Status.WAITING, queue=name, limit=session.parsed.limit)
             if task.id != queue.head]
-        self._titles, self._rows = self.listing(_TASKS, tasks)
+        listed, rows = self.listing(_TASKS, tasks)
+        if rows:
+            self.below = listed, rows
         servers = _servers(session)
-        titles, [row] = self.listing(_columns(servers), [queue])
-        fields = dict(zip(map(str.lower, titles), row, strict=True))
+        titles, [facts] = self.listing(_columns(servers), [queue])
+        fields = dict(zip(map(str.lower, titles), facts, strict=True))
         if servers.why:
             fields['member'] = f'{fields["member"]}: {servers.why}'
         if self.people:
@@ -136,16 +137,10 @@ class QueueShow(display.Record):
                     if value != ''}
         fields['tasks'] = [
             {display.key(title): value or None
-             for title, value in zip(self._titles, row, strict=True)}
-            for row in self._rows]
+             for title, value in zip(listed, row, strict=True)}
+            for row in rows]
         return fields
 
-    def produce_output(self, parsed: argparse.Namespace,
-                       columns: Sequence[str], data: Any) -> int:
-        code = super().produce_output(parsed, columns, data)
-        if parsed.formatter == 'table' and not parsed.columns and self._rows:
-            self.print_rows(parsed, self._titles, self._rows)
-        return code
 
 
 _TASKS: 'Mapping[str, Callable[[tasks.Task], object]]' = {

@@ -9,8 +9,11 @@ problems.
 
 import argparse
 import datetime
+import functools
 import sys
 import threading
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +32,7 @@ _RESULTS = 'ok', 'warn', 'fail'
 _COLUMNS = ('Role', 'Member', 'Host', 'Joined', 'Up (s)', 'Points', 'Share',
             'Of fair', 'Partition', 'Slots', 'State')
 _MORE = ('Result', 'Finding', 'Code', 'Severity', 'Since', 'About', 'Remedy')
-_PEOPLE = {'Up (s)': 'Up'}
+_NONE = display.Cell('', None)
 
 
 class Status(display.Table):
@@ -39,6 +42,7 @@ class Status(display.Table):
     """
 
     essential = ('Role', 'Member', 'Up', 'Share', 'Slots')
+    for_people = ('table',)
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -84,16 +88,17 @@ class Status(display.Table):
         # Use UTC, like the table, and not the local time zone.
         self.sentence = '\n'.join([
             f'{at:%H:%M:%S}Z  {headline}', *(one.line for one in found)])
-        people = parsed.formatter == 'table'
-        rows = _rows(facts, people)
-        if people:
-            return tuple(_PEOPLE.get(name, name) for name in _COLUMNS), rows
-        none = (None,) * len(_MORE)
-        return (*_COLUMNS, *_MORE), [
-            _row('group', facts.group, result=_RESULTS[self.code],
-                 finding=headline),
-            *((*row, *none) for row in rows),
-            *(_row('finding', None, **one.shown) for one in found)]
+        rows = list(_rows(facts))
+        titles: Sequence[str] = _COLUMNS
+        if not self.people:
+            titles = *_COLUMNS, *_MORE
+            rows = [{'Role': 'group', 'Member': facts.group,
+                     'Result': _RESULTS[self.code], 'Finding': headline},
+                    *rows, *({'Role': 'finding', **{
+                        title: one.shown.get(display.key(title))
+                        for title in _MORE}} for one in found)]
+        return self.listing({title: functools.partial(_cell, title)
+                             for title in titles}, rows)
 
     def _remember(self, facts: 'Facts', now: int) -> None:
         """Remember the processes that are in the group now."""
@@ -104,9 +109,8 @@ class Status(display.Table):
             **dict.fromkeys(health.entered(facts) or (), now)}
 
 
-def _row(role: str, member: str | None, **more: object) -> Sequence[object]:
-    return (role, member, *(None,) * (len(_COLUMNS) - 2),
-            *(more.get(display.key(name)) for name in _MORE))
+def _cell(title: str, row: Mapping[str, object]) -> object:
+    return row.get(title, _NONE)
 
 
 def _headline(facts: 'Facts', found: 'Sequence[Finding]',
@@ -133,54 +137,48 @@ def _headline(facts: 'Facts', found: 'Sequence[Finding]',
     return '; '.join([text, *notes])
 
 
-def _rows(facts: 'Facts', for_people: bool) -> list[Sequence[object]]:
-    rows: list[Sequence[object]] = []
-    none = '' if for_people else None
+def _rows(facts: 'Facts') -> Iterator[dict[str, object]]:
+    """Yield the facts about each member and each worker, by title."""
     group = facts.live
-    known = {(row.part, row.name): row for row in facts.members}
+    drained = {(row.part, row.name) for row in facts.members if row.drained}
 
-    def state(part: str, name: str) -> str | None:
-        row = known.get((part, name))
-        return 'drained' if row is not None and row.drained else none
+    def who(role: str, part: str, name: str) -> dict[str, object]:
+        found: dict[str, object] = {'Role': role, 'Member': name}
+        if ':' in name:
+            # The library has created this identity.
+            found['Host'] = name.partition(':')[0]
+        if part:
+            found['Partition'] = part
+        if (part, name) in drained:
+            found['State'] = 'drained'
+        return found
     if group is None:
-        return [('worker' if row.part else 'member', row.name,
-                 _host(row.name, none), *(none,) * 5, row.part or none, none,
-                 state(row.part, row.name))
-                for row in facts.members
-                if not (row.stopped or row.silent(facts.session_timeout))]
+        for row in facts.members:
+            if not (row.stopped or row.silent(facts.session_timeout)):
+                yield who('worker' if row.part else 'member', row.part,
+                          row.name)
+        return
 
-    def who(role: str, one: 'Member') -> Sequence[object]:
+    def since(one: 'Member') -> dict[str, object]:
         joined = group.joined.get(one.entry)
-        return (role, one.identity, _host(one.identity, none),
-                none if joined is None else configured.second(joined),
-                none if joined is None else _up(
-                    facts.now - joined, for_people))
+        return {} if joined is None else {
+            'Joined': configured.second(joined), 'Up (s)': display.age(
+                max(0, (facts.now - joined) // 1000000))}
     for member in group.members:
-        share = group.ring.share(member.identity) if member.points else 0.0
-        fair = group.of_fair(member.identity) if member.points else 0.0
-        rows.append((
-            *who('member', member), member.points,
-            configured.percent(share) if for_people else round(share, 6),
-            f'{fair:.2f}' if for_people else round(fair, 4), none, none,
-            state('', member.identity)))
+        name = member.identity
+        share = group.ring.share(name) if member.points else 0.0
+        fair = group.of_fair(name) if member.points else 0.0
+        yield {**who('member', '', name), **since(member),
+               'Points': member.points,
+               'Share': display.Cell(
+                   configured.percent(share), round(share, 6)),
+               'Of fair': display.Cell(f'{fair:.2f}', round(fair, 4))}
     states = {worker.process: str(worker.role)
               for partition in facts.partitions
               for worker in partition.workers}
     for partition, workers in sorted(group.workers.items()):
-        rows.extend(
-            (*who(f'worker, {states[worker.process]}'
-                  if worker.process in states else 'worker', worker),
-             none, none, none, partition, worker.slots,
-             state(partition, worker.identity))
-            for worker in workers)
-    return rows
-
-
-def _host(identity: str, none: str | None) -> str | None:
-    """Return the host in an identity that the library created."""
-    return identity.partition(':')[0] if ':' in identity else none
-
-
-def _up(micros: int, for_people: bool) -> object:
-    seconds = max(0, micros // 1000000)
-    return configured.age(seconds) if for_people else seconds
+        for worker in workers:
+            yield {**who(f'worker, {states[worker.process]}'
+                         if worker.process in states else 'worker',
+                         partition, worker.identity),
+                   **since(worker), 'Slots': worker.slots}

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -99,7 +98,9 @@ class TaskShow(display.Record):
         if look.waiting is not None or look.runner:
             look = _with_processes(session, look)
         waiting = look.waiting
-        self._drawn = list(drawn(look))
+        self.below = (
+            '', 'Step', 'Command', 'State', 'Attempts', 'Started', 'Took',
+            'Worker', 'Error'), list(drawn(look))
         fields = dict(_fields(look, self.people))
         fields['reason'] = '' if waiting is None else waiting.wait.value
         fields['why'] = '' if waiting is None else sentence(
@@ -114,14 +115,6 @@ class TaskShow(display.Record):
             for step in look.task.steps]
         return fields
 
-    def produce_output(self, parsed: argparse.Namespace,
-                       columns: Sequence[str], data: Any) -> int:
-        code = super().produce_output(parsed, columns, data)
-        if parsed.formatter == 'table' and not parsed.columns:
-            self.print_rows(parsed, (
-                '', 'Step', 'Command', 'State', 'Attempts', 'Started', 'Took',
-                'Worker', 'Error'), self._drawn)
-        return code
 
 
 def _with_processes(session: Session, look: 'Look') -> 'Look':

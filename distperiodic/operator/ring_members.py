@@ -24,6 +24,7 @@ from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import DistperiodicError
 from distperiodic.operator.auditing import Actor
+from distperiodic.operator.live_group import read_group
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.members import Answer
 
@@ -162,31 +163,19 @@ class RingMembers:
         The key of a process is the partition and the name of the member. None
         means that the service does not answer.
         """
-        from distperiodic.operator.coordination_probe import CoordinationProbe
-        settings, found = self._settings, {}
-        workers = f'{settings.group}.workers.'
+        settings = self._settings
         try:
-            with CoordinationProbe(
-                    settings.backend_url, clock=self._clock,
-                    session_timeout=settings.session_timeout) as probe:
-                for group in probe.groups():
-                    topic = group.removeprefix(workers)
-                    if group == settings.group:
-                        part = ''
-                    elif topic != group:
-                        partition = settings.partitions.get(topic)
-                        part = topic if partition is None else partition.name
-                    else:
-                        continue
-                    for entry in probe.entries(group) or ():
-                        if entry.member is not None:
-                            found[part, entry.member.identity] = (
-                                entry.member.process)
+            group = read_group(settings, self._clock)
         except DistperiodicError as exc:
             self._problems.append(
                 f'the coordination service does not answer ({exc}); only '
                 'members that reply are known')
             return None
+        found = {('', one.identity): one.process for one in group.members}
+        for topic, workers in group.workers.items():
+            options = settings.partitions.get(topic)
+            found |= {(topic if options is None else options.name,
+                       one.identity): one.process for one in workers}
         return found
 
 
