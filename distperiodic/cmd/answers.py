@@ -9,20 +9,25 @@ from distperiodic import exceptions
 from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.core import audit
+from distperiodic.core import due
+from distperiodic.core import ring
+from distperiodic.core import schedule
+from distperiodic.core.due import NOTHING
+from distperiodic.core.due import Plan
 from distperiodic.core.explanation import Facts
 from distperiodic.core.explanation import Past
 from distperiodic.core.explanation import reason_of
 from distperiodic.core.explanation import reasons_of
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 from distperiodic.core.reason import Reason
+from distperiodic.operator.health import Slots
+from distperiodic.operator.live_group import Group
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.core import schedule
-    from distperiodic.core.due import Plan
-    from distperiodic.core.job import Job
-    from distperiodic.operator.health import Slots
-    from distperiodic.operator.live_group import Group
     from distperiodic.operator.queries import Object
     from distperiodic.operator.queries import Tick
 
@@ -201,7 +206,6 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
     that --tasks does not have, that is disabled, or that each member runs for
     itself.
     """
-    from distperiodic.core.job import Scope
     if case.tasks is None:
         return None, None, 'based on recorded claims only, without --tasks'
     if job is None or not job.enabled or job.scope is Scope.MEMBER:
@@ -224,7 +228,6 @@ def _plan(case: Case, job: 'Job',
 
 def _after(case: Case, plan: 'Plan') -> int:
     """Return the instant at which the object is due next."""
-    from distperiodic.core import ring
     position = ring.position_of(case.object)
     newest = plan.newest(case.found.now, position)
     tick = plan.schedule.after(
@@ -238,8 +241,6 @@ def _recorded_next(case: Case) -> int | None:
 
     None means that the instant is unknown, or that the object is not listed.
     """
-    from distperiodic.core import audit
-    from distperiodic.core import due
     found = case.found
     if (case.tasks is not None or found.job is None or found.claim is None
             or found.claim.since is None):
@@ -259,9 +260,6 @@ def _recorded_next(case: Case) -> int | None:
 def _facts(case: Case, job: 'Job | None',
            rule: 'schedule.Schedule | None',
            is_listed: bool | None) -> Facts:
-    from distperiodic.core import ring
-    from distperiodic.core.due import NOTHING
-    from distperiodic.core.job import Scope
     found, group = case.found, case.group
     alive = None
     if group is not None:

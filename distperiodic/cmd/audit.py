@@ -19,13 +19,14 @@ from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import task_audit
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 from distperiodic.core.outcomes import Fate
 from distperiodic.core.schedule import SECOND
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.core.job import Job
     from distperiodic.operator.queries import Account
     from distperiodic.operator.waiting import Starving
 
@@ -237,7 +238,6 @@ def _sentence_of_starving(starving: 'Sequence[Starving]') -> str:
 def _missing(tasks: 'periodic.PeriodicTasks | None',
              names: Sequence[str]) -> list[str]:
     """Return the jobs that should be in the store but are not."""
-    from distperiodic.core.job import Scope
     return [] if tasks is None else [
         job.name for job in tasks.jobs.values()
         if job.enabled and job.scope is not Scope.MEMBER

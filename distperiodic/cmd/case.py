@@ -12,22 +12,27 @@ import dataclasses
 import functools
 import os
 import secrets
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters.coordination import url
+from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.messaging import drivers
 from distperiodic.cmd import findings
 from distperiodic.cmd.session import Session
-
-if TYPE_CHECKING:
-    from distperiodic import opts
-    from distperiodic.core.live import Live
-    from distperiodic.operator.coordination_probe import CoordinationProbe
-    from distperiodic.operator.group_reader import GroupStore
-    from distperiodic.operator.health import Facts
-    from distperiodic.operator.health import Finding
-    from distperiodic.operator.live_group import Group
-    from distperiodic.ports import BrokerHost
-    from distperiodic.ports import BrokerProbe
+from distperiodic.core.live import Live
+from distperiodic.operator import health
+from distperiodic.operator import health_facts
+from distperiodic.operator import live_group
+from distperiodic.operator import live_processes
+from distperiodic.operator import members
+from distperiodic.operator.coordination_probe import CoordinationProbe
+from distperiodic.operator.group_reader import GroupStore
+from distperiodic.operator.health import Facts
+from distperiodic.operator.health import Finding
+from distperiodic.operator.live_group import Group
+from distperiodic.ports import BrokerHost
+from distperiodic.ports import BrokerProbe
 
 
 @dataclasses.dataclass
@@ -51,7 +56,7 @@ class Case:
         self._session = session
 
     @property
-    def settings(self) -> 'opts.Settings':
+    def settings(self) -> opts.Settings:
         """The options.
 
         :raises NotNow: an option cannot be used.
@@ -61,7 +66,7 @@ class Case:
         except exceptions.DistperiodicError:
             raise findings.NotNow('correct the options first') from None
 
-    def check_settings(self) -> 'opts.Settings':
+    def check_settings(self) -> opts.Settings:
         """Return the options.
 
         :raises ConfigError: an option cannot be used.
@@ -74,7 +79,6 @@ class Case:
 
         :raises NotNow: backend_url is empty or cannot be used.
         """
-        from distperiodic.adapters.coordination import url
         if not self.settings.backend_url:
             raise findings.NotNow(
                 'backend_url is empty: this process runs alone')
@@ -84,19 +88,16 @@ class Case:
             raise findings.NotNow('correct backend_url first') from None
 
     @functools.cached_property
-    def _survey(self) -> (
-            'CoordinationProbe | exceptions.DistperiodicError'):
-        from distperiodic.operator import coordination_probe as survey
+    def _survey(self) -> CoordinationProbe | exceptions.DistperiodicError:
         try:
-            return self._session.resources.enter_context(
-                survey.CoordinationProbe(
-                    self.settings.backend_url, clock=self._session.clock,
-                    session_timeout=self.settings.session_timeout))
+            return self._session.resources.enter_context(CoordinationProbe(
+                self.settings.backend_url, clock=self._session.clock,
+                session_timeout=self.settings.session_timeout))
         except exceptions.DistperiodicError as exc:
             return exc
 
     @property
-    def survey(self) -> 'CoordinationProbe':
+    def survey(self) -> CoordinationProbe:
         """A connection to the coordination service.
 
         :raises NotNow: the coordination service does not answer.
@@ -107,23 +108,20 @@ class Case:
         return self._survey
 
     @functools.cached_property
-    def group(self) -> 'Group':
+    def group(self) -> Group:
         """The members and workers of the group.
 
         :raises NotNow: the coordination service does not answer.
         :raises CoordinationUnavailable: the service has stopped answering.
         """
-        from distperiodic.operator import live_group
         return live_group.look(self.survey, self.settings.group)
 
     @functools.cached_property
-    def live(self) -> 'Live':
+    def live(self) -> Live:
         """The live processes of the group, from their reports in the store.
 
         :raises NotNow: no store is configured, or it cannot be used.
         """
-        from distperiodic.operator import live_processes
-        from distperiodic.operator import members
         rows = members.members(self.store)
         group = None
         with contextlib.suppress(
@@ -132,8 +130,7 @@ class Case:
         return live_processes.of_rows(rows, self.settings, group)
 
     @functools.cached_property
-    def _facts(self) -> 'Facts':
-        from distperiodic.operator import health_facts
+    def _facts(self) -> Facts:
         # A server that does not answer has its own check.
         if self.settings.backend_url:
             assert self.survey
@@ -151,16 +148,15 @@ class Case:
         return bool(facts.members or (facts.live and facts.live.joined))
 
     @functools.cached_property
-    def findings(self) -> 'list[Finding]':
+    def findings(self) -> list[Finding]:
         """The findings about the health of the group.
 
         :raises NotNow: the store or the coordination service cannot be read.
         """
-        from distperiodic.operator import health
         return health.findings(self._facts)
 
     @property
-    def populated(self) -> 'Group':
+    def populated(self) -> Group:
         """The group, if it has a member on the ring.
 
         :raises NotNow: no member is on the ring, or the group cannot be read.
@@ -176,7 +172,6 @@ class Case:
         :raises NotNow: backend_url is empty or cannot be used.
         :raises CoordinationUnavailable: the group cannot be joined.
         """
-        from distperiodic.adapters.coordination.membership import Membership
         if self.scheme and isinstance(
                 self._survey, exceptions.DistperiodicError):
             raise self._survey
@@ -200,8 +195,7 @@ class Case:
                       skews[0] if skews else None)
 
     @functools.cached_property
-    def _connected(self) -> (
-            'GroupStore | exceptions.DistperiodicError'):
+    def _connected(self) -> GroupStore | exceptions.DistperiodicError:
         # Connect only once: if the store is unavailable, each attempt may take
         # long to fail.
         try:
@@ -210,7 +204,7 @@ class Case:
             return exc
 
     @property
-    def connected(self) -> 'GroupStore':
+    def connected(self) -> GroupStore:
         """The store, if it answers and its tables match this release.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
@@ -223,7 +217,7 @@ class Case:
             raise self._connected
         return self._connected
 
-    def _connect(self) -> 'GroupStore':
+    def _connect(self) -> GroupStore:
         if not self.settings.connection:
             raise findings.NotNow(
                 'the option connection selects no store: only the ring '
@@ -237,7 +231,7 @@ class Case:
         return found
 
     @property
-    def store(self) -> 'GroupStore':
+    def store(self) -> GroupStore:
         """The store.
 
         :raises NotNow: no store is configured, or it cannot be used.
@@ -249,15 +243,14 @@ class Case:
 
     @functools.cached_property
     def _brokers(self) -> (
-            'dict[str, BrokerProbe] | exceptions.DistperiodicError'):
-        from distperiodic.adapters.messaging import drivers
+            dict[str, BrokerProbe] | exceptions.DistperiodicError):
         try:
             return drivers.probes(self.conf, self.settings.partitions)
         except exceptions.DistperiodicError as exc:
             return exc
 
     @property
-    def brokers(self) -> 'dict[str, BrokerProbe]':
+    def brokers(self) -> dict[str, BrokerProbe]:
         """The brokers by topic of their partition.
 
         The key of the main broker is ''. Partitions that use the main broker
@@ -272,7 +265,7 @@ class Case:
         return self._brokers
 
     @property
-    def broker_hosts(self) -> 'list[tuple[BrokerProbe, BrokerHost]]':
+    def broker_hosts(self) -> list[tuple[BrokerProbe, BrokerHost]]:
         """The servers of all brokers.
 
         :raises NotNow: no broker is used, or a URL cannot be used.

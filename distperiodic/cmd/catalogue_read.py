@@ -8,11 +8,15 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic.cmd import configured
+from distperiodic.core import due
+from distperiodic.core import ring
+from distperiodic.core import schedule
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.job import text_of
 
 if TYPE_CHECKING:
     from distperiodic import periodic
-    from distperiodic.core import schedule
-    from distperiodic.core.job import Job
     from distperiodic.operator.group_reader import GroupReader
     from distperiodic.ports import ClaimStore
 
@@ -39,9 +43,6 @@ def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
     :param only: The only object to write. None means all objects.
     """
     from distperiodic import ports
-    from distperiodic.core import due
-    from distperiodic.core import ring
-    from distperiodic.core.job import text_of
     from distperiodic.operator import queries
     if job.name not in store.names().values():
         claims.adopt({job.name: job.schedule_text()})
@@ -71,8 +72,6 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
     :return: The objects, or text with the reason why they are unknown.
     """
     from distperiodic.adapters.local.reader import ThreadReader
-    from distperiodic.core import ring
-    from distperiodic.core.job import Scope
     if job.scope is Scope.GROUP:
         return Listed(frozenset([job.name]), {})
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()

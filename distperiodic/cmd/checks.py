@@ -15,9 +15,14 @@ import ipaddress
 import os
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from oslo_config import cfg
 
 from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters.coordination import url as backend_url
+from distperiodic.adapters.local.process_slot import ProcessSlot
+from distperiodic.adapters.messaging import queue_names
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import CHECKS
@@ -29,11 +34,11 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
-
-if TYPE_CHECKING:
-    from distperiodic.opts import Settings
-    from distperiodic.ports import BrokerProbe
-    from distperiodic.ports import QueueState
+from distperiodic.core.member import parse_entry
+from distperiodic.operator import coordination_probe
+from distperiodic.opts import Settings
+from distperiodic.ports import BrokerProbe
+from distperiodic.ports import QueueState
 
 #: Difference between two clocks, in seconds, that causes a warning. Ticks that
 #: follow the clock of a host are early or late by this difference.
@@ -50,7 +55,6 @@ def options_usable(case: Case) -> Finding:
     """All options can be used, and fit together."""
     settings = case.check_settings()
     if settings.backend_url:
-        from distperiodic.adapters.coordination import url as backend_url
         scheme = backend_url.check_backend_url(settings.backend_url)
         beat = settings.coordinator_heartbeat_interval
         if scheme not in backend_url.PUSHING and (
@@ -70,7 +74,7 @@ def options_usable(case: Case) -> Finding:
               f'{_limits(settings)}')
 
 
-def _limits(settings: 'Settings') -> str:
+def _limits(settings: Settings) -> str:
     """Return the limits of partitions, as the end of a sentence."""
     return ''.join(
         f', at most {one.max_in_flight} in flight in partition {one.name}'
@@ -81,7 +85,6 @@ def _limits(settings: 'Settings') -> str:
 @check('options', offline=True)
 def options_known(case: Case) -> Finding:
     """No distperiodic option is misspelt: an unknown option has no effect."""
-    from distperiodic import opts
     odd = opts.unknown(case.conf)
     if odd:
         return warn(f'without effect: {"; ".join(odd)}',
@@ -95,9 +98,7 @@ def options_known(case: Case) -> Finding:
 @check('options', offline=True)
 def secrets_private(case: Case) -> Finding:
     """Only owner and group can read the files that hold passwords or keys."""
-    from oslo_config import cfg
 
-    from distperiodic import opts
     open_ = []
     for path in opts.files(case.conf):
         sections: dict[str, dict[str, list[str]]] = {}
@@ -122,7 +123,6 @@ def state_path_writable(case: Case) -> Finding:
     """state_path can hold the lock files that reserve a number for each
     process of this host.
     """
-    from distperiodic.adapters.local.process_slot import ProcessSlot
     if case.settings.member_id is not None:
         return skip(f'member_id is set to {case.settings.member_id}')
     ProcessSlot(case.settings.state_path, 'check').leave()
@@ -134,8 +134,6 @@ def connections_private(case: Case) -> Finding:
     """Connections to coordination services and brokers on other hosts are
     encrypted, since URLs carry passwords and messages start work.
     """
-    from distperiodic.adapters.coordination import url as backend_url
-    from distperiodic.operator import coordination_probe
     settings = case.settings
     bare, remedies = [], []
     if settings.backend_url and case.scheme != 'file' and (
@@ -193,7 +191,6 @@ def messages_signed(case: Case) -> Finding:
 @check('coordination')
 def coordination_servers(case: Case) -> Finding:
     """Each server of backend_url answers."""
-    from distperiodic.operator import coordination_probe
     settings = case.settings
     if case.scheme == 'file':
         path = coordination_probe.directory(settings.backend_url)
@@ -227,7 +224,6 @@ def coordination_join(case: Case) -> Finding:
         return warn('joined, but the session timeout is unknown',
                     'see the log of the coordination service')
     if abs(granted - asked) > 0.05 * asked:
-        from distperiodic.adapters.coordination import url as backend_url
         where = ('file, redis and etcd use the timeout in backend_url, or '
                  'else session_timeout in whole seconds'
                  if case.scheme not in backend_url.PUSHING else
@@ -315,7 +311,6 @@ def clocks_of_members(case: Case) -> Finding:
     """The members' clocks agreed with the coordination service's clock when
     they joined, and therefore with each other.
     """
-    from distperiodic.core.member import parse_entry
     if not case.populated.skews:
         return skip(f'{case.scheme} does not report its time')
     skews = {}
@@ -358,7 +353,6 @@ def broker_reachable(case: Case) -> Finding:
 @check('broker')
 def broker_rights(case: Case) -> Finding:
     """The login may create a queue, send to it, and read from it."""
-    from distperiodic.adapters.messaging import queue_names
     queue = queue_names.probe_queue(case.settings.group)
     answered = 0
     for probe in dict.fromkeys(case.brokers.values()):
@@ -396,7 +390,6 @@ def broker_settings(case: Case) -> Finding:
 @check('broker')
 def broker_queues(case: Case) -> Finding:
     """Every live process has its own queue, and consumes from it."""
-    from distperiodic.adapters.messaging import queue_names
     name, group = case.settings.group, case.populated
     main = case.brokers['']
     topic = queue_names.reports_topic(name)
@@ -438,7 +431,6 @@ def _loopback(host: str) -> bool:
 
 
 def _is_remote(backend_url: str) -> bool:
-    from distperiodic.operator import coordination_probe
     return any(not _loopback(name)
                for name, _ in coordination_probe.addresses(backend_url))
 

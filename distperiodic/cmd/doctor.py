@@ -12,14 +12,9 @@ import os
 import textwrap
 from collections.abc import Iterator
 
-from distperiodic.cmd import checks
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import findings
-from distperiodic.cmd import partition_checks  # noqa: F401 - they register
-from distperiodic.cmd import store_checks  # noqa: F401 - they register
-from distperiodic.cmd import task_checks  # noqa: F401 - they register
-from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import Check
 from distperiodic.cmd.session import Session
 
@@ -85,6 +80,12 @@ class Doctor(display.Table):
 
     def _findings(self, session: Session
                   ) -> Iterator[tuple[Check, findings.Finding]]:
+        # The checks load the clients of all servers.
+        from distperiodic.cmd import checks
+        from distperiodic.cmd import partition_checks  # noqa: F401, registers
+        from distperiodic.cmd import store_checks  # noqa: F401
+        from distperiodic.cmd import task_checks  # noqa: F401
+        from distperiodic.cmd.case import Case
         for check, finding in checks.run_all(Case(session)):
             self.code = max(self.code, _CODES.get(finding.result, 0))
             yield check, finding

@@ -19,14 +19,20 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import ring
 from distperiodic.cmd.session import Session
+from distperiodic.core import catalogue
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.member import Member
+from distperiodic.core.member import ring_members
 from distperiodic.core.reason import FINE
 from distperiodic.core.reason import Reason
+from distperiodic.core.ring import Ring
+from distperiodic.core.ring import points_of
+from distperiodic.core.ring import position_of
+from distperiodic.operator.live_group import Group
 
 if TYPE_CHECKING:
     from distperiodic import periodic
-    from distperiodic.core.job import Job
-    from distperiodic.core.member import Member
-    from distperiodic.operator.live_group import Group
 
 
 class Explained(display.Record):
@@ -48,7 +54,6 @@ class Explained(display.Record):
         :raises ConfigError: the job has objects but the user named no object,
             or the job has no objects but the user named an object.
         """
-        from distperiodic.core import catalogue
         tasks, job, key = (
             session.tasks, session.parsed.job, session.parsed.object)
         if tasks is not None and job in tasks.jobs:
@@ -146,7 +151,6 @@ def _placed(session: Session, key: str
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
     """Return True if *tasks* define the job with the scope ``member``."""
-    from distperiodic.core.job import Scope
     return (tasks is not None and job in tasks.jobs
             and tasks.jobs[job].scope is Scope.MEMBER)
 
@@ -157,7 +161,6 @@ def _check_object(job: 'Job', key: str | None) -> None:
     :raises ConfigError: an object is named for a job without objects, or no
         object is named for a job with objects.
     """
-    from distperiodic.core.job import Scope
     if job.scope is Scope.GROUP and key is not None:
         raise exceptions.ConfigError(
             f'job {job.name!r} has no objects, so {key!r} is not one of '
@@ -170,10 +173,6 @@ def _check_object(job: 'Job', key: str | None) -> None:
 
 def placed(key: str, members: 'tuple[Member, ...]') -> dict[str, object]:
     """Return facts with the owner of *key* among *members*, and the reason."""
-    from distperiodic.core.member import ring_members
-    from distperiodic.core.ring import Ring
-    from distperiodic.core.ring import points_of
-    from distperiodic.core.ring import position_of
     points = ring_members(members)
     position = position_of(key)
     succession = list(Ring(points).succession(position))

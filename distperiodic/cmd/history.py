@@ -12,13 +12,15 @@ from typing import Any
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Session
+from distperiodic.core.histogram import Histogram
 from distperiodic.core.outcomes import OUTCOMES
+from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import slots
+from distperiodic.operator.member_rows import topics
 
 if TYPE_CHECKING:
-    from distperiodic.core.histogram import Histogram
     from distperiodic.operator.activity import Load
     from distperiodic.operator.activity import Ticked
-    from distperiodic.operator.member_rows import MemberRow
 
 _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)',
            'Mean run (ms)')
@@ -112,8 +114,6 @@ class History(display.List['Ticked']):
 def _use_of_slots(loads: 'Sequence[Load]', members: 'Sequence[MemberRow]',
                   session_timeout: float) -> str:
     """Return a sentence that compares the work with the slots."""
-    from distperiodic.operator.member_rows import slots
-    from distperiodic.operator.member_rows import topics
     by_job, found = topics(members), slots(members, session_timeout)
     needed: dict[str, float] = collections.defaultdict(float)
     busy: dict[str, float] = collections.defaultdict(float)

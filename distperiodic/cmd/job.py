@@ -18,19 +18,23 @@ from distperiodic.cmd import display
 from distperiodic.cmd import member_answers
 from distperiodic.cmd.session import Action
 from distperiodic.cmd.session import Session
+from distperiodic.core import audit
 from distperiodic.core import due
+from distperiodic.core import job as core_job
 from distperiodic.core.control import Verb
+from distperiodic.core.job import Scope
 from distperiodic.core.suggestion import did_you_mean
+from distperiodic.operator import health
+from distperiodic.operator import health_facts
+from distperiodic.operator.health import Finding
+from distperiodic.operator.member_rows import MemberRow
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.core import job as core_job
     from distperiodic.operator.admin import Triggered
     from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import Job
-    from distperiodic.operator.health import Finding
-    from distperiodic.operator.member_rows import MemberRow
 
 _LOGGED = ('the command is not recorded; each scheduler that answered has '
            'logged the operator and the reason')
@@ -56,8 +60,6 @@ class JobList(display.List['Job']):
         configured.add_tasks(parser, 'it provides the schedules')
 
     def fetch(self, session: Session) -> 'list[Job]':
-        from distperiodic.operator import health
-        from distperiodic.operator import health_facts
         from distperiodic.operator.group_reader import Job
         tasks, store = session.tasks, session.store
         jobs = {job.name: job for job in store.jobs()}
@@ -105,7 +107,6 @@ def _recorded_plan(job: 'Job', now: int) -> tuple[str, str]:
     """Return the schedule of a job in the store, and its next tick, even if
     the job is paused.
     """
-    from distperiodic.core import audit
     try:
         rule, _ = audit.named(job.schedule)
     except exceptions.InvalidSchedule:
@@ -422,7 +423,6 @@ def _read(session: Session, tasks: 'periodic.PeriodicTasks'
     :raises ConfigError: there is no such job or object, or the catalogue
         cannot be read.
     """
-    from distperiodic.core.job import Scope
     parsed = session.parsed
     job = tasks.jobs.get(parsed.job)
     if job is None:

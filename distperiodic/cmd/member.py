@@ -6,7 +6,6 @@ a group.
 import argparse
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -17,9 +16,7 @@ from distperiodic.cmd.session import Action
 from distperiodic.cmd.session import Session
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
-
-if TYPE_CHECKING:
-    from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import MemberRow
 
 # Parts of a report that are shown in another form, or not at all.
 _NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from distperiodic.cmd import configured
 from distperiodic.cmd.selection import role
 from distperiodic.cmd.session import Session
+from distperiodic.operator.member_rows import MemberRow
 
 if TYPE_CHECKING:
-    from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.members import Answer
 
 # Seconds between two checks for answers.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Session
+from distperiodic.core import audit
+from distperiodic.core.schedule import Schedule
 
 if TYPE_CHECKING:
-    from distperiodic.core.schedule import Schedule
     from distperiodic.operator.activity import Listing
 
 # Maximum number of ticks of one schedule to list. The sentence above the table
@@ -102,7 +103,6 @@ class Next(display.List['_Tick']):
 def _ticks_of(listing: 'Listing', now: int,
               within: float | None) -> Iterator[_Tick]:
     """Yield the future ticks of *listing*, at most one more than is shown."""
-    from distperiodic.core import audit
     rule, spread = audit.named(listing.rule or listing.schedule)
     end = None if within is None else now + round(within * 1e6)
     at = now

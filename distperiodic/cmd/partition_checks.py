@@ -6,6 +6,8 @@ No check changes a row.
 """
 
 
+from distperiodic import loading
+from distperiodic import opts
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
@@ -20,7 +22,6 @@ def partition_jobs(case: Case) -> Finding:
     """Each section of a partition has the topic of a job. Otherwise the
     options of the section have no effect.
     """
-    from distperiodic import opts
     partitions = case.settings.partitions
     if not partitions:
         return ok('the configuration has no options of partitions')
@@ -46,7 +47,6 @@ def partition_handlers(case: Case) -> Finding:
     """Each class that the option handler of a partition names can be loaded,
     and has a job or a command of the partition.
     """
-    from distperiodic import loading
     named = [topic for topic, one in sorted(case.settings.partitions.items())
              if one.handler is not None]
     if not named:

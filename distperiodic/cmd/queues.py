@@ -15,13 +15,13 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Action
 from distperiodic.cmd.session import Session
+from distperiodic.core.ring import Ring
 from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import queue_ring_key
 from distperiodic.core.workflow import Status
 
 if TYPE_CHECKING:
     from distperiodic import tasks
-    from distperiodic.core.ring import Ring
 
 
 class _Servers(NamedTuple):

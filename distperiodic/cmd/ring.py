@@ -17,11 +17,16 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Session
+from distperiodic.core.member import MAX_POINTS
+from distperiodic.core.member import Member
+from distperiodic.core.member import check_identity
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
+from distperiodic.core.ring import positions_of
+from distperiodic.operator import health
 
 if TYPE_CHECKING:
     from distperiodic import opts
-    from distperiodic.core.member import Member
-    from distperiodic.core.ring import Ring
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
 #: a larger share may be late while all other members are on time. Smaller
@@ -57,7 +62,6 @@ def on_ring(session: Session) -> 'tuple[Member, ...]':
 
     :raises ConfigError: no member is on the ring.
     """
-    from distperiodic.operator import health
     group = session.group
     if not group.on_ring:
         finding = health.no_scheduler(session.settings.group, group)
@@ -69,9 +73,6 @@ def on_ring(session: Session) -> 'tuple[Member, ...]':
 
 def named(text: str, settings: 'opts.Settings') -> 'tuple[Member, ...]':
     """Return the members that --members names."""
-    from distperiodic.core.member import MAX_POINTS
-    from distperiodic.core.member import Member
-    from distperiodic.core.member import check_identity
     found = {}
     for part in text.split(','):
         name, equals, points = part.strip().partition('=')
@@ -105,8 +106,6 @@ class RingShow(display.Table):
                  'WHERE position BETWEEN low AND high')
 
     def act(self, session: Session) -> display.Output:
-        from distperiodic.core.member import ring_members
-        from distperiodic.core.ring import Ring
         members = members_of(session)
         ring = Ring(ring_members(members))
         if session.parsed.arcs:
@@ -162,7 +161,6 @@ class RingSimulate(display.Record):
             metavar='M', help='objects to share. Default: 100000')
 
     def facts(self, session: Session) -> Mapping[str, object]:
-        from distperiodic.core.member import MAX_POINTS
         parsed = session.parsed
         replicas = (parsed.replicas
                     or session.settings.hash_ring_replicas_count)
@@ -186,8 +184,6 @@ class Simulation:
     """The distribution of objects over members with equal points."""
 
     def __init__(self, members: int, replicas: int, objects: int):
-        from distperiodic.core.ring import Ring
-        from distperiodic.core.ring import positions_of
         self.members, self.replicas = members, replicas
         self.objects = objects
         names = [f'member-{n}' for n in range(1, members + 1)]
@@ -306,7 +302,6 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 
     :return: The minimum, the median and the maximum of the largest shares.
     """
-    from distperiodic.core.ring import Ring
     found = []
     tries = max(3, min(21, _POINTS_TO_SPEND // (members * replicas)))
     for names in range(tries):

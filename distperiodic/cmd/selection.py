@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.core.suggestion import did_you_mean
+from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import by_process
 
 if TYPE_CHECKING:
-    from distperiodic.operator.member_rows import MemberRow
     from distperiodic.operator.members import Answer
 
 
@@ -26,7 +27,6 @@ def roles(members: 'Iterable[MemberRow]') -> Callable[[str], str]:
     Its argument is the name of the process, or of the process and its tenure.
     An empty result means unknown, because the process has ended.
     """
-    from distperiodic.operator.member_rows import by_process
     processes = by_process(members)
 
     def role_of(holder: str) -> str:

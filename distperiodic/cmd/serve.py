@@ -19,6 +19,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import terminal
 from distperiodic.cmd.session import Configured
 from distperiodic.cmd.session import configuration
+from distperiodic.core import member
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -90,7 +91,6 @@ class _Serve(Configured):
     def _check_backend(self, settings: 'opts.Settings',
                        workers: int) -> None:
         from distperiodic.adapters.coordination.url import check_backend_url
-        from distperiodic.core import member
         member.check_identity(settings.group)
         if settings.backend_url:
             check_backend_url(settings.backend_url)
@@ -233,7 +233,6 @@ class Worker(_Serve):
 
     def _check_jobs(self, tasks: 'periodic.PeriodicTasks',
                     parsed: argparse.Namespace) -> None:
-        from distperiodic.core import member
         member.check_identity(parsed.partition)
         topics = sorted({job.topic for job in (
             *tasks.jobs.values(), *tasks.commands.values())})

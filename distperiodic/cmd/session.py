@@ -20,6 +20,8 @@ from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
+from distperiodic.operator.live_group import Group
+from distperiodic.operator.live_group import read_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from distperiodic.operator.auditing import Actor
     from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupStore
-    from distperiodic.operator.live_group import Group
     from distperiodic.operator.members import MemberAdmin
     from distperiodic.operator.ring_members import RingMembers
     from distperiodic.tasks import Client
@@ -106,7 +107,6 @@ class Session:
         :raises ConfigError: no coordination service is configured.
         :raises CoordinationUnavailable: the service does not answer.
         """
-        from distperiodic.operator.live_group import read_group
         return read_group(self.check_backend(), self.clock)
 
     @functools.cached_property

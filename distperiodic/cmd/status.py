@@ -15,16 +15,15 @@ import threading
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Session
-
-if TYPE_CHECKING:
-    from distperiodic.core.member import Member
-    from distperiodic.operator.health import Facts
-    from distperiodic.operator.health import Finding
+from distperiodic.core.member import Member
+from distperiodic.operator import health
+from distperiodic.operator import health_facts
+from distperiodic.operator.health import Facts
+from distperiodic.operator.health import Finding
 
 _RESULTS = 'ok', 'warn', 'fail'
 # The columns of members, and those that only programs get: of the row of the
@@ -67,8 +66,6 @@ class Status(display.Table):
             pause.wait(parsed.watch)
 
     def act(self, session: Session) -> display.Output:
-        from distperiodic.operator import health
-        from distperiodic.operator import health_facts
         parsed, clock = session.parsed, session.clock
         if not session.settings.connection:
             # Without a store, only the coordination service knows the group.
@@ -102,7 +99,6 @@ class Status(display.Table):
 
     def _remember(self, facts: 'Facts', now: int) -> None:
         """Remember the processes that are in the group now."""
-        from distperiodic.operator import health
         self._seen = {
             **{key: seen for key, seen in self._seen.items()
                if now - seen <= health.GONE_FOR * 1e6},

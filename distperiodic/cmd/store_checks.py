@@ -14,6 +14,7 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
+from distperiodic.operator import store_probe
 
 #: Difference between the clocks of this host and the store, in seconds, that
 #: causes a warning. Member jobs follow this host's clock, and all other jobs
@@ -36,7 +37,6 @@ def store_schema(case: Case) -> Finding:
     """No column, key or index of the tables is missing. The keys decide which
     claim wins.
     """
-    from distperiodic.operator import store_probe
     missing = store_probe.missing(case.store)
     if missing:
         return fail(
@@ -51,7 +51,6 @@ def store_rights(case: Case) -> Finding:
     """This database user may read and write the rows, and the database stores
     new rows. The user needs no other rights.
     """
-    from distperiodic.operator import store_probe
     refused = store_probe.refused(case.store)
     if refused:
         names = configured.listed([what for what, _ in refused])
@@ -72,7 +71,6 @@ def store_clock(case: Case) -> Finding:
     """This host's clock agrees with the store's clock, which determines ticks
     and leases.
     """
-    from distperiodic.operator import store_probe
     skew = store_probe.skew(case.store, SystemClock())
     off = abs(skew.seconds)
     side = 'ahead of' if skew.seconds > 0 else 'behind'
@@ -89,7 +87,6 @@ def store_file(case: Case) -> Finding:
     """The SQLite file is on a disk of this host, and its readers do not block
     writers.
     """
-    from distperiodic.operator import store_probe
     store = case.store
     file = store_probe.file_of(store)
     if file is None:
@@ -114,7 +111,6 @@ def store_engine(case: Case) -> Finding:
     """Transactions can be rolled back, and see the commits of other
     transactions.
     """
-    from distperiodic.operator import store_probe
     store = case.store
     if not store.dialect.locks_rows:
         return skip('SQLite has one writer at a time')
@@ -137,7 +133,6 @@ def store_size(case: Case) -> Finding:
     """Few rows of the history and of failures are obsolete, because
     schedulers delete old ones.
     """
-    from distperiodic.operator import store_probe
     sizes = store_probe.sizes(case.store)
     rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'

@@ -6,9 +6,9 @@ No check changes a row.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
+from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
@@ -22,9 +22,8 @@ from distperiodic.core import definitions
 from distperiodic.core import wording
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.live import Lack
-
-if TYPE_CHECKING:
-    from distperiodic.core.workflow import Definition
+from distperiodic.core.workflow import Definition
+from distperiodic.operator import task_queries
 
 # Number of sweep intervals after which a ready step has waited for too long.
 _SWEEPS = 5
@@ -35,13 +34,12 @@ _TEXTS = {
     Lack.DRAINED: 'all live {}s that may have it are drained'}
 
 
-def _workflows(case: Case) -> 'Mapping[str, Definition]':
+def _workflows(case: Case) -> Mapping[str, Definition]:
     """Return the workflows of the configured file, by type.
 
     :raises NotNow: No file is configured.
     :raises InvalidWorkflow: The file cannot be used.
     """
-    from distperiodic.adapters.local.workflow_file import read_workflows
     if not case.settings.workflows:
         raise NotNow('[distperiodic] workflows is empty')
     return read_workflows(case.settings.workflows)
@@ -98,7 +96,6 @@ def task_commands(case: Case) -> Finding:
     """--tasks has each command that a task in the store needs now."""
     if case.tasks is None:
         return skip('--tasks is not given')
-    from distperiodic.operator import task_queries
     unknown = [
         f'{need.name} ({wording.tasks_text(need.tasks)})'
         for need in task_queries.needs(case.store)

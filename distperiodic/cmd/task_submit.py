@@ -18,6 +18,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd.session import Action
 from distperiodic.cmd.session import Session
 from distperiodic.core import schedule
+from distperiodic.core.workflow import Status
 
 # Maximum number of bytes of the JSON text of parameters. It may have many
 # spaces and escapes.
@@ -107,7 +108,6 @@ def _check_success(task: 'tasks.Task', seconds: float) -> None:
 
     :raises DistperiodicError: The task has not succeeded.
     """
-    from distperiodic.core.workflow import Status
     if task.status is Status.SUCCEEDED:
         return
     show = f'distperiodic task show {task.id}'

@@ -10,7 +10,12 @@ from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import explain
 from distperiodic.cmd.session import Session
+from distperiodic.core import audit
+from distperiodic.core import due
+from distperiodic.core import ring
 from distperiodic.core.reason import Reason
+from distperiodic.operator import health
+from distperiodic.operator import health_facts
 
 if TYPE_CHECKING:
     from distperiodic.operator.queries import Object
@@ -51,8 +56,6 @@ class Why(explain.Explained):
     def _answer(self, session: Session, key: str,
                 found: 'Object') -> Mapping[str, object]:
         """Return the facts about the last tick, and what is wrong."""
-        from distperiodic.operator import health
-        from distperiodic.operator import health_facts
         settings, job = session.settings, session.parsed.job
         facts = health_facts.read(
             settings, session.clock, key=key,
@@ -87,9 +90,6 @@ def _tick_at(session: Session, key: str, now: int) -> int:
     :raises ConfigError: the object's schedule is unknown, or has no tick at or
         before that time.
     """
-    from distperiodic.core import audit
-    from distperiodic.core import due
-    from distperiodic.core import ring
     from distperiodic.operator import queries
     job, tasks = session.parsed.job, session.tasks
     at = session.parsed.at.before(now)
