@@ -44,8 +44,8 @@ from distperiodic.core.standby import Active
 from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
 from distperiodic.flow import run_times
-from distperiodic.flow.pending_calls import PendingCalls
 from distperiodic.flow.procedure import CallFailed
+from distperiodic.flow.procedure import PendingCalls
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import call_steps

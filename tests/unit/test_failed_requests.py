@@ -17,7 +17,7 @@ from distperiodic.core.standby import Election
 from distperiodic.core.standby import Request
 from distperiodic.flow import store_clock
 from distperiodic.flow.leases import LeaseKeeper
-from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import PendingCalls
 from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.service.control import StoreControl

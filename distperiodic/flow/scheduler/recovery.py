@@ -35,7 +35,7 @@ from distperiodic.flow import events
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.leases import LeaseKeeper
-from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import PendingCalls
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import perform

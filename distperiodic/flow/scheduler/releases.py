@@ -16,7 +16,7 @@ from distperiodic.core.job import Job
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.counters import Counters
 from distperiodic.flow.leases import Book
-from distperiodic.flow.pending_calls import PendingCalls
+from distperiodic.flow.procedure import PendingCalls
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import start
