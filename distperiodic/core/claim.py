@@ -62,6 +62,12 @@ class State(enum.Enum):
     CANCELLED = 'cancelled'
 
 
+#: Codes of the states in the tables. Never change a code: existing rows
+#: contain it.
+STATE_CODES = {
+    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
+    State.COMMITTED: 5, State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
+    State.SUPERSEDED: 13, State.CANCELLED: 14}
 #: Final states. A claim leaves such a state only when its object is claimed
 #: for another tick, or when an operator requeues the claim.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,

@@ -10,20 +10,13 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql.dialects.registry import class_of
 from distperiodic.adapters.sql.dialects.registry import variants
+from distperiodic.core.claim import STATE_CODES
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.standby import Role
 from distperiodic.core.workflow import CODES
 from distperiodic.core.workflow import Status
 
-#: Codes of the states in the tables. Never change a code: existing rows
-#: contain it.
-STATE_CODES = {
-    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
-    State.COMMITTED: 5,
-    State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
-    State.SUPERSEDED: 13, State.CANCELLED: 14,
-}
 _STATES = {code: state for state, code in STATE_CODES.items()}
 _STATUSES = {code: status for status, code in CODES.items()}
 SKIPPED_CODES = {

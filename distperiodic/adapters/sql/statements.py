@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import leases
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
