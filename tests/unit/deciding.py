@@ -21,6 +21,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.attendance import Attendance
+from distperiodic.flow.scheduler.authority import StoreAuthority
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.listing import SharedListing
 from distperiodic.flow.scheduler.part import Part
@@ -142,7 +143,7 @@ class Process:
         self.part = Part(job, clock.now(), without_catalogue(job, 'me'))
         self._listing = SharedListing(
             {job.name: self.part}, clock=clock, identity='me', store=queue,
-            timers=TimerQueue(clock, jobs, True),
+            timers=TimerQueue(clock, jobs, StoreAuthority.pauses),
             claimer=self.claimer, page=100, walked=lambda *_: None)
 
     # -- the dispatcher of the claimer

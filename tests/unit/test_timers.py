@@ -6,6 +6,7 @@ import pytest
 from distperiodic.core import catalogue
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
+from distperiodic.flow.scheduler.authority import StoreAuthority
 from distperiodic.flow.scheduler.timers import ObjectTimers
 from distperiodic.flow.scheduler.timers import SpreadCursor
 from distperiodic.flow.scheduler.timers import TimerKind
@@ -22,7 +23,7 @@ def clock():
 @pytest.fixture
 def queue(clock):
     return TimerQueue(
-        clock, {'poll': job('poll', objects=True)}, shared=True)
+        clock, {'poll': job('poll', objects=True)}, StoreAuthority.pauses)
 
 
 def kinds(queue, now):

@@ -21,6 +21,7 @@ from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import STARTED_EARLIER
+from distperiodic.core.claim import STATE_CODES
 from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Move

@@ -12,11 +12,14 @@ have been responsible for these ticks. If a member is alone when it starts, it
 may start all ticks since its start.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 from typing import Protocol
 
 from distperiodic import exceptions
+from distperiodic.core import claim
 from distperiodic.core.catalogue import Reading
+from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.job_set import JobRings
 from distperiodic.core.member import View
@@ -26,6 +29,8 @@ from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.listing import Listing
 from distperiodic.flow.scheduler.listing import SharedListing
+from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.timers import Pauses
 from distperiodic.flow.wiring import SchedulerWiring
 
 
@@ -52,6 +57,13 @@ class Authority(Protocol):
     listing: type[Listing]
     #: Maximum number of rows in one read of the store.
     page: int
+    #: Maximum number of objects in one claim.
+    piece: int
+    #: Pauses after claims.
+    pauses: Pauses
+
+    def owns(self, part: Part, row: Row) -> bool:
+        """Return whether this member may claim the object of *row* now."""
 
     def view(self) -> View | None:
         """Return the view if the member may act on the view.
@@ -117,6 +129,16 @@ class StoreAuthority(_Authority):
 
     listing: type[Listing] = SharedListing
     page = 2000
+    # Each group of claims is a transaction of its own, so the pauses are
+    # longer than without a shared store.
+    pauses = Pauses(SECOND // 200, 10)
+
+    def __init__(self, wiring: SchedulerWiring, attendance: Attendance):
+        super().__init__(wiring, attendance)
+        self.piece = wiring.batch_size
+
+    def owns(self, part: Part, row: Row) -> bool:
+        return part.owns(part.ring_seen, self._identity, row.position)
 
     def view(self) -> View | None:
         return self._known()
@@ -153,10 +175,16 @@ class RingAuthority(_Authority):
     listing: type[Listing] = Listing
     # A store in memory is read at once.
     page = 1 << 62
+    # The flow must not be busy with one claim for too long.
+    piece = 2000
+    pauses = Pauses(SECOND // 4000, 80)
 
     def __init__(self, wiring: SchedulerWiring, attendance: Attendance):
         super().__init__(wiring, attendance)
         self._began = self._clock.now()
+
+    def owns(self, part: Part, row: Row) -> bool:
+        return True
 
     def view(self) -> View | None:
         view = self._known()
@@ -187,3 +215,8 @@ class RingAuthority(_Authority):
 
     def must_read_again(self, reading: Reading | None) -> bool:
         return reading is not None and reading.partial
+
+
+#: Class of the rules, by the authority over the claims of a book.
+RULES: Mapping[claim.Authority, type[StoreAuthority | RingAuthority]] = {
+    claim.Authority.STORE: StoreAuthority, claim.Authority.RING: RingAuthority}

@@ -3,7 +3,7 @@
 
 import itertools
 import logging
-from collections.abc import Container
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
@@ -47,19 +47,20 @@ class Batcher:
     worker is expected to do so within this time.
 
     :param batch_size: Maximum number of objects in one batch.
-    :param shared: Jobs whose claims are in a store that members share.
+    :param authorities: Authority over the claims of each job.
     :param throttle: Limits the rate of log lines about one job or partition.
     """
 
     def __init__(self, inflight: in_flight.InFlight, bus: ports.WorkBus,
                  clock: ports.Clock, *, batch_size: int,
-                 shared: Container[str], throttle: log_throttle.LogThrottle):
+                 authorities: Mapping[str, Authority],
+                 throttle: log_throttle.LogThrottle):
         self._in_flight = inflight
         self._bus = bus
         self._clock = clock
         self._batch_size = batch_size
         self._throttle = throttle
-        self._shared = shared
+        self._authorities = authorities
         self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
@@ -225,8 +226,7 @@ class Batcher:
             group.lease.id, job.topic,
             job.priority - precedence_of(claims[0].place),
             waiting=inflight.waiting_in[job.topic],
-            authority=Authority.STORE
-            if job.name in self._shared else Authority.RING)
+            authority=self._authorities[job.name])
         inflight.sent[batch.id] = in_flight.SentBatch(
             batch, claims, worker, queue, cost, now)
         worker.batches[batch.id] = None

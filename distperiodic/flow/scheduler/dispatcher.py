@@ -85,18 +85,19 @@ class Dispatcher:
         self._throttle = log_throttle.LogThrottle(clock, 30.0)
         jobs = {name: job for book in books
                 for name, job in book.jobs.items()}
-        shared = {name for book in books if book.shared
-                  for name in book.jobs}
+        authorities = {name: book.authority for book in books
+                       for name in book.jobs}
         self._in_flight = in_flight.InFlight(
-            jobs, wiring.partitions, shared=shared,
-            counters=wiring.counters)
+            jobs, wiring.partitions, counters=wiring.counters,
+            shared={name for book in books if book.shared
+                    for name in book.jobs})
         self._queues = self._in_flight.queues
         self._workers = self._in_flight.workers
         self._sent = self._in_flight.sent
         self._counters = wiring.counters
         self._batcher = batcher.Batcher(
             self._in_flight, bus, clock, batch_size=wiring.batch_size,
-            shared=shared, throttle=self._throttle)
+            authorities=authorities, throttle=self._throttle)
         self._all_recoveries = [recovery.Recovery(
             self._in_flight, book, wiring, holder=self.holder)
             for book in books]

@@ -29,7 +29,6 @@ from distperiodic import exceptions
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import Outcome
-from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
@@ -39,8 +38,7 @@ from distperiodic.flow import store_clock
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler.attendance import Attendance
-from distperiodic.flow.scheduler.authority import RingAuthority
-from distperiodic.flow.scheduler.authority import StoreAuthority
+from distperiodic.flow.scheduler.authority import RULES
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.job_orders import NOT_SERVED
@@ -49,9 +47,6 @@ from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import without_catalogue
 from distperiodic.flow.scheduler.step_source import StepSource
 from distperiodic.flow.wiring import SchedulerWiring
-
-# Maximum number of objects in one request to claim, for a store in memory.
-_PIECE = 2000
 
 
 class _Source:
@@ -63,10 +58,10 @@ class _Source:
     def __init__(self, book: leases.Book, dispatcher: Dispatcher,
                  wiring: SchedulerWiring, pump: Callable[[], None]):
         self.book = book
-        store, shared = book.store, book.shared
+        store = book.store
         identity = wiring.identity
         self._store_clock: store_clock.StoreClock | None = None
-        if shared:
+        if book.shared:
             self._store_clock = store_clock.StoreClock(
                 wiring.clock, store, lambda: self._attendance.refresh(
                     self.ticker.begin))
@@ -104,22 +99,16 @@ class _Source:
         parts = {name: Part(job, clock.now(),
                             without_catalogue(job, identity))
                  for name, job in jobs.items()}
-
-        def owns(job: str, row: Row) -> bool:
-            part = parts[job]
-            return not shared or part.owns(
-                part.ring_seen, identity, row.position)
+        authority = RULES[book.authority](wiring, self._attendance)
         self._claimer = Claimer(
-            ticking, wiring, owns=owns,
-            piece=wiring.batch_size if shared else _PIECE,
+            ticking, wiring, piece=authority.piece,
+            owns=lambda job, row: authority.owns(parts[job], row),
             # The time until a dead owner leaves the ring, until the next
             # sweep, and until the turn of the second pair of scanners ends.
             promise=book.silence_timeout + 1.0 + 3 * wiring.late_after,
             attendance=self._attendance, dispatcher=dispatcher)
         self.ticker = tick.Ticker(
-            parts, ticking, wiring,
-            authority=(StoreAuthority if shared else RingAuthority)(
-                wiring, self._attendance),
+            parts, ticking, wiring, authority=authority,
             claimer=self._claimer, dispatcher=dispatcher, pump=pump)
         self.orders = JobOrders(
             {name: job for name, job in book.jobs.items()

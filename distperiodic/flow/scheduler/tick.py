@@ -74,7 +74,7 @@ class Ticker:
         self._clock = clock = wiring.clock
         self._identity = identity = wiring.identity
         self._authority = authority
-        self._timers = TimerQueue(clock, book.jobs, book.shared)
+        self._timers = TimerQueue(clock, book.jobs, authority.pauses)
         self._reads = CatalogueReads(clock, wiring.reader, identity)
         self._claimer = claimer
         #: Component that claims objects that other members have not claimed in

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core.catalogue import Catalogue
@@ -27,16 +28,6 @@ from distperiodic.core.schedule import Schedule
 
 #: Microseconds until the next attempt for a job that cannot continue now.
 RETRY_AFTER = SECOND // 4
-# Objects with a phase or with their own schedule are due at many different
-# instants. After a claim, there is a pause of one _GRAIN for each object that
-# was claimed, but of at most _MOST_GRAINS. So a few objects start almost
-# exactly when they are due, and many objects are claimed in groups. In a
-# shared store each such group is claimed in a transaction of its own, so
-# _SHARED_GRAIN is longer.
-_GRAIN = SECOND // 4000
-_MOST_GRAINS = 80
-_SHARED_GRAIN = SECOND // 200
-_MOST_SHARED_GRAINS = 10
 
 
 class TimerKind(enum.Enum):
@@ -159,18 +150,30 @@ class JobTimers:
         self.due: dict[TimerKind, Instant] = {}
 
 
+class Pauses(NamedTuple):
+    """Pauses after claims.
+
+    Objects with a phase or with their own schedule are due at many different
+    instants. After a claim, there is a pause of *grain* microseconds for each
+    object that was claimed, but for at most *most* objects. So a few objects
+    start almost exactly when they are due, and many objects are claimed in
+    groups.
+    """
+
+    grain: int
+    most: int
+
+
 class TimerQueue:
     """The timers of all jobs, in the order in which they are due.
 
-    :param shared: True if all members claim in one store.
+    :param pauses: Pauses after claims.
     """
 
     def __init__(self, clock: ports.Clock, jobs: Mapping[str, Job],
-                 shared: bool):
+                 pauses: Pauses):
         self._clock = clock
-        self._grain, self._most_grains = (
-            (_SHARED_GRAIN, _MOST_SHARED_GRAINS) if shared else
-            (_GRAIN, _MOST_GRAINS))
+        self._pauses = pauses
         self._heap: list[tuple[Instant, int, JobTimers, TimerKind]] = []
         self._order = itertools.count()
         self._jobs = {name: JobTimers(job) for name, job in jobs.items()}
@@ -215,8 +218,8 @@ class TimerQueue:
         :param taken: Number of objects that were claimed now.
         """
         if due is not None:
-            grains = min(taken, self._most_grains)
-            self.push(max(due, now + self._grain * grains), job, kind)
+            grains = min(taken, self._pauses.most)
+            self.push(max(due, now + self._pauses.grain * grains), job, kind)
 
     def retry(self, job: str, kind: TimerKind) -> None:
         """Set a timer for :data:`RETRY_AFTER` from now."""
