@@ -376,6 +376,13 @@ class Reading(NamedTuple):
     #: True if the result contains only the objects on the requested arcs.
     partial: bool = False
 
+    def changed(self, before: 'Reading', ids: Iterable[str]) -> set[str]:
+        """Return those of *ids* whose attributes differ in two readings."""
+        if not (before.schedules or self.schedules):
+            return set()
+        return {key for key in ids
+                if before.schedules.get(key) != self.schedules.get(key)}
+
 
 class Catalogues:
     """Cache of the catalogues of the last few lists.

@@ -197,9 +197,7 @@ class Listing:
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
         if part.removed is not None:
             part.removed += len(old - new)
-        changed = {key for key in old & new
-                   if before.schedules.get(key) != reading.schedules.get(key)
-                   } if before.schedules or reading.schedules else set()
+        changed = reading.changed(before, old & new)
         ids, positions = reading.catalogue.ids, reading.catalogue.positions
         arrived = (new - old) | changed
         indexes = [index for index, key in enumerate(ids)

@@ -72,8 +72,7 @@ class Readings:
         """Keep *reading*, which was read for the instant *at*."""
         if self._kept:
             instants, last = self._kept[-1]
-            if (last.catalogue is reading.catalogue
-                    and last.schedules == reading.schedules):
+            if last == reading:
                 if at != instants[-1]:
                     rest = instants[1:][2 - _MOST_INSTANTS:]
                     self._kept[-1] = (instants[0], *rest, at), last

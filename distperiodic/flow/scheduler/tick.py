@@ -472,9 +472,8 @@ class Ticker:
             part.removed = None
             self._reads.request(part.job, ring, read.at)
         else:
-            differs = before is not None and part.ring is not None and (
-                reading.catalogue is not before.catalogue
-                or reading.schedules != before.schedules)
+            differs = (before is not None and part.ring is not None
+                       and reading != before)
             if part.ring is not ring:
                 part.removed = None
                 self._listing.walk_gained(part, at, ring)
