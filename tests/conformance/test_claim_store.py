@@ -65,7 +65,9 @@ WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.t1.s10'
 #: has expired from the start.
 LONG, OVER = 600.0, -1.0
 
-DROPPED = [State.SKIPPED, State.SUPERSEDED, State.CANCELLED]
+#: Final states of claims that did not run.
+DROPPED = [state for state in State
+           if state in ENDINGS - {State.DONE, State.DEAD}]
 #: The states that every store has. COMMITTED is left out: it needs a session
 #: of a database; see :func:`end_in_a_session`.
 STATES = [state for state in State if state is not State.COMMITTED]
