@@ -29,7 +29,7 @@ from distperiodic.core import message
 from distperiodic.core import reason
 from distperiodic.core.outcomes import Fate
 from distperiodic.core.ring import Ring
-from distperiodic.flow import counters
+from distperiodic.flow.counters import Counted
 from distperiodic.operator import health
 from tests.chaos import plan
 from tests.mutants.bug import bugs
@@ -107,9 +107,11 @@ def test_each_log_line_is_listed_with_its_keys_and_no_other():
     assert unknown == set()
 
 
-@pytest.mark.parametrize('counted', counters.Counted)
-def test_a_count_is_listed(counted):
-    assert f'\n``{counted}`` ' in LOG_LINES
+def test_each_number_of_a_scheduler_is_listed_and_no_other():
+    rows = LOG_LINES.partition('``SchedulerService.counts``')[2]
+
+    assert sorted(re.findall(r'^``([a-z ]+)`` +(?:objects|ticks) ', rows,
+                             re.MULTILINE)) == sorted(Counted)
 
 
 def test_each_reason_is_listed_and_no_other():
@@ -155,6 +157,19 @@ def test_every_command_is_documented():
         page.read_text())}))
 def test_a_file_that_a_page_names_is_there(path):
     assert (ROOT / path).exists()
+
+
+def test_each_file_is_there_that_a_contributor_is_to_change():
+    page = (SOURCE / 'contributor' / 'where.rst').read_text()
+    package = ROOT / 'distperiodic'
+    files = {str(path.relative_to(package)) for path in package.rglob('*.py')}
+    # A name without a directory continues a list of files.
+    files |= {pathlib.Path(path).name for path in files} | {'doc/pictures.py'}
+
+    named = set(re.findall(r'``((?!tests/)[\w/]+\.py)``', page))
+
+    assert len(named) > 100
+    assert named - files == set()
 
 
 def named_tests():
