@@ -139,6 +139,21 @@ class RunTimes(NamedTuple):
 NO_TIMES = RunTimes()
 
 
+class EndedSteps(NamedTuple):
+    """Runs of one command that have ended, all granted in one lease."""
+
+    job: str
+    tick: int
+    #: Tasks whose command has succeeded, each with the JSON text of the
+    #: command's result, or None.
+    done: Mapping[str, str | None]
+    #: Tasks whose command has failed, each with its error.
+    failed: Mapping[str, str]
+    lease: str
+    #: As in :meth:`ClaimStore.finish`.
+    times: RunTimes = NO_TIMES
+
+
 class Proceed(NamedTuple):
     """Request to grant runs at once for steps that become ready.
 
@@ -225,12 +240,10 @@ class StepStore(Protocol):
     def cancelled(self, tasks: Sequence[str]) -> set[str]:
         """Return those of *tasks* whose cancellation was requested."""
 
-    def advance(self, job: str, tick: int,
-                done: Mapping[str, str | None], failed: Mapping[str, str], *,
-                lease: str, into: str, pause: Callable[[int], float],
-                proceed: Proceed | None = None,
-                times: RunTimes = NO_TIMES) -> Advanced:
-        """End runs in *lease* and advance their tasks, in one transaction.
+    def advance(self, ended: EndedSteps, *, into: str,
+                pause: Callable[[int], float],
+                proceed: Proceed | None = None) -> Advanced:
+        """End runs and advance their tasks, in one transaction.
 
         A failed command is retried as often as its workflow allows. If its
         last attempt fails, the task is rolled back, or becomes stuck if this
@@ -239,16 +252,12 @@ class StepStore(Protocol):
         The same transaction may claim the next steps of these tasks, and the
         first steps of the tasks that follow them in their queues.
 
-        :param done: Tasks whose command has succeeded, each with the JSON text
-            of the command's result, or None.
-        :param failed: Tasks whose command has failed, each with its error.
         :param into: Name of the new lease for steps that wait for a retry.
         :param pause: Function that receives the number of the failed attempt,
             and returns the seconds until the retry. If several commands are
             retried, it receives the highest of their numbers.
         :param proceed: Request to grant runs of steps that become ready. None
             means that no run is granted.
-        :param times: As in :meth:`ClaimStore.finish`.
         :returns: The tasks whose result or error was recorded, and the leases
             of the granted runs.
         """

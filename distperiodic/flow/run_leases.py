@@ -280,10 +280,10 @@ class RunOutcomes:
         results = {batch.objects[i]: report.results.get(i) for i in done}
         errors = {batch.objects[i]: error for i, error in failed}
         advanced = yield from call_steps(
-            self._calls, ports.StepStore.advance, batch.job, batch.tick,
-            results, errors, lease=grant.lease, into=into,
-            pause=functools.partial(self.pause, job), proceed=proceed,
-            times=times)
+            self._calls, ports.StepStore.advance, ports.EndedSteps(
+                batch.job, batch.tick, results, errors, grant.lease, times),
+            into=into, pause=functools.partial(self.pause, job),
+            proceed=proceed)
         late = []
         for index, error in [*((i, '') for i in done), *failed]:
             key, place = batch.objects[index], grant.indexes[index]

@@ -92,13 +92,13 @@ class Board:
     def end(self, lease, granted, *, result=None, error=None, into=None,
             proceed=None, times=ports.NO_TIMES):
         keys = [one.object for one in lease.claims]
-        return self.store.steps.advance(
+        return self.store.steps.advance(ports.EndedSteps(
             lease.job, lease.tick,
             {} if error else dict.fromkeys(
                 keys, None if result is None else json.dumps(result)),
-            dict.fromkeys(keys, error) if error else {},
-            lease=granted, into=into or uuid.uuid4().hex,
-            pause=lambda attempt: 0.0, proceed=proceed, times=times)
+            dict.fromkeys(keys, error) if error else {}, granted, times),
+            into=into or uuid.uuid4().hex, pause=lambda attempt: 0.0,
+            proceed=proceed)
 
     def retake(self, gone=()):
         return self.store.take_over_expired(
@@ -975,8 +975,8 @@ def test_tasks_that_fail_together_wait_for_the_longest_of_their_pauses(board):
     both = lease._replace(id=into, claims=claims)
     assert sorted(one.attempt for one in claims) == [1, 2]
 
-    answer = board.store.steps.advance(
-        A, lease.tick, {}, dict.fromkeys(ids, 'ill'), lease=board.begin(both),
+    answer = board.store.steps.advance(ports.EndedSteps(
+        A, lease.tick, {}, dict.fromkeys(ids, 'ill'), board.begin(both)),
         into=uuid.uuid4().hex, pause={1: OVER, 2: LONG}.get)
 
     assert answer.retried == set(ids)

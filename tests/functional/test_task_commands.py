@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from distperiodic import ports
 from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
@@ -63,9 +64,9 @@ class Desk:
             keys = [claim.object for claim in lease.claims]
             running = self.start(lease)
             ends = dict.fromkeys(keys, error)
-            self.place.store.steps.advance(
+            self.place.store.steps.advance(ports.EndedSteps(
                 lease.job, lease.tick, {} if error else ends,
-                ends if error else {}, lease=running,
+                ends if error else {}, running),
                 into=uuid.uuid4().hex, pause=lambda attempt: 600.0)
 
     def retake(self):

@@ -121,20 +121,21 @@ class StaleFence(_TaskBug):
 
     def steps(self, kind):
         class Steps(kind):
-            def advance(self, job, tick, done, failed, **options):
-                answer = super().advance(job, tick, done, failed, **options)
+            def advance(self, ended, **options):
+                answer = super().advance(ended, **options)
 
                 def move(connection):
                     tx = Transaction(
                         connection, self._database.dialect, self._sql)
                     moves = self._moves(tx, self._now(tx))
                     tasks = task_rows.locked(
-                        tx, sorted(done.keys() - answer.done))
+                        tx, sorted(ended.done.keys() - answer.done))
                     for task in tasks.values():
                         if task.position.active:
                             moves.move(task, workflow.advance(
                                 task.definition, task.position,
-                                workflow.Outcome.DONE, False), after=tick)
+                                workflow.Outcome.DONE, False),
+                                after=ended.tick)
                     moves.write()
                 self._database.write(move)
                 return answer
@@ -148,17 +149,17 @@ class LateResult(_TaskBug):
 
     def steps(self, kind):
         class Steps(kind):
-            def advance(self, job, tick, done, failed, **options):
-                answer = super().advance(job, tick, done, failed, **options)
+            def advance(self, ended, **options):
+                answer = super().advance(ended, **options)
 
                 def add(connection):
-                    for key in done.keys() - answer.done:
+                    for key in ended.done.keys() - answer.done:
                         found = connection.scalar(sa.select(
                             _task.c.parameters).where(_task.c.id == key))
                         connection.execute(sa.update(_task).where(
                             _task.c.id == key).values(parameters=json.dumps({
                                 **json.loads(found),
-                                **json.loads(done[key] or '{}')})))
+                                **json.loads(ended.done[key] or '{}')})))
                 self._database.write(add)
                 return answer
         return super().steps(Steps)

@@ -37,12 +37,12 @@ class Steps:
     def load(self, objects):
         return {task: inputs(task, 0) for task in objects}
 
-    def advance(self, job, tick, done, failed, *, lease, into, pause,
-                proceed=None, times=None):
+    def advance(self, ended, *, into, pause, proceed=None):
         self.asked.append(proceed)
         granted, self.following = self.following, []
         return ports.Advanced(
-            set(done), set(), set(failed), granted if proceed else (),
+            set(ended.done), set(), set(ended.failed),
+            granted if proceed else (),
             self.ready)
 
 

@@ -324,15 +324,13 @@ class SqlSteps:
 
     # -- running ─► the next step
 
-    def advance(self, job: str, tick: int,
-                done: Mapping[str, str | None], failed: Mapping[str, str], *,
-                lease: str, into: str, pause: Callable[[int], float],
-                proceed: ports.Proceed | None = None,
-                times: ports.RunTimes = ports.NO_TIMES) -> ports.Advanced:
-        number = self._numbers.of(job)
+    def advance(self, ended: ports.EndedSteps, *, into: str,
+                pause: Callable[[int], float],
+                proceed: ports.Proceed | None = None) -> ports.Advanced:
+        number = self._numbers.of(ended.job)
         numbers = {} if proceed is None else {
             name: self._numbers.of(name) for name in proceed.jobs}
-        keys = [*done, *failed]
+        keys = [*ended.done, *ended.failed]
 
         def work(tx: Transaction) -> ports.Advanced:
             self.forget_ended()
@@ -342,7 +340,8 @@ class SqlSteps:
                     self._partitions.hold(tx.connection, proceed.active)):
                 goes_on = None
             rows = tx.connection.execute(tx.dialect.once(sql.lock_ending), {
-                'keys': tx.dialect.keys(keys), 'of_lease': lease}).all()
+                'keys': tx.dialect.keys(keys),
+                'of_lease': ended.lease}).all()
             advanced = ports.Advanced(set(), set(), set())
             if not rows:
                 return advanced
@@ -350,18 +349,19 @@ class SqlSteps:
             # A task that has ended has no current command.
             active = {key for key in tasks if tasks[key].position.active}
             ends = {key: _ended_well(tasks[key], result)
-                    for key, result in done.items() if key in active}
+                    for key, result in ended.done.items() if key in active}
             ends |= {key: _ended_badly(tasks[key], error)
-                     for key, error in failed.items() if key in active}
+                     for key, error in ended.failed.items()
+                     if key in active}
             if ends:
-                run = _Lease(lease, rows[0].lease_made, rows[0].lease_holder)
-                advanced = self._end(tx, number, tick, ends, run, into, pause,
-                                     rows[0].now, goes_on, numbers, times)
+                run = _Lease(
+                    ended.lease, rows[0].lease_made, rows[0].lease_holder)
+                advanced = self._end(tx, number, ended, ends, run, into, pause,
+                                     rows[0].now, goes_on, numbers)
             if sum(map(len, advanced[:3])) < len(tasks):
                 # The call came too late, or it repeats an earlier call.
                 return self._ended_before(
-                    tx, number, done, failed, lease, advanced.retried,
-                    proceed, numbers)
+                    tx, number, ended, advanced.retried, proceed, numbers)
             return advanced
 
         def again(tx: Transaction) -> ports.Advanced:
@@ -369,8 +369,8 @@ class SqlSteps:
             self.forget_ended()
             waiting = tx.standing(number, keys, into)
             return self._ended_before(
-                tx, number, done, failed, lease,
-                {one.object for one in waiting}, proceed, numbers)
+                tx, number, ended, {one.object for one in waiting}, proceed,
+                numbers)
         advanced = run_once(self._database, self._sql, work, again)
         self.report_ended()
         return advanced
@@ -400,11 +400,11 @@ class SqlSteps:
                 task.record().get('message', ''))
         self._ended.clear()
 
-    def _end(self, tx: Transaction, number: int, tick: int,
+    def _end(self, tx: Transaction, number: int, ended: ports.EndedSteps,
              ends: dict[str, _End], run: _Lease, into: str,
              pause: Callable[[int], float], now: int,
-             proceed: ports.Proceed | None, numbers: Mapping[str, int],
-             times: ports.RunTimes) -> ports.Advanced:
+             proceed: ports.Proceed | None,
+             numbers: Mapping[str, int]) -> ports.Advanced:
         moves = self._moves(tx, now)
         by_state: dict[State, list[str]] = {}
         for key, end in ends.items():
@@ -424,7 +424,7 @@ class SqlSteps:
         counts = []
         if rows[State.DONE] or rows[State.DEAD] or waiting:
             counts.append(history.increments(
-                number, tick, run.holder or '', times=times,
+                number, ended.tick, run.holder or '', times=ended.times,
                 done=len(rows[State.DONE]), dead=len(rows[State.DEAD]),
                 retried=len(waiting)))
         left = 0
@@ -453,7 +453,7 @@ class SqlSteps:
                       else None)
         history.add(tx, counts)
         if waiting:
-            tx.make(into, State.RETRY, number, tick, list(waiting), '',
+            tx.make(into, State.RETRY, number, ended.tick, list(waiting), '',
                     pause(max(one.attempt for one in waiting.values())))
         for lease, _ in [] if written else granted:
             assert proceed is not None
@@ -566,11 +566,10 @@ class SqlSteps:
         return rows
 
     def _ended_before(self, tx: Transaction, number: int,
-                      done: Collection[str], failed: Collection[str],
-                      lease: str, retried: set[str],
+                      steps: ports.EndedSteps, retried: set[str],
                       proceed: ports.Proceed | None,
                       numbers: Mapping[str, int]) -> ports.Advanced:
-        """Return the steps that ended in *lease*, and the runs that were
+        """Return those of *steps* that have ended, and the runs that were
         granted in the same transaction.
 
         Either this call or an earlier call, which this call repeats, has
@@ -578,8 +577,9 @@ class SqlSteps:
         """
         ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
-                'of_job': number, 'stands_in': lease,
-                'keys': tx.dialect.keys([*done, *failed])}).scalars())
+                'of_job': number, 'stands_in': steps.lease,
+                'keys': tx.dialect.keys(
+                    [*steps.done, *steps.failed])}).scalars())
             for state in (State.DONE, State.DEAD))
         granted = [] if proceed is None else [
             (one, self._inputs(tx.connection, [
@@ -591,8 +591,8 @@ class SqlSteps:
                       for claim in one.claims}
         following = proceeding - ended - dead
         return ports.Advanced(
-            ended | following.intersection(done), retried,
-            dead | following.intersection(failed), granted,
+            ended | following.intersection(steps.done), retried,
+            dead | following.intersection(steps.failed), granted,
             # Only the earlier call knew which steps became ready.
             (ended | dead) - proceeding)
 
