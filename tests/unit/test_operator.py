@@ -4,7 +4,9 @@
 import inspect
 
 import pytest
+import sqlalchemy as sa
 
+from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator import activity
@@ -33,7 +35,9 @@ _COMMANDS = {
 
 @pytest.fixture
 def store(tmp_path):
-    made = GroupStore(f'sqlite:///{tmp_path}/claims', 'tests')
+    url = f'sqlite:///{tmp_path}/claims'
+    schema.sync(url)
+    made = GroupStore(url, 'tests')
     yield made
     made.close()
 
@@ -63,3 +67,15 @@ def test_a_reader_has_no_way_to_write(store):
     assert not hasattr(reader, 'write')
     assert not any(isinstance(held, Database)
                    for held in vars(reader).values())
+
+
+def test_shared_reads_are_one_transaction(store):
+    def transactions(reader):
+        return [reader.read(sa.Connection.get_transaction),
+                *reader.share(lambda shared: [
+                    shared.read(sa.Connection.get_transaction),
+                    shared.read_snapshot(sa.Connection.get_transaction)])]
+    alone, first, second = transactions(store)
+
+    assert alone is not first
+    assert first is second
