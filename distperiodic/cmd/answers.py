@@ -304,7 +304,8 @@ def _words(case: Case, facts: Facts,
         'group': case.settings.group,
         'missing': 'not in the store' if case.tasks is None
         else 'neither in the store nor in --tasks',
-        'tick': 'never' if claim is None else _moment(claim.tick),
+        **dict.fromkeys(('tick', 'at'), 'never' if claim is None
+                        else _moment(claim.tick)),
         'settled': '' if claim is None else _moment(claim.settled),
         'due': '' if due is None else _moment(due),
         'next': 'unknown, because its schedule is not recorded'

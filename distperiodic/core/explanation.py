@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from distperiodic.core.claim import OPEN
+from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
@@ -116,13 +117,11 @@ def reason_of(facts: Facts) -> Reason:
     if claim.open:
         return _open(claim, facts)
     if settled >= due:
-        if claim.state in (State.DONE, State.COMMITTED):
+        if claim.state in SUCCEEDED:
             return Reason.RAN
-        if claim.state is State.DEAD:
-            return Reason.DEAD
         if claim.state is State.LISTED:
             return _kept_from_it(facts) or Reason.NOT_DUE_YET
-        return Reason.CANCELLED
+        return _REASONS.get(ENDED[claim.state], Reason.CANCELLED)
     return _undecided(due, facts)
 
 

@@ -32,9 +32,9 @@ from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.adapters.messaging.routes import PartitionBuses
-from distperiodic.core import catalogue
 from distperiodic.core import message
 from distperiodic.core import redaction
+from distperiodic.core.catalogue import Reading
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Request
@@ -412,10 +412,9 @@ class SchedulerService(lifecycle.Lifecycle):
     def _put_view(self, view: View) -> None:
         self._inbox.put(events.Viewed(view))
 
-    def _put_reading(self, job: str, ticket: int, found: Any) -> None:
-        reading = (found if isinstance(found, Exception)
-                   else catalogue.Reading(*found))
-        self._inbox.put(events.CatalogueRead(job, ticket, reading))
+    def _put_reading(self, job: str, ticket: int,
+                     found: Reading | Exception) -> None:
+        self._inbox.put(events.CatalogueRead(job, ticket, found))
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report. Any thread may call this."""

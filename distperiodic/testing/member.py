@@ -122,7 +122,7 @@ class _Reader:
              arcs: Sequence[Arc]) -> None:
         found: catalogue.Reading | Exception
         try:
-            found = catalogue.Reading(*self._methods.read(job, tick, arcs))
+            found = self._methods.read(job, tick, arcs)
         except Exception as error:
             found = error
         self._put(events.CatalogueRead(job.name, ticket, found))

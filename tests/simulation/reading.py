@@ -153,8 +153,7 @@ class Reader:
         objects = [*self._catalogues.objects(job)[1:], _Unreadable()]
         methods = CatalogueMethods(lambda name: lambda context: objects)
         try:
-            return catalogue.Reading(*methods.read(
-                self._process.jobs[job], instant, arcs))
+            return methods.read(self._process.jobs[job], instant, arcs)
         except Exception as error:
             return error
 

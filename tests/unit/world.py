@@ -17,7 +17,6 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.reader import CatalogueMethods
 from distperiodic.core import message
 from distperiodic.core import schedule
-from distperiodic.core.catalogue import Reading
 from distperiodic.core.catalogue import id_of
 from distperiodic.core.claim import Authority
 from distperiodic.core.cron import Cron
@@ -184,7 +183,7 @@ class Reader:
 
     def reading(self, job, arcs):
         try:
-            return Reading(*self._methods.read(job, 0, arcs))
+            return self._methods.read(job, 0, arcs)
         except Exception as error:
             return error
 

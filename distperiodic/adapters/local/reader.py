@@ -50,13 +50,10 @@ class CatalogueMethods:
         self._takes_arcs: dict[str, bool] = {}
 
     @forks.ends_forked
-    def read(self, job: Job, tick: int, arcs: Sequence[Arc]
-             ) -> tuple[catalogue.Catalogue, dict[str, schedule.Schedule],
-                        bool]:
+    def read(self, job: Job, tick: int,
+             arcs: Sequence[Arc]) -> catalogue.Reading:
         """Call the catalogue method of *job*.
 
-        :returns: the catalogue; the schedules of the objects that have their
-            own; and True if the catalogue contains only the objects on *arcs*.
         :raises InvalidObject: The method does not return objects, or no
             object that can be used.
         :raises Exception: The method, its iterator, or the id or the schedule
@@ -98,7 +95,7 @@ class CatalogueMethods:
             found.index()
             if job.spread:
                 found.by_phase(job.schedule.period_us(tick))
-        return found, own, takes_arcs
+        return catalogue.Reading(found, own, takes_arcs)
 
     def _usable(self, job: Job, objects: Sequence[Any]) -> list[Any]:
         """Return the objects that have a valid id and no invalid schedule.
@@ -142,15 +139,15 @@ class ThreadReader:
 
     :param method: Returns the catalogue method of a job, by the job's name.
     :param answer: Called in the thread that has read the catalogue, with the
-        job, the ticket, and either the result of :meth:`CatalogueMethods.read`
-        or an exception. If no thread can be started, :meth:`read` itself
-        calls it.
+        job, the ticket, and either the reading or an exception. If no thread
+        can be started, :meth:`read` itself calls it.
     :param sort: True sorts the catalogue for the scheduler, which takes
         seconds for a million objects.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],
-                 answer: Callable[[str, int, Any], None], *,
+                 answer: Callable[
+                     [str, int, catalogue.Reading | Exception], None], *,
                  sort: bool = True):
         self._methods = CatalogueMethods(method, sort=sort)
         self._answer = answer
@@ -186,7 +183,7 @@ class ThreadReader:
                         return
                 # read() has chosen every idle thread, so a request follows.
                 continue
-            found: Any
+            found: catalogue.Reading | Exception
             try:
                 found = self._methods.read(job, tick, arcs)
             except BaseException as exc:

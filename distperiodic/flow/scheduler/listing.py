@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import due
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
 from distperiodic.core.job import Job
@@ -39,7 +38,7 @@ from distperiodic.flow.scheduler.part import Differences
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import Walk
 from distperiodic.flow.scheduler.part import compare_listing
-from distperiodic.flow.scheduler.part import rule_of
+from distperiodic.flow.scheduler.part import row_of
 from distperiodic.flow.scheduler.timers import TimerKind
 from distperiodic.flow.scheduler.timers import TimerQueue
 
@@ -208,8 +207,7 @@ class Listing:
                     ring, self._identity, position_of(key))]
         # The store has watermarks of these objects. It keeps each watermark
         # that is later than the given one.
-        rows = [Row(ids[index], positions[index], due.ALWAYS, due.ALWAYS,
-                    rule_of(before, ids[index]))
+        rows = [row_of(before, ids[index], positions[index])
                 for index in indexes if ids[index] in changed]
         found = compare_listing(part.job, reading, indexes, rows, at)
         self._delist(part, gone, at)

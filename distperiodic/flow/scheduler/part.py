@@ -312,8 +312,17 @@ def compare_listing(
         if len(instants) > 1:
             found.unsure.append(key)
         else:
-            found.new.append(Row(key, position, settled, begin, rule))
+            found.new.append(row_of(reading, key, position)._replace(
+                settled=settled, since=begin))
     return found
+
+
+def row_of(reading: Reading, key: str, position: int) -> Row:
+    """Return the row of an object as *reading* lists it.
+
+    Its instants are unknown, so they are before all others.
+    """
+    return Row(key, position, due.ALWAYS, due.ALWAYS, rule_of(reading, key))
 
 
 def rule_of(reading: Reading, key: str) -> str:
