@@ -10,6 +10,7 @@ import enum
 import functools
 import operator
 import pathlib
+from array import array
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -463,17 +464,24 @@ class Dialect:
 
         A group may be yielded in several parts.
         """
-        for rows in connection.execute(
-                sa.select(selection.column, *selection.groups)
-                .where(*selection.which)
-                .execution_options(yield_per=_ROWS)).partitions():
-            if not selection.groups:
+        result = connection.execute(
+            sa.select(selection.column, *selection.groups)
+            .where(*selection.which).execution_options(yield_per=_ROWS))
+        if not selection.groups:
+            for rows in result.partitions():
                 yield (), map(_FIRST, rows)
-                continue
-            found: dict[tuple[Any, ...], list[Any]] = {}
-            for value, *group in rows:
-                found.setdefault(tuple(group), []).append(value)
-            yield from found.items()
+            return
+        # Do not keep a Python object for each number.
+        new: Callable[[], Any] = (
+            functools.partial(array, 'q')
+            if stored_type(selection.column) is int else list)
+        found: dict[tuple[Any, ...], Any] = {}
+        for value, *group in result:
+            values = found.get(key := tuple(group))
+            if values is None:
+                values = found[key] = new()
+            values.append(value)
+        yield from found.items()
 
     # Checks of ``distperiodic doctor``.
 
