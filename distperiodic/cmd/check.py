@@ -4,15 +4,18 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from typing import TypeAlias
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import findings
-from distperiodic.cmd.case import Case
 from distperiodic.cmd.findings import Finding
 
-_Function: TypeAlias = Callable[[Case], Finding]
+if TYPE_CHECKING:
+    from distperiodic.cmd.case import Case
+
+_Function: TypeAlias = 'Callable[[Case], Finding]'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Check:
         return ' '.join((inspect.getdoc(self.function) or '').partition(
             '\n\n')[0].split())
 
-    def run(self, case: Case) -> Finding:
+    def run(self, case: 'Case') -> Finding:
         """Run the check; errors of this library become findings."""
         try:
             return self.function(case)

@@ -242,12 +242,15 @@ def test_without_a_command_the_commands_are_listed(capsys):
         assert f'\n  {name} ' in told
 
 
-def test_starting_the_program_loads_nothing_slow():
-    slow = ['eventlet', 'kazoo', 'oslo_messaging', 'rich', 'tooz']
+@pytest.mark.parametrize('argv', [
+    ['ring', 'simulate', '--objects', '10'], ['--help']], ids=' '.join)
+def test_starting_the_program_loads_nothing_slow(argv):
+    slow = ['eventlet', 'kazoo', 'oslo_messaging', 'rich', 'sqlalchemy',
+            'tooz']
     loaded = subprocess.run(
         [sys.executable, '-c',
          'import sys; from distperiodic.cmd import shell; '
-         'shell.main(["ring", "simulate", "--objects", "10"]); '
+         f'shell.main({argv!r}); '
          f'print([n for n in {slow!r} if n in sys.modules])'],
         capture_output=True, text=True, check=True).stdout
 
