@@ -23,7 +23,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
@@ -101,7 +101,7 @@ class Coordinator:
             check_backend_url(self.backend_url)
         self._member_id = member_id
         self._groups: list[str] = [group_id] if group_id is not None else []
-        self._membership: Membership | None = None
+        self._membership: ToozMembership | None = None
         self._stopped = False
         #: Error of the last failed attempt to connect.
         self._failed: exceptions.DistperiodicError | None = None
@@ -184,7 +184,7 @@ class Coordinator:
         if not self._observe:
             points = self._replicas or opts.value(
                 self._conf, 'hash_ring_replicas_count')
-        membership = Membership(
+        membership = ToozMembership(
             self.backend_url, identity, clock=self._clock,
             points=points, session_timeout=self._session_timeout,
             heartbeat_interval=self._interval or opts.value(
@@ -314,7 +314,7 @@ class Coordinator:
             membership.wait_joined(self._join_timeout)
         return membership.view(group_id)
 
-    def _started(self) -> Membership:
+    def _started(self) -> ToozMembership:
         if not self._stopped:
             self._connect()
         membership = self._membership

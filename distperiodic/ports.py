@@ -27,7 +27,7 @@ from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
-from distperiodic.core.control import Outcome
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.new_task import NewTask
@@ -373,7 +373,7 @@ class MemberStore(Protocol):
         """
 
     def answer(self, me: Me, process: str,
-               outcomes: Mapping[str, Outcome]) -> None:
+               outcomes: Mapping[str, MemberOutcome]) -> None:
         """Record the answers of a member to actions.
 
         If an action already has an answer, that answer stays.

@@ -444,7 +444,7 @@ def moves() -> dict[tuple[Status, Status], set[str]]:
                 'claimed', position._replace(status=Status.RUNNING)))
         elif position.active:
             kind = 'rollback' if position.back else 'step'
-            for outcome in workflow.Outcome:
+            for outcome in workflow.CommandOutcome:
                 event = f'{kind} {outcome.value}'
                 kept = workflow.advance(steps, position, outcome, False)
                 other = workflow.advance(steps, position, outcome, True)

@@ -8,7 +8,8 @@ import threading
 class ThreadlessPool:
     """The queue of a pool, without threads and without priorities.
 
-    Sources take turns, as in :class:`distperiodic.adapters.local.pool.Pool`.
+    Sources take turns, as in
+    :class:`distperiodic.adapters.local.pool.ThreadPool`.
     """
 
     def __init__(self):

@@ -15,7 +15,7 @@ from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.due import NOTHING
 from distperiodic.core.due import Plan
-from distperiodic.core.explanation import Facts
+from distperiodic.core.explanation import ObjectFacts
 from distperiodic.core.explanation import Past
 from distperiodic.core.explanation import reason_of
 from distperiodic.core.explanation import reasons_of
@@ -259,7 +259,7 @@ def _recorded_next(case: Case) -> int | None:
 
 def _facts(case: Case, job: 'Job | None',
            rule: 'schedule.Schedule | None',
-           is_listed: bool | None) -> Facts:
+           is_listed: bool | None) -> ObjectFacts:
     found, group = case.found, case.group
     alive = None
     if group is not None:
@@ -277,7 +277,7 @@ def _facts(case: Case, job: 'Job | None',
                 due = min(found.claim.settled, found.now)
             first = rule.after(plan.floor(row.settled, row.since, position))
             undecided = first + plan.phase(first, position)
-    return Facts(
+    return ObjectFacts(
         now=found.now, stored=found.job is not None,
         defined=None if case.tasks is None else job is not None,
         enabled=job is None or job.enabled,
@@ -291,7 +291,7 @@ def _facts(case: Case, job: 'Job | None',
             bool(m.points) for m in group.members))
 
 
-def _words(case: Case, facts: Facts,
+def _words(case: Case, facts: ObjectFacts,
            following: int | None) -> dict[str, object]:
     """Return the values that the templates of the answers need."""
     found, claim, job = case.found, case.found.claim, case.found.job

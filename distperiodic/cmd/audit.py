@@ -180,11 +180,11 @@ def _audit(session: Session, name: str, since: int) -> _Audited:
 
 
 def _judged(account: 'Account', job: 'Job | None',
-            settings: 'opts.Settings') -> audit.Job:
+            settings: 'opts.Settings') -> audit.AuditedJob:
     """Return the job's schedule in force and its policies, for the audit."""
     rule, spread = audit.named(account.schedule)
     plan = due.Plan(rule, spread=spread) if job is None else job.plan()
-    return audit.Job(
+    return audit.AuditedJob(
         dataclasses.replace(plan, schedule=rule, spread=spread,
                             since=account.schedule_since),
         job is not None, account.attended, account.paused,

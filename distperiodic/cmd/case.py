@@ -16,7 +16,7 @@ import secrets
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.adapters.coordination import url
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.messaging import drivers
 from distperiodic.cmd import findings
 from distperiodic.cmd.session import Session
@@ -176,7 +176,7 @@ class Case:
                 self._survey, exceptions.DistperiodicError):
             raise self._survey
         name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
-        membership = Membership(
+        membership = ToozMembership(
             self.settings.backend_url, 'doctor', clock=self._session.clock,
             session_timeout=self.settings.session_timeout,
             heartbeat_interval=self.settings.coordinator_heartbeat_interval)

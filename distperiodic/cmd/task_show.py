@@ -18,7 +18,7 @@ from distperiodic.core import schedule
 from distperiodic.core import waiting as core_waiting
 from distperiodic.core import wording
 from distperiodic.core.waiting import Wait
-from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import WaitReason
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.operator import live_processes
@@ -134,7 +134,7 @@ def _with_processes(session: Session, look: 'Look') -> 'Look':
         if look.queued is None or not live_processes.queued(
                 rows, look, command.module, now):
             return look
-        return look._replace(task=look.queued, waiting=Waiting(
+        return look._replace(task=look.queued, waiting=WaitReason(
             Wait.GRANTED, command.module, command.command,
             holder=look.runner))
     group = None
@@ -264,7 +264,7 @@ def _state(look: 'Look', at: Position, command: 'tasks.Command',
     return _STATES[1 if command.code is None else command.code]
 
 
-def sentence(task: 'tasks.Task', waiting: Waiting,
+def sentence(task: 'tasks.Task', waiting: WaitReason,
              settings: 'opts.Settings') -> str:
     """Return the sentence with the reason why a task waits."""
     remote = settings.dispatcher == 'messaging'

@@ -141,14 +141,14 @@ def balance(ticks: Mapping[Instant, Counts],
     return fates
 
 
-class Attendance(NamedTuple):
+class AttendedInterval(NamedTuple):
     """Interval in which schedulers served a job without a gap."""
 
     since: Instant
     until: Instant
 
 
-class Job(NamedTuple):
+class AuditedJob(NamedTuple):
     """The properties of a job that the audit uses."""
 
     #: The schedule in force, with the policies of the job.
@@ -157,7 +157,7 @@ class Job(NamedTuple):
     #: *plan* are defaults.
     known: bool = False
     #: None means that no service is recorded.
-    attended: Attendance | None = None
+    attended: AttendedInterval | None = None
     #: Instant since which the job has been paused. None means not paused.
     paused: Instant | None = None
     #: Microseconds within which schedulers that serve the job must claim an
@@ -215,7 +215,7 @@ def period_of(text: str | None, now: Instant) -> int | None:
 
 
 def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
-          placed: Iterable[tuple[Row, Sequence[int]]], job: Job,
+          placed: Iterable[tuple[Row, Sequence[int]]], job: AuditedJob,
           since: Instant, now: Instant
           ) -> dict[Instant, collections.Counter[Fate]]:
     """Return the number of objects by class for each tick of a job.
@@ -240,7 +240,7 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
     return balance(ticks, due.expected(), due.undecided)
 
 
-def _by_phase(job: Job, row: Row, positions: Sequence[int],
+def _by_phase(job: AuditedJob, row: Row, positions: Sequence[int],
               now: Instant) -> Iterator[tuple[Row, int]]:
     """Group objects with equal verdicts.
 
@@ -284,7 +284,7 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
 class _Due:
     """Numbers of the objects that were due since an instant, by tick."""
 
-    def __init__(self, job: Job, since: Instant):
+    def __init__(self, job: AuditedJob, since: Instant):
         self._job = job
         self._since = since
         self._around = functools.lru_cache(maxsize=1024)(job.plan.around)

@@ -53,7 +53,7 @@ class Me(NamedTuple):
     name: str
 
 
-class Request(NamedTuple):
+class MemberCommand(NamedTuple):
     """A command of an operator that a member has not answered yet."""
 
     #: Id of the record of the command.
@@ -80,11 +80,11 @@ class Found(NamedTuple):
     #: None means that the member has no row yet.
     desired: Desired | None
     #: Unanswered actions, the oldest first.
-    requests: Sequence[Request]
+    requests: Sequence[MemberCommand]
 
 
-class Outcome(NamedTuple):
-    """The answer of a member to a :class:`Request`."""
+class MemberOutcome(NamedTuple):
+    """The answer of a member to a :class:`MemberCommand`."""
 
     done: bool
     text: str

@@ -36,7 +36,7 @@ from datetime import tzinfo
 
 import cronsim
 
-from distperiodic.core.offset import Change
+from distperiodic.core.offset import OffsetChange
 from distperiodic.core.offset import change_after
 from distperiodic.core.offset import offset_changes
 from distperiodic.core.offset import seconds_east
@@ -245,7 +245,7 @@ class Cron:
     def _offset_at(self, second: int) -> int:
         return seconds_east(self._zone, second)
 
-    def _changes(self, begin: int, end: int) -> list[Change]:
+    def _changes(self, begin: int, end: int) -> list[OffsetChange]:
         """Return the clock changes in [*begin*, *end*), in UTC seconds.
 
         The result also includes the changes in the two days before *begin*,

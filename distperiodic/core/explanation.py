@@ -24,7 +24,7 @@ _CLAIMED = frozenset(_REASONS[name] for name in ENDED.values()
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class ClaimStanding:
     """State of the claim of an object."""
 
     tick: Instant
@@ -59,7 +59,7 @@ class Standing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class ObjectFacts:
     """Known facts about a job and an object.
 
     None means that a fact is unknown.
@@ -78,7 +78,7 @@ class Facts:
     #: True if the catalogue lists the object now.
     listed: bool | None = None
     #: None means that the store has no row of the object.
-    claim: Standing | None = None
+    claim: ClaimStanding | None = None
     #: The last tick for which the object was due by its schedule.
     due: Instant | None = None
     #: Instant at which the object is due for its first undecided tick.
@@ -94,7 +94,7 @@ class Facts:
     schedulers: int | None = None
 
 
-def reason_of(facts: Facts) -> Reason:
+def reason_of(facts: ObjectFacts) -> Reason:
     """Return the reason why the object did not run for its last due tick.
 
     The result is RAN if the object ran.
@@ -125,7 +125,7 @@ def reason_of(facts: Facts) -> Reason:
     return _undecided(due, facts)
 
 
-def _kept_from_it(facts: Facts) -> Reason | None:
+def _kept_from_it(facts: ObjectFacts) -> Reason | None:
     """Return a reason that prevents every claim of the object.
 
     None means that there is no such reason.
@@ -139,7 +139,7 @@ def _kept_from_it(facts: Facts) -> Reason | None:
     return None
 
 
-def _unclaimed(facts: Facts) -> Reason:
+def _unclaimed(facts: ObjectFacts) -> Reason:
     """Return the reason for an object that has no row in the store."""
     kept = _kept_from_it(facts)
     if kept is not None:
@@ -151,7 +151,7 @@ def _unclaimed(facts: Facts) -> Reason:
     return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
 
 
-def _open(claim: Standing, facts: Facts) -> Reason:
+def _open(claim: ClaimStanding, facts: ObjectFacts) -> Reason:
     """Return the reason for an object with an open claim."""
     if claim.until is None:
         # The lease of the claim is unknown.
@@ -169,7 +169,7 @@ def _open(claim: Standing, facts: Facts) -> Reason:
             else Reason.WAITS_FOR_WORKER)
 
 
-def _undecided(due: Instant, facts: Facts) -> Reason:
+def _undecided(due: Instant, facts: ObjectFacts) -> Reason:
     """Return the reason for an object that is due but undecided."""
     kept = _kept_from_it(facts)
     if kept is not None:
@@ -193,7 +193,7 @@ class Past:
     """
 
     tick: Instant
-    claim: Standing
+    claim: ClaimStanding
     #: The tick of the claim before the current claim. None means that there
     #: was only one claim.
     previous: Instant | None

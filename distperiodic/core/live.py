@@ -28,7 +28,7 @@ class Lack(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Process:
+class LiveProcess:
     """A live scheduler or worker."""
 
     #: True if the process acquires no new work.
@@ -49,9 +49,9 @@ class Process:
 class Live:
     """The live processes of one group."""
 
-    schedulers: Sequence[Process] = ()
+    schedulers: Sequence[LiveProcess] = ()
     #: Workers by topic. None means that the schedulers run the commands.
-    workers: Mapping[str, Sequence[Process]] | None = None
+    workers: Mapping[str, Sequence[LiveProcess]] | None = None
 
     @property
     def published(self) -> bool:
@@ -83,7 +83,7 @@ class Live:
             yield Lack.BUSY, True
 
 
-def _lacking(processes: Sequence[Process], able: Sequence[Process],
+def _lacking(processes: Sequence[LiveProcess], able: Sequence[LiveProcess],
              runs: bool) -> Iterator[tuple[Lack, bool]]:
     if processes and not able:
         yield Lack.NO_COMMAND, runs

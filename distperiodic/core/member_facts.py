@@ -123,7 +123,7 @@ class ViewFact(NamedTuple):
     trusted: bool
 
 
-class Report:
+class ProcessReport:
     """Reader of the facts in the report of one process.
 
     :param state: The report.

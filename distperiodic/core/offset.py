@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_S = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     """Change of the offset of a zone. Offsets are in seconds east of UTC."""
 
     at: int
@@ -47,7 +47,7 @@ def change_after(zone: tzinfo, low: int, high: int) -> int:
         key=lambda second: seconds_east(zone, second) != before)
 
 
-def offset_changes(zone: tzinfo, begin: int, end: int) -> list[Change]:
+def offset_changes(zone: tzinfo, begin: int, end: int) -> list[OffsetChange]:
     """Return the changes in [*begin*, *end*), in order."""
     if zone is UTC:
         return []
@@ -67,7 +67,7 @@ def _start_of(year: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_year(zone: tzinfo, year: int) -> tuple[Change, ...]:
+def _of_year(zone: tzinfo, year: int) -> tuple[OffsetChange, ...]:
     """Return the changes in a year, in UTC."""
     low, last = _start_of(year) - 1, _start_of(year + 1) - 1
     before = seconds_east(zone, low)
@@ -77,7 +77,7 @@ def _of_year(zone: tzinfo, year: int) -> tuple[Change, ...]:
         while seconds_east(zone, high) != before:
             low = change_after(zone, low, high)
             offset = seconds_east(zone, low)
-            found.append(Change(low, before, offset))
+            found.append(OffsetChange(low, before, offset))
             before = offset
         low = high
     return tuple(found)

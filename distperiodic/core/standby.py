@@ -81,7 +81,7 @@ class Standing(NamedTuple):
     shared: tuple[str, ...] = ()
 
 
-class Request(enum.Enum):
+class ElectionRequest(enum.Enum):
     """Request of a worker to the store."""
 
     #: Record a heartbeat, and renew the lease if this worker is active.
@@ -170,7 +170,7 @@ class Election:
         self._next_beat = 0.0
 
     def next(self, now: float, members: Mapping[str, str] | None,
-             busy: bool) -> Request | None:
+             busy: bool) -> ElectionRequest | None:
         """Return the request to send now. None means no request.
 
         :param members: Identities of the workers in the group, by process.
@@ -185,17 +185,17 @@ class Election:
                     standing, members):
                 self.role = Role.STOPPING
             if self.role is Role.STOPPING and not busy:
-                return Request.RELEASE
+                return ElectionRequest.RELEASE
         elif not self._leaving and self._may_acquire(now, members):
-            return Request.ACQUIRE
-        return Request.BEAT if now >= self._next_beat else None
+            return ElectionRequest.ACQUIRE
+        return ElectionRequest.BEAT if now >= self._next_beat else None
 
-    def requested(self, request: Request, now: float) -> None:
+    def requested(self, request: ElectionRequest, now: float) -> None:
         """Record that the *request* of :meth:`next` was sent."""
         self._pending = True
         # From now on another worker may become active, even before the answer
         # arrives. Even a request without an answer may have succeeded.
-        self._releasing |= request is Request.RELEASE
+        self._releasing |= request is ElectionRequest.RELEASE
         self._next_beat = now + self.interval
 
     def postpone(self, now: float) -> None:

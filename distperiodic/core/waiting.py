@@ -56,7 +56,7 @@ class Wait(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Waiting:
+class WaitReason:
     """Reason why a task waits, with details. Times are in microseconds."""
 
     wait: Wait
@@ -89,7 +89,7 @@ class Waiting:
     of_runners: bool = False
 
 
-def with_processes(waiting: Waiting, live: Live) -> Waiting:
+def with_processes(waiting: WaitReason, live: Live) -> WaitReason:
     """Replace the reason in *waiting* if no live process can end the wait.
 
     :returns: A changed copy, or *waiting* itself.

@@ -60,7 +60,7 @@ CODES = {
 ENDED = frozenset([Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])
 
 
-class Outcome(enum.Enum):
+class CommandOutcome(enum.Enum):
     """Outcome of the last run of a command."""
 
     DONE = 'done'
@@ -149,19 +149,19 @@ def action_at(definition: Definition, position: Position) -> Action:
     return step.rollback
 
 
-def advance(definition: Definition, position: Position, outcome: Outcome,
-            cancelling: bool) -> Position:
+def advance(definition: Definition, position: Position,
+            outcome: CommandOutcome, cancelling: bool) -> Position:
     """Return the position after the command at *position* has ended.
 
     :param cancelling: True if a cancellation of the task was requested.
     """
     step = position.step
-    if outcome is Outcome.LOST or (
-            position.back and outcome is Outcome.FAILED):
+    if outcome is CommandOutcome.LOST or (
+            position.back and outcome is CommandOutcome.FAILED):
         return position._replace(status=Status.STUCK)
     if position.back:
         return roll_back(definition, position, step - 1, cancelling)
-    if outcome is Outcome.FAILED or cancelling:
+    if outcome is CommandOutcome.FAILED or cancelling:
         return roll_back(definition, position, step, cancelling)
     if step + 1 == len(definition):
         return position._replace(status=Status.SUCCEEDED)

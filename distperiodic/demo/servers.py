@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import service
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
@@ -68,9 +68,9 @@ class Servers:
         return CoordinationProbe(self._backend_url, session_timeout=SESSION,
                                  clock=SystemClock())
 
-    def observe(self) -> Membership:
+    def observe(self) -> ToozMembership:
         """Return an observer of the groups that has connected."""
-        observer = Membership(
+        observer = ToozMembership(
             self._backend_url, 'audience', clock=SystemClock(),
             session_timeout=SESSION, heartbeat_interval=_HEARTBEAT)
         for group in self.groups:

@@ -30,7 +30,7 @@ from distperiodic.core.member import ring_digest
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.waiting import Wait
-from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import WaitReason
 from distperiodic.core.waiting import with_processes
 from distperiodic.core.wording import listed
 from distperiodic.core.wording import one_line
@@ -812,7 +812,8 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
     for one in facts.overdue:
         command = f'{one.module}.{one.command}'
         wait = with_processes(
-            Waiting(Wait.READY, one.module, one.command), facts.processes).wait
+            WaitReason(Wait.READY, one.module, one.command),
+            facts.processes).wait
         if wait is Wait.NO_WORKER:
             unserved.setdefault(one.module, []).append(one)
         elif wait in _LACKS:

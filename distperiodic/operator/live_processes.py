@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic.core.live import Live
-from distperiodic.core.live import Process
+from distperiodic.core.live import LiveProcess
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -70,13 +70,13 @@ def of_rows(members: 'Iterable[MemberRow]', settings: 'opts.Settings',
 
 
 def _members(members: 'Iterable[Member]',
-             live: 'dict[str, MemberRow]') -> list[Process]:
+             live: 'dict[str, MemberRow]') -> list[LiveProcess]:
     """Return the processes that are in the group, given their live rows."""
     return [_process(live[one.identity]) if one.identity in live
-            else Process() for one in members]
+            else LiveProcess() for one in members]
 
 
-def _process(row: 'MemberRow') -> Process:
+def _process(row: 'MemberRow') -> LiveProcess:
     state: Any = row.state
     commands = state.get('commands')
     if commands is not None and not state.get('more_commands'):
@@ -84,6 +84,6 @@ def _process(row: 'MemberRow') -> Process:
     else:
         commands = None
     standby = state.get('partition_role') == 'standby'
-    return Process(row.drained, commands, {
+    return LiveProcess(row.drained, commands, {
         topic: standby or pool['busy'] >= pool['size']
         for topic, pool in (state.get('pools') or {}).items()})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
-from distperiodic.core.member_facts import Report
+from distperiodic.core.member_facts import ProcessReport
 
 if TYPE_CHECKING:
     from distperiodic.operator.activity import Run
@@ -65,9 +65,9 @@ class MemberRow(NamedTuple):
         return pid if type(pid) is int else None
 
     @property
-    def facts(self) -> Report:
+    def facts(self) -> ProcessReport:
         """The facts in the member's last report."""
-        return Report(self.state, self.seen or 0)
+        return ProcessReport(self.state, self.seen or 0)
 
     @property
     def stopped(self) -> bool:

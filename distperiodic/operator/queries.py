@@ -23,7 +23,7 @@ from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
-from distperiodic.core.explanation import Standing
+from distperiodic.core.explanation import ClaimStanding
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import Counts
@@ -60,7 +60,7 @@ class Account(NamedTuple):
     schedule: str
     #: The instant since which the schedule has been in force.
     schedule_since: int
-    attended: audit.Attendance | None
+    attended: audit.AttendedInterval | None
     #: The instant at which an operator paused the job. None means that the job
     #: is not paused.
     paused: int | None
@@ -92,7 +92,7 @@ class Object(NamedTuple):
     #: None means that the store has no row for the job.
     job: Job | None
     #: None means that the store has no row for the object.
-    claim: Standing | None
+    claim: ClaimStanding | None
     fence: int = 0
     attempt: int = 0
     #: The worker to which the last run of the claim was granted. An empty text
@@ -164,7 +164,7 @@ def object_of(store: GroupReader, job: str, key: str) -> Object:
         if row is None:
             return Object(now, known, None)
         return Object(
-            now, known, Standing(
+            now, known, ClaimStanding(
                 row.tick, row.settled, row.skipped_by, row.state,
                 row.holder or '', row.until, row.since),
             row.fence, row.attempt, row.worker or '', row.previous,
@@ -255,7 +255,8 @@ def account(store: GroupReader, job: str, since: int,
             due.ALWAYS if row.schedule_since is None
             else row.schedule_since,
             None if row.attended_since is None
-            else audit.Attendance(row.attended_since, row.attended_until),
+            else audit.AttendedInterval(
+                row.attended_since, row.attended_until),
             row.paused_since, _ticks(connection, number, begins),
             list(_alike(connection, number, begins, by_phase)),
             [] if by_phase is None

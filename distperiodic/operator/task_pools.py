@@ -12,7 +12,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.tables import done_of
 from distperiodic.adapters.sql.tables import free_of
-from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.adapters.sql.task_pool_statements import TaskPoolStatements
 from distperiodic.adapters.sql.task_pool_statements import stats_of
 from distperiodic.core.task_pool import Stats
 from distperiodic.core.task_pool import Task
@@ -155,8 +155,8 @@ def _next(store: GroupStore, bucket: int) -> Sequence[str]:
         .order_by(_task.c.place, _task.c.task).limit(_AT_A_TIME))]
 
 
-def _sql(store: GroupReader) -> Statements:
-    statements: Statements = store.dialect.once(Statements)
+def _sql(store: GroupReader) -> TaskPoolStatements:
+    statements: TaskPoolStatements = store.dialect.once(TaskPoolStatements)
     return statements
 
 

@@ -15,7 +15,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import Task
 from distperiodic.core.waiting import Wait
-from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import WaitReason
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.operator.group_reader import GroupReader
@@ -38,7 +38,7 @@ class Look(NamedTuple):
     #: None means that there is no such request.
     cancelled_by: str | None
     #: None means that the task runs or has ended.
-    waiting: Waiting | None
+    waiting: WaitReason | None
     #: Process to which the current run was granted, and the time of the grant
     #: in microseconds. The run may still wait for a thread of this process.
     #: Empty and None mean that no run has been granted.
@@ -187,7 +187,7 @@ def stuck(store: GroupReader, limit: int) -> Stuck:
              _task.c.status == Status.STUCK)
 
     def read(connection: sa.Connection) -> Stuck:
-        found = [task_rows.Task(row) for row in connection.execute(
+        found = [task_rows.TaskRow(row) for row in connection.execute(
             sa.select(_task).where(*stuck).order_by(
                 _task.c.created, _task.c.id).limit(limit))]
         number = len(found) if len(found) < limit else (
@@ -214,8 +214,8 @@ def halted(store: GroupReader) -> list[Halted]:
 
 
 def _waiting(store: GroupReader, connection: sa.Connection,
-             found: task_rows.Task,
-             running: task_reader.Running | None) -> Waiting | None:
+             found: task_rows.TaskRow,
+             running: task_reader.Running | None) -> WaitReason | None:
     position = found.position
     if position.status is Status.STUCK:
         return _wait(found, Wait.STUCK)
@@ -235,8 +235,9 @@ def _waiting(store: GroupReader, connection: sa.Connection,
     return None
 
 
-def _held(store: GroupReader, connection: sa.Connection, found: task_rows.Task,
-          running: task_reader.Running) -> Waiting | None:
+def _held(store: GroupReader, connection: sa.Connection,
+          found: task_rows.TaskRow, running: task_reader.Running
+          ) -> WaitReason | None:
     if running.state is State.RETRY:
         return _wait(found, Wait.RETRY, until=running.until)
     now = connection.scalar(sa.select(store.dialect.now)) or 0
@@ -249,7 +250,7 @@ def _held(store: GroupReader, connection: sa.Connection, found: task_rows.Task,
 
 
 def _queued(store: GroupReader, connection: sa.Connection,
-            found: task_rows.Task) -> Waiting:
+            found: task_rows.TaskRow) -> WaitReason:
     row, space = found.row, store.namespace
     queue = connection.execute(sa.select(_queue).where(
         _queue.c.space == space, _queue.c.name == row.queue)
@@ -283,8 +284,8 @@ def _queued(store: GroupReader, connection: sa.Connection,
         found, Wait.BEHIND if more else Wait.NEXT_IN_QUEUE, **more)
 
 
-def _wait(found: task_rows.Task, wait: Wait, **more: Any) -> Waiting:
-    return Waiting(wait, found.action.module, found.action.command, **more)
+def _wait(found: task_rows.TaskRow, wait: Wait, **more: Any) -> WaitReason:
+    return WaitReason(wait, found.action.module, found.action.command, **more)
 
 
 def _module_and_command(name: str) -> tuple[str, str]:

@@ -23,8 +23,8 @@ from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
-from distperiodic.core.control import Outcome
-from distperiodic.core.control import Request
+from distperiodic.core.control import MemberCommand
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.control import Verb
 from distperiodic.core.control_message import MAX_STATE
 from distperiodic.core.control_message import ControlReply
@@ -45,7 +45,7 @@ class Controlled(Protocol):
         Jobs with scope ``'member'`` continue.
         """
 
-    def set_pool_size(self, size: int | None) -> Outcome:
+    def set_pool_size(self, size: int | None) -> MemberOutcome:
         """Set the number of threads for handlers.
 
         :param size: None means that the option ``pool_size`` applies.
@@ -58,8 +58,8 @@ class Controlled(Protocol):
     def hurry(self) -> None:
         """Read the store at once, after an operator has changed it."""
 
-    def confirm_job(self, request: Request,
-                    then: Callable[[Outcome], None]) -> None:
+    def confirm_job(self, request: MemberCommand,
+                    then: Callable[[MemberOutcome], None]) -> None:
         """Apply a command, which is in the store, to a job.
 
         :param then: Called with the answer when this service has applied the
@@ -67,7 +67,7 @@ class Controlled(Protocol):
         """
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
-                   why: str) -> Outcome:
+                   why: str) -> MemberOutcome:
         """Execute a command, which came over the bus, on jobs."""
 
     def report(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Controls:
         self.desired = Desired()
         #: Result of the last change of the pool. None means that the pool
         #: was not changed.
-        self._resized: Outcome | None = None
+        self._resized: MemberOutcome | None = None
 
     def apply(self, desired: Desired) -> None:
         """Apply *desired* where it differs from the state applied before."""
@@ -112,23 +112,24 @@ class Controls:
             LOG.info('pool size set: member=%s outcome=%s', self._member,
                      self._resized.text)
 
-    def answer(self, verb: str) -> Outcome:
+    def answer(self, verb: str) -> MemberOutcome:
         """Return the answer to a command that has been applied."""
         open_runs = self._service.open_runs()
         match verb:
             case Verb.DRAIN if self.desired.drained:
-                return Outcome(True, f'drained; {open_runs} in flight')
+                return MemberOutcome(True, f'drained; {open_runs} in flight')
             case Verb.UNDRAIN if not self.desired.drained:
-                return Outcome(True, 'undrained')
+                return MemberOutcome(True, 'undrained')
             case Verb.DRAIN | Verb.UNDRAIN:
-                return Outcome(False, 'a later command has replaced this one')
+                return MemberOutcome(
+                    False, 'a later command has replaced this one')
             case Verb.SET | Verb.UNSET:
                 if self._resized is None:
                     # The size has not changed, so return the current size.
                     self._resized = self._service.set_pool_size(
                         self.desired.pool_size)
                 return self._resized
-        return Outcome(False, (
+        return MemberOutcome(False, (
             f'unknown command {verb!r:.60}; this release supports '
             + ', '.join(Verb)))
 
@@ -163,7 +164,7 @@ class BusControl:
         """Execute a command, and reply."""
         state = ''
         if request.verb == Verb.SHOW:
-            outcome = Outcome(True, '')
+            outcome = MemberOutcome(True, '')
             report = self._service.report() | self._drained | {
                 'pool_size': self._controls.desired.pool_size}
             # The names of all jobs may be too long for one message.
@@ -183,10 +184,10 @@ class BusControl:
             request.id, self._me.part, self._me.name, self._process,
             outcome.done, outcome.text, state), request.reply)
 
-    def _do(self, request: ControlRequest) -> Outcome:
+    def _do(self, request: ControlRequest) -> MemberOutcome:
         """Execute a command, and return the answer."""
         if self._stored:
-            return Outcome(False, (
+            return MemberOutcome(False, (
                 'this member takes commands from its store; set '
                 '[distperiodic] connection for the command as well'))
         desired = self._controls.desired
@@ -200,7 +201,7 @@ class BusControl:
             case Verb.SET:
                 size = request.arguments.get('pool_size')
                 if type(size) is not int or not 1 <= size <= MAX_POOL_SIZE:
-                    return Outcome(False, (
+                    return MemberOutcome(False, (
                         f'{size!r:.60} cannot be used as pool_size; give a '
                         f'whole number from 1 to {MAX_POOL_SIZE}'))
                 desired = desired._replace(pool_size=size)
@@ -210,7 +211,7 @@ class BusControl:
                 return self._service.order_jobs(
                     request.verb, request.arguments, request.why)
             case _:
-                return Outcome(False, (
+                return MemberOutcome(False, (
                     f'{request.verb} needs a store; set [distperiodic] '
                     'connection'))
         self._controls.apply(desired)
@@ -285,7 +286,7 @@ class StoreControl:
         if row.requests:
             self._answer(row.requests)
 
-    def _answer(self, requests: Sequence[Request]) -> None:
+    def _answer(self, requests: Sequence[MemberCommand]) -> None:
         answers = [(one, self._controls.answer(one.verb)) for one in requests
                    if one.verb not in JOB_VERBS]
         if answers:
@@ -296,11 +297,13 @@ class StoreControl:
                 self._service.confirm_job(
                     one, functools.partial(self._confirmed, one))
 
-    def _confirmed(self, request: Request, outcome: Outcome) -> None:
+    def _confirmed(self, request: MemberCommand,
+                   outcome: MemberOutcome) -> None:
         self._confirming.discard(request.action)
         self._record([(request, outcome)])
 
-    def _record(self, answers: Sequence[tuple[Request, Outcome]]) -> None:
+    def _record(self, answers: Sequence[
+            tuple[MemberCommand, MemberOutcome]]) -> None:
         for one, outcome in answers:
             LOG.info('command answered: member=%s command=%s action=%s '
                      'outcome=%s', self._me.name, one.verb, one.action,

@@ -23,7 +23,7 @@ from distperiodic.adapters.local.processes import Processes
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
-from distperiodic.core.control import Outcome
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
@@ -132,7 +132,7 @@ class Handlers:
         return {topic: pool | {'queued': queued.get(topic, 0)}
                 for topic, pool in self._pools.status().items()}
 
-    def resize(self, size: int | None) -> Outcome:
+    def resize(self, size: int | None) -> MemberOutcome:
         """Set the number of threads of each pool.
 
         :param size: None means that the option ``pool_size`` applies.
@@ -149,11 +149,11 @@ class Handlers:
         if size is not None and min(sizes.values()) < size:
             smaller = ', '.join(sorted(
                 topic for topic in sizes if sizes[topic] < size))
-            return Outcome(False, (
+            return MemberOutcome(False, (
                 f'{text}, not {size}: the handlers of {smaller} run in '
                 'processes, and their number cannot grow until a restart '
                 'with a larger pool_size'))
-        return Outcome(True, text)
+        return MemberOutcome(True, text)
 
     def stop_threads(self) -> None:
         """Start no more handlers; return at once."""

@@ -23,14 +23,14 @@ from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core.control import Me
-from distperiodic.core.control import Outcome
-from distperiodic.core.control import Request
+from distperiodic.core.control import MemberCommand
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.control_message import ControlReply
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.job import Job
@@ -62,8 +62,8 @@ CLOSING = 2.0
 _LONGEST_PAUSE = 3.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
-_NO_SCHEDULER = Outcome(False, 'it is a worker, and only schedulers carry out '
-                        'commands on jobs')
+_NO_SCHEDULER = MemberOutcome(
+    False, 'it is a worker, and only schedulers carry out commands on jobs')
 # Maximum number of characters of an error in a report.
 _REPORTED = 300
 #: Seconds between two checks of timeouts, leases and back-offs.
@@ -92,7 +92,7 @@ def read_again(conf: cfg.ConfigOpts) -> None:
                   ' '.join(str(exc).split()))
 
 
-class Bus(Protocol):
+class ServiceBus(Protocol):
     """The message bus, to which a service connects before the store."""
 
     @property
@@ -148,7 +148,7 @@ class Lifecycle(abc.ABC):
         self._slot: ProcessSlot | None = None
         self._member_id = ''
         #: Membership of this process. None means that it joins no group.
-        self._group_member: Membership | None = None
+        self._group_member: ToozMembership | None = None
         #: Monotonic time of the last pass of the main thread's loop, in
         #: seconds.
         self._last_turn = 0.0
@@ -283,7 +283,7 @@ class Lifecycle(abc.ABC):
     def _prepare(self) -> None:
         """Build all parts of the service without opening connections."""
 
-    def _messages(self) -> Bus | None:
+    def _messages(self) -> ServiceBus | None:
         """Return the message bus. None means that there is no bus."""
         return None
 
@@ -469,8 +469,8 @@ class Lifecycle(abc.ABC):
         return f'{host_name()}:{self._slot.number}'
 
     def _membership(self, identity: str,
-                    **kind: Any) -> Membership:
-        return Membership(
+                    **kind: Any) -> ToozMembership:
+        return ToozMembership(
             self._settings.backend_url, identity, clock=self._clock,
             session_timeout=self._settings.session_timeout,
             heartbeat_interval=self._settings.coordinator_heartbeat_interval,
@@ -519,15 +519,15 @@ class Lifecycle(abc.ABC):
         """Return the number of objects that were acquired and have not ended.
         """
 
-    def set_pool_size(self, size: int | None) -> Outcome:
+    def set_pool_size(self, size: int | None) -> MemberOutcome:
         """Set the number of threads for handlers.
 
         :param size: None means that the option ``pool_size`` applies.
         """
         return self._handlers.resize(size)
 
-    def confirm_job(self, request: Request,
-                    then: Callable[[Outcome], None]) -> None:
+    def confirm_job(self, request: MemberCommand,
+                    then: Callable[[MemberOutcome], None]) -> None:
         """Apply a command, which is in the store, to a job.
 
         Only schedulers do this.
@@ -539,7 +539,7 @@ class Lifecycle(abc.ABC):
         then(_NO_SCHEDULER)
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
-                   why: str) -> Outcome:
+                   why: str) -> MemberOutcome:
         """Execute a command, which came over the bus, on jobs.
 
         Only schedulers do this.
@@ -583,7 +583,7 @@ class Lifecycle(abc.ABC):
         elif self._unhealthy_since is None:
             self._unhealthy_since = now
 
-    def _connect(self, bus: Bus | None) -> bool:
+    def _connect(self, bus: ServiceBus | None) -> bool:
         """Connect the bus and the store.
 
         :return: False if the service was stopped meanwhile.

@@ -10,7 +10,7 @@ import contextlib
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
@@ -31,7 +31,7 @@ class PartitionRole:
     :param group: Group that the workers of the partition join.
     """
 
-    def __init__(self, topic: str, member: Membership, group: str, *,
+    def __init__(self, topic: str, member: ToozMembership, group: str, *,
                  settings: opts.Settings, store: StoreThread | None,
                  clock: Clock, callbacks: RoleCallbacks):
         self._topic = topic

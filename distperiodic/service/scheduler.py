@@ -21,7 +21,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.bus import LocalBus
@@ -36,8 +36,8 @@ from distperiodic.core import message
 from distperiodic.core import redaction
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.claim import Authority
-from distperiodic.core.control import Outcome
-from distperiodic.core.control import Request
+from distperiodic.core.control import MemberCommand
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job_set import JobSet
@@ -145,7 +145,7 @@ class SchedulerService(lifecycle.Lifecycle):
         #: Key under which this process receives notices from its host. None
         #: means that it receives none.
         self._board: notices.Key | None = None
-        membership: SoloMembership | Membership = SoloMembership(
+        membership: SoloMembership | ToozMembership = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
         self._solo_member: Member = membership.me
@@ -312,8 +312,8 @@ class SchedulerService(lifecycle.Lifecycle):
         """Read the store at once, after an operator has changed it."""
         self._flow.hurry()
 
-    def confirm_job(self, request: Request,
-                    then: Callable[[Outcome], None]) -> None:
+    def confirm_job(self, request: MemberCommand,
+                    then: Callable[[MemberOutcome], None]) -> None:
         """Apply a command, which is in the store, to a job.
 
         :param request: The command.
@@ -325,7 +325,7 @@ class SchedulerService(lifecycle.Lifecycle):
                                tick if type(tick) is int else 0, then)
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
-                   why: str) -> Outcome:
+                   why: str) -> MemberOutcome:
         """Execute a command, which came over the bus, on jobs.
 
         :param verb: The command.
@@ -370,7 +370,7 @@ class SchedulerService(lifecycle.Lifecycle):
         dispatcher = self._flow.dispatcher
         return dispatcher.waiting + dispatcher.outstanding
 
-    def set_pool_size(self, size: int | None) -> Outcome:
+    def set_pool_size(self, size: int | None) -> MemberOutcome:
         """Set the number of threads, and send work for as many.
 
         :param size: None means that the option ``pool_size`` applies.

@@ -26,7 +26,7 @@ from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.core import message
 from distperiodic.core import redaction
 from distperiodic.core.claim import Authority
-from distperiodic.core.control import Outcome
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
@@ -272,7 +272,7 @@ class WorkerService(lifecycle.Lifecycle):
         if self._run_leases is not None:
             self._run_leases.proceeds = not drained
 
-    def set_pool_size(self, size: int | None) -> Outcome:
+    def set_pool_size(self, size: int | None) -> MemberOutcome:
         """Set the number of threads, and the slots that schedulers see.
 
         :param size: None means that the option ``pool_size`` applies.

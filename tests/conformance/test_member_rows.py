@@ -12,7 +12,7 @@ from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.adapters.sql.schema import connect
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
-from distperiodic.core.control import Outcome
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.control import Verb
 from distperiodic.operator import auditing
 from distperiodic.operator.group_reader import GroupStore
@@ -55,7 +55,7 @@ def test_a_member_reads_its_desired_state_and_answers_once(world):
         (action, 'member drain')]
     assert world.members.read(other) == (Desired(), [])
     for text in 'first', 'second':
-        world.members.answer(me, 'p~1', {action: Outcome(True, text)})
+        world.members.answer(me, 'p~1', {action: MemberOutcome(True, text)})
     [answer] = world.admin.answers(action)
     assert (answer.done, answer.outcome, answer.process) == (
         True, 'first', 'p~1')
@@ -149,7 +149,7 @@ def test_members_answer_for_a_job_once_the_command_is_carried_out(world):
     assert world.members.read(me).requests == [
         (record.id, 'job trigger', {'object': 'a', 'tick': 7}, 'poll')]
     world.members.answer(
-        other, 'p~1', {record.id: Outcome(True, 'claimed 1 object')})
+        other, 'p~1', {record.id: MemberOutcome(True, 'claimed 1 object')})
     unanswered, answered = world.admin.answers('f' * 32, record.id)
     assert (unanswered.name, unanswered.at) == ('api-1', None)
     assert (answered.name, answered.action, answered.outcome) == (

@@ -16,7 +16,7 @@ import pytest
 
 from distperiodic import coordinator
 from distperiodic import exceptions
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.coordination.term import TermLost
 from distperiodic.adapters.local.clock import SystemClock
@@ -80,7 +80,7 @@ def spawn(url, group, closing):
     return spawn
 
 
-class Noted(Membership):
+class Noted(ToozMembership):
     """A membership that records the views which it passes to callbacks."""
 
     def __init__(self, url, group, identity, points, join=True, **options):

@@ -163,10 +163,12 @@ class Observer(coordinator.Coordinator):
 
     def __init__(self, url, group):
         super().__init__(url, session_timeout=2)
-        from distperiodic.adapters.coordination.membership import Membership
+        from distperiodic.adapters.coordination.membership import (
+            ToozMembership,
+        )
         from distperiodic.adapters.local.clock import SystemClock
         self.group = group
-        self.seen = Membership(
+        self.seen = ToozMembership(
             url, 'observer', clock=SystemClock(), session_timeout=2)
         self.seen.watch(group)
         self.seen.start()

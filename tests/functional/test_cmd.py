@@ -283,7 +283,7 @@ def test_doctor_leaves_nothing_behind(tmp_path, zookeeper):
     service.ask('doctor')
 
     with CoordinationProbe(zookeeper.url, session_timeout=2,
-                clock=SystemClock()) as looking:
+                           clock=SystemClock()) as looking:
         assert not [g for g in looking.groups()
                     if g.startswith(service.group)]
 
@@ -313,13 +313,13 @@ def test_doctor_finds_a_process_that_left_its_queue(
         tmp_path, zookeeper, rabbitmq):
     """The worker is in the group, but it listens on another broker or on none.
     """
-    from distperiodic.adapters.coordination.membership import Membership
+    from distperiodic.adapters.coordination.membership import ToozMembership
     from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.service import worker_group
     service = Service(tmp_path, zookeeper.url, rabbitmq.url)
     there = [
-        Membership(zookeeper.url, name, session_timeout=2,
-                   clock=SystemClock(), **kind)
+        ToozMembership(zookeeper.url, name, session_timeout=2,
+                       clock=SystemClock(), **kind)
         for name, kind in (('api-1', {'points': 40}),
                            ('worker-1', {'slots': 4}))]
     for membership, group in zip(there, (

@@ -21,7 +21,7 @@ from oslo_config import cfg
 
 from distperiodic import coordinator
 from distperiodic import exceptions
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import member
 from tests import members
@@ -151,7 +151,7 @@ def figure(record_property, capsys):
     return figure
 
 
-class Noted(Membership):
+class Noted(ToozMembership):
     """A membership that records the time of each of its views."""
 
     def __init__(self, url, group, identity, points=0, **options):

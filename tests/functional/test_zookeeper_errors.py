@@ -14,7 +14,7 @@ from tooz import coordination as tooz
 
 from distperiodic import coordinator
 from distperiodic import exceptions
-from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.operator.coordination_probe import CoordinationProbe
 from tests import logged
@@ -39,7 +39,7 @@ def refused(url, group='g'):
         ring.stop()
     with (pytest.raises(exceptions.CoordinationUnavailable) as of_command,
           CoordinationProbe(url, session_timeout=SESSION,
-                 clock=SystemClock()) as looking):
+                            clock=SystemClock()) as looking):
         looking.entries(group)
     waiting.wait_until(lambda: not {*threading.enumerate()} - before)
     told = str(of_member.value), str(of_command.value)
@@ -96,8 +96,8 @@ def test_a_member_changes_its_entry_and_leaves_with_the_only_connection(
     with (services.zookeeper(its_own=True, connections=2) as server,
           CoordinationProbe(server.url, session_timeout=60.0,
                             clock=SystemClock()) as probe):
-        one = Membership(server.url, 'one', clock=SystemClock(), points=40,
-                         session_timeout=60.0)
+        one = ToozMembership(server.url, 'one', clock=SystemClock(), points=40,
+                             session_timeout=60.0)
         one.join('g')
         one.start()
         try:

@@ -97,7 +97,7 @@ class Pool(runs.Executor):
         if batch.steps is None and not fails:
             self._cluster.effect(run)
         batch_run.outcomes.append(
-            runs.Failed(index, 'Boom: it failed') if fails
+            runs.FailedRun(index, 'Boom: it failed') if fails
             else index if result is None else runs.Done(index, result))
         self._settle(batch_run, 1, seconds, self._clock.monotonic())
         self._begin()

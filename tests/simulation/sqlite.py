@@ -18,8 +18,8 @@ import tempfile
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.host_clock import ClockReading
 from distperiodic.adapters.sql.host_clock import HostClock
-from distperiodic.adapters.sql.host_clock import Reading
 
 _ERRORS = 'disk I/O error', 'disk I/O error', 'database is locked'
 
@@ -79,7 +79,7 @@ class Trouble:
         # Connections of the services read the host's clocks. Replace these
         # clocks with those of the world.
         self._read = HostClock.read
-        HostClock.read = lambda _: Reading(
+        HostClock.read = lambda _: ClockReading(
             'one', self.world.t, self.clock.now())
 
     def close(self):

@@ -134,7 +134,7 @@ class StaleFence(_TaskBug):
                         if task.position.active:
                             moves.move(task, workflow.advance(
                                 task.definition, task.position,
-                                workflow.Outcome.DONE, False),
+                                workflow.CommandOutcome.DONE, False),
                                 after=ended.tick)
                     moves.write()
                 self._database.write(move)

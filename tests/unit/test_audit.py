@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distperiodic.core import audit
 from distperiodic.core import schedule
-from distperiodic.core.audit import Attendance
+from distperiodic.core.audit import AttendedInterval
 from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Plan
@@ -29,7 +29,7 @@ MINUTE = 60 * SECOND
 RULE = Every(60)
 
 #: misfire='latest'; a due tick is claimed within 61 s.
-JOB = audit.Job(Plan(RULE), known=True, patience=MINUTE + SECOND)
+JOB = audit.AuditedJob(Plan(RULE), known=True, patience=MINUTE + SECOND)
 #: Possible endings of the claim of one object for a tick.
 ENDS = [State.DONE, State.DEAD, State.SUPERSEDED, State.CANCELLED,
         State.SKIPPED]
@@ -216,24 +216,24 @@ class TestAfterTheWatermark:
         assert waiting(JOB._replace(known=False)) == {Fate.PENDING: 15}
 
     def test_an_attended_tick_not_claimed_in_time_is_lost(self):
-        attended = JOB._replace(attended=Attendance(
+        attended = JOB._replace(attended=AttendedInterval(
             2 * MINUTE, 5 * MINUTE))
         # The ticks of minutes 2 and 3 count, but not yet the tick of minute 4.
         assert waiting(attended) == {
             Fate.PASSED_OVER: 6, Fate.LOST: 6, Fate.PENDING: 3}
 
     def test_a_tick_due_at_the_end_of_an_attendance_is_not_lost(self):
-        attended = JOB._replace(attended=Attendance(
+        attended = JOB._replace(attended=AttendedInterval(
             ALWAYS, 2 * MINUTE + SECOND))
         assert waiting(attended) == {
             Fate.LOST: 3, Fate.PASSED_OVER: 9, Fate.PENDING: 3}
 
     def test_an_object_with_an_open_claim_waits_for_its_end(self):
-        attended = JOB._replace(attended=Attendance(ALWAYS, 5 * MINUTE))
+        attended = JOB._replace(attended=AttendedInterval(ALWAYS, 5 * MINUTE))
         assert waiting(attended, free=False) == {Fate.PENDING: 15}
 
     def test_a_tick_due_in_a_pause_waits(self):
-        paused = JOB._replace(attended=Attendance(ALWAYS, 5 * MINUTE),
+        paused = JOB._replace(attended=AttendedInterval(ALWAYS, 5 * MINUTE),
                               paused=2 * MINUTE)
         assert waiting(paused) == {Fate.LOST: 3, Fate.PENDING: 12}
 
@@ -262,7 +262,7 @@ class TestSpread:
 
     HALF = next(n for n in range(2 ** 20)
                 if phase_us(n, MINUTE) // SECOND == 30)
-    JOB = audit.Job(Plan(RULE, spread=True), known=True)
+    JOB = audit.AuditedJob(Plan(RULE, spread=True), known=True)
 
     @pytest.mark.parametrize(('second', 'found'), [
         (29, {}), (31, {Fate.PENDING: 1})])
@@ -281,7 +281,7 @@ class TestSpread:
 
     def test_it_is_lost_by_the_time_at_which_it_was_due(self):
         rows = [row(0, 31 * SECOND, self.HALF)]
-        job = self.JOB._replace(attended=Attendance(
+        job = self.JOB._replace(attended=AttendedInterval(
             MINUTE + 20 * SECOND, 3 * MINUTE), patience=MINUTE)
         assert account_of({}, [], job, rows, 2 * MINUTE + 29 * SECOND) == {
             Fate.LOST: 1}
@@ -327,10 +327,10 @@ _TIMES = st.integers(0, 12 * MINUTE)
 def test_objects_with_a_phase_are_judged_alike_together_and_one_by_one(
         positions, settled, since, now, in_force, free, attended, paused,
         misfire, grace, immediate, patience):
-    job = audit.Job(
+    job = audit.AuditedJob(
         Plan(RULE, misfire, grace, spread=True, immediate=immediate,
              since=in_force), True,
-        attended and audit.Attendance(*attended), paused, patience)
+        attended and audit.AttendedInterval(*attended), paused, patience)
     rows = [row(settled, since, position, free=free)
             for position in positions]
 

@@ -17,12 +17,12 @@ from distperiodic.cmd import task_submit
 from distperiodic.core import definitions
 from distperiodic.core import waiting
 from distperiodic.core.live import Live
-from distperiodic.core.live import Process
+from distperiodic.core.live import LiveProcess
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
 from distperiodic.core.waiting import Wait
-from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import WaitReason
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.operator import live_processes
@@ -96,7 +96,7 @@ SETTINGS = types.SimpleNamespace(group='nodes', dispatcher='messaging')
 
 @pytest.mark.parametrize('wait', Wait, ids=str)
 def test_each_reason_of_a_wait_has_its_sentence(wait):
-    told = task_show.sentence(seen(), Waiting(
+    told = task_show.sentence(seen(), WaitReason(
         wait, 'a', 'run', 1_000_000, 1_000_000, 'api-1:2~00112233~t1', 'id-0',
         Status.ROLLING_BACK, 3, 2_000_000, 'Umzug', 'id-9'), SETTINGS)
 
@@ -125,15 +125,15 @@ def test_a_step_without_a_rollback_is_marked():
 
 
 def test_a_queue_is_quoted_where_a_shell_reads_it():
-    told = task_show.sentence(seen(), Waiting(
+    told = task_show.sentence(seen(), WaitReason(
         Wait.QUEUE_HALTED, 'a', 'run', halted=0), SETTINGS)
 
     assert "queue resume 'my queue'" in told
 
 
-ABLE = Process(commands=frozenset({'a.run', 'a.undo'}))
-OTHER = Process(commands=frozenset({'b.run'}))
-UNKNOWN = Process(commands=None)
+ABLE = LiveProcess(commands=frozenset({'a.run', 'a.undo'}))
+OTHER = LiveProcess(commands=frozenset({'b.run'}))
+UNKNOWN = LiveProcess(commands=None)
 DRAINED = dataclasses.replace(ABLE, drained=True)
 BUSY = dataclasses.replace(ABLE, busy={'a': True})
 
@@ -170,7 +170,7 @@ BUSY = dataclasses.replace(ABLE, busy={'a': True})
     (Wait.STUCK, [], [], Wait.STUCK)])
 def test_a_missing_process_is_a_reason_where_it_would_help(
         wait, schedulers, workers, found):
-    told = waiting.with_processes(Waiting(wait, 'a', 'run'), Live(
+    told = waiting.with_processes(WaitReason(wait, 'a', 'run'), Live(
         schedulers, None if workers is None else {'a': workers}))
 
     assert told.wait is found
@@ -192,11 +192,11 @@ def test_the_group_decides_which_rows_of_members_are_of_live_processes(
 
     told = live_processes.of_rows([row], MEMBERS, group)
 
-    assert told.schedulers == [Process(commands=None if found in (
+    assert told.schedulers == [LiveProcess(commands=None if found in (
         'unknown', None, 'only a worker') else frozenset({'a.run'}))]
     assert live_processes.of_rows([row], MEMBERS, None).schedulers == (
-        [] if part else [Process(commands=None if found == 'unknown'
-                                 else frozenset({'a.run'}))])
+        [] if part else [LiveProcess(commands=None if found == 'unknown'
+                                     else frozenset({'a.run'}))])
 
 
 def test_silent_and_stopped_members_are_not_live():

@@ -10,8 +10,8 @@ import pytest
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
-from distperiodic.core.control import Outcome
-from distperiodic.core.control import Request
+from distperiodic.core.control import MemberCommand
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.control import Verb
 from distperiodic.core.control_message import ControlRequest
 from distperiodic.service.control import BusControl
@@ -35,7 +35,7 @@ class Service:
 
     def set_pool_size(self, size):
         self.asked.append(size)
-        return Outcome(size != 99, f'pool_size is {size}')
+        return MemberOutcome(size != 99, f'pool_size is {size}')
 
     def open_runs(self):
         return 7
@@ -55,7 +55,7 @@ class Service:
 
     def order_jobs(self, verb, arguments, why):
         self.asked.append((verb, dict(arguments), why))
-        return Outcome(True, 'paused')
+        return MemberOutcome(True, 'paused')
 
 
 Parts = collections.namedtuple('Parts', 'service controls')
@@ -254,7 +254,7 @@ class Stored:
         self.queue.asked[0](self.found)
 
 
-PAUSE = Request('a' * 32, Verb.PAUSE, {}, 'poll')
+PAUSE = MemberCommand('a' * 32, Verb.PAUSE, {}, 'poll')
 
 
 def test_a_job_is_confirmed_once_though_its_command_is_read_twice(caplog):
@@ -263,7 +263,7 @@ def test_a_job_is_confirmed_once_though_its_command_is_read_twice(caplog):
 
     stored.look()
     assert events(caplog) == []
-    stored.service.confirm(Outcome(True, 'paused'))
+    stored.service.confirm(MemberOutcome(True, 'paused'))
 
     assert stored.service.asked == [(Verb.PAUSE, 'poll')]
     [line] = lines(caplog, 'command answered')
@@ -273,7 +273,7 @@ def test_a_job_is_confirmed_once_though_its_command_is_read_twice(caplog):
 def test_a_command_to_the_member_does_not_wait_for_a_job(caplog):
     caplog.set_level('INFO')
 
-    Stored(PAUSE, Request('b' * 32, Verb.UNDRAIN, {}))
+    Stored(PAUSE, MemberCommand('b' * 32, Verb.UNDRAIN, {}))
 
     [line] = lines(caplog, 'command answered')
     assert line['command'] == 'member undrain'

@@ -13,7 +13,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.scheduler.in_flight import SentBatch
-from distperiodic.flow.scheduler.in_flight import Worker
+from distperiodic.flow.scheduler.in_flight import WorkerState
 from tests import claiming
 from tests.kept import kept
 from tests.logged import lines
@@ -1031,7 +1031,7 @@ def test_the_state_kept_of_workers_that_come_and_go_does_not_grow(
         for batch in list(me.bus.open.values()):
             me.unsend(batch)
 
-    assert kept(me.dispatcher, Worker) == 1
+    assert kept(me.dispatcher, WorkerState) == 1
     assert kept(me.dispatcher, SentBatch) == 0
     # All workers share one key of the log throttle, which keeps no names.
     assert len(lines(caplog, 'not sent')) == 1

@@ -17,15 +17,15 @@ NOW, DUE, BEFORE = 1000, 900, 800
 
 
 def facts(**known):
-    return explanation.Facts(**{
+    return explanation.ObjectFacts(**{
         'now': NOW, 'stored': True, 'due': DUE, 'undecided': DUE,
         'newest': DUE, 'late_after': 50, **known})
 
 
 def standing(tick=DUE, settled=None, by=None, state=State.DONE,
              holder='api~1', until=NOW + 50):
-    return explanation.Standing(tick, tick if settled is None else settled, by,
-                           state, holder, until)
+    return explanation.ClaimStanding(
+        tick, tick if settled is None else settled, by, state, holder, until)
 
 
 def waiting(state, **known):
@@ -99,7 +99,8 @@ def test_a_reason_follows_from_the_facts(why, known):
 def past(tick=600, counts=None, **known):
     return explanation.Past(**{
         'tick': tick,
-        'claim': explanation.Standing(DUE, DUE, None, State.DONE, since=100),
+        'claim': explanation.ClaimStanding(
+            DUE, DUE, None, State.DONE, since=100),
         'previous': BEFORE, 'served': NOW, 'failed': False,
         'counts': {Reason.RAN: 3} if counts is None else counts, **known})
 

@@ -14,7 +14,7 @@ from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.member import Member
 from distperiodic.core.standby import Election
-from distperiodic.core.standby import Request
+from distperiodic.core.standby import ElectionRequest
 from distperiodic.flow import store_clock
 from distperiodic.flow.leases import LeaseKeeper
 from distperiodic.flow.procedure import PendingCalls
@@ -118,10 +118,10 @@ def test_a_stop_does_not_wait_for_a_call_that_has_failed():
 def test_a_worker_whose_request_has_failed_takes_part_in_the_election():
     election = Election(ME, lease=10.0)
     request = election.next(0.0, None, False)
-    assert request is Request.BEAT
+    assert request is ElectionRequest.BEAT
     election.requested(request, 0.0)
     assert election.next(9.0, None, False) is None
 
     election.failed()
 
-    assert election.next(9.0, None, False) is Request.BEAT
+    assert election.next(9.0, None, False) is ElectionRequest.BEAT

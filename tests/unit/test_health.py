@@ -12,7 +12,7 @@ from distperiodic import opts
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.claim import State
 from distperiodic.core.live import Live
-from distperiodic.core.live import Process
+from distperiodic.core.live import LiveProcess
 from distperiodic.core.member import Member
 from distperiodic.core.member import ring_digest
 from distperiodic.core.member import ring_members
@@ -20,7 +20,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Role
 from distperiodic.core.waiting import Wait
-from distperiodic.core.waiting import Waiting
+from distperiodic.core.waiting import WaitReason
 from distperiodic.core.waiting import with_processes
 from distperiodic.operator import health
 from distperiodic.operator import health_facts
@@ -140,7 +140,7 @@ REST = health.Facts(
     'nodes', NOW, session_timeout=10.0, sweep_interval=1.0, messaging=True,
     live=group(workers={'default': ['a:0']}), stored=True,
     members=(row(), row(part='default')), jobs=(job(),),
-    processes=Live([Process()], {'default': [Process()]}))
+    processes=Live([LiveProcess()], {'default': [LiveProcess()]}))
 
 
 def test_findings_about_one_job_and_one_object():
@@ -407,13 +407,13 @@ CASES = {
         {('partition-unserved', 'partition mysql')}),
     'tasks for a command that is unknown': (
         {'overdue': (Overdue('default', 'dmup', 3, 't1', NOW - SECOND),),
-         'processes': Live([Process(commands=frozenset())],
-                           {'default': [Process()]})},
+         'processes': Live([LiveProcess(commands=frozenset())],
+                           {'default': [LiveProcess()]})},
         {('command-unserved', 'task t1')}),
     'tasks that wait for a busy worker': (
         {'overdue': (Overdue('default', 'dump', 3, 't1', NOW - SECOND),),
-         'processes': Live([Process()], {'default': [
-             Process(busy={'default': True})]})}, set()),
+         'processes': Live([LiveProcess()], {'default': [
+             LiveProcess(busy={'default': True})]})}, set()),
     'a stuck task': (
         {'stuck': Stuck(1, [StuckTask('t1', NOW, 'no rollback')])},
         {('task-stuck', 'task t1')}),
@@ -539,17 +539,17 @@ def test_the_exit_code_is_that_of_the_worst_finding(objects, code):
 
 @pytest.mark.parametrize(('processes', 'wait', 'code'), [
     (Live([], {}), Wait.NO_SCHEDULER, 'command-unserved'),
-    (Live([Process(commands=frozenset())], {}), Wait.NO_COMMAND,
+    (Live([LiveProcess(commands=frozenset())], {}), Wait.NO_COMMAND,
      'command-unserved'),
-    (Live([Process()], {}), Wait.NO_WORKER, 'partition-unserved'),
-    (Live([Process()], {'default': [Process(commands=frozenset())]}),
+    (Live([LiveProcess()], {}), Wait.NO_WORKER, 'partition-unserved'),
+    (Live([LiveProcess()], {'default': [LiveProcess(commands=frozenset())]}),
      Wait.NO_COMMAND, 'command-unserved'),
-    (Live([Process(drained=True)], {}), Wait.DRAINED, None),
-    (Live([Process()], {'default': [Process(busy={'default': True})]}),
+    (Live([LiveProcess(drained=True)], {}), Wait.DRAINED, None),
+    (Live([LiveProcess()], {'default': [LiveProcess(busy={'default': True})]}),
      Wait.BUSY, None)])
 def test_a_finding_and_the_command_task_show_give_the_same_reason(
         processes, wait, code):
-    ready = Waiting(Wait.READY, 'default', 'dump')
+    ready = WaitReason(Wait.READY, 'default', 'dump')
 
     assert with_processes(ready, processes).wait is wait
     assert {one for one, _ in about(processes=processes, overdue=(

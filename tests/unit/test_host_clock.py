@@ -26,7 +26,7 @@ class Host:
         self.state = host_clock.NEW
 
     def read(self):
-        return host_clock.Reading(self.boot, self.up, self.wall)
+        return host_clock.ClockReading(self.boot, self.up, self.wall)
 
     def sleep(self, microseconds):
         self.up += microseconds

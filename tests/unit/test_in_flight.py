@@ -19,9 +19,9 @@ def claims(*names):
 
 
 def sent(*names):
-    of = in_flight.Worker(worker('w'),
-                          credit.CreditWindow(10, credit.RunTimeAverage()),
-                          0.0, own=False)
+    of = in_flight.WorkerState(
+        worker('w'), credit.CreditWindow(10, credit.RunTimeAverage()), 0.0,
+        own=False)
     batch = message.Batch(
         '1', 'poll', 60, [*names], [*range(1, len(names) + 1)],
         [1] * len(names), 'me', 'w', 'lease')

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distperiodic.core import member
 from distperiodic.core.member_facts import CatalogueFact
 from distperiodic.core.member_facts import PoolFact
-from distperiodic.core.member_facts import Report
+from distperiodic.core.member_facts import ProcessReport
 from distperiodic.core.member_facts import RunFact
 from distperiodic.core.member_facts import StoreFact
 from distperiodic.core.member_facts import ViewFact
@@ -29,7 +29,7 @@ def row(part, name, process='p~1', seen=AT, **state):
 def test_ages_become_instants_before_the_report():
     run = {'job': 'poll', 'object': 'a', 'tick': 7, 'age_s': 2.0,
            'timeout_s': None}
-    report = Report({
+    report = ProcessReport({
         'up_s': 10.0, 'unhealthy_s': 1.5, 'clock_ahead_s': -2.5,
         'catalogues': [{'job': 'poll', 'error': 'no', 'failing_s': 3.0,
                         'reading_s': None, 'read_s': 4}],
@@ -59,7 +59,7 @@ def test_ages_become_instants_before_the_report():
 
 
 def test_a_field_that_a_report_lacks_is_unknown():
-    report = Report({}, AT)
+    report = ProcessReport({}, AT)
 
     assert (report.started, report.unhealthy_since, report.clock_ahead,
             report.catalogues, report.pools, report.store, report.view,
@@ -77,7 +77,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON))
 def test_no_report_of_another_form_raises(state):
-    report = Report(json.loads(json.dumps(state)), AT)
+    report = ProcessReport(json.loads(json.dumps(state)), AT)
 
     assert isinstance(report.catalogues, list)
     assert isinstance(report.pools, list)

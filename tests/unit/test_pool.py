@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 
-from distperiodic.adapters.local.pool import Pool
 from distperiodic.adapters.local.pool import Pools
+from distperiodic.adapters.local.pool import ThreadPool
 from tests import waiting
 from tests.logged import lines
 from tests.unit.world import job
@@ -47,7 +47,7 @@ def make():
 
     def pool(size):
         name = f'pool-{next(NUMBERS)}.'
-        made.append(Pool(size, name))
+        made.append(ThreadPool(size, name))
         NAMES[made[-1]] = name
         return made[-1]
     yield pool

@@ -36,7 +36,7 @@ class Service:
         self.socket.sendall(process_links.frame(pickle.dumps(message)))
 
     def state(self, **changed):
-        self.send(process_links.State(monotonic(), **changed))
+        self.send(process_links.RunState(monotonic(), **changed))
 
     def read(self):
         """Return the next message of the process."""
@@ -131,7 +131,7 @@ def test_a_handler_does_not_trust_a_service_that_is_silent(service):
     assert inner.is_current()
 
     # The message was sent some time ago, and read only now.
-    service.send(process_links.State(
+    service.send(process_links.RunState(
         monotonic() - handler_process.SILENT))
 
     waiting.wait_until(lambda: not inner.is_current(), 1)

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.adapters.local.pool import Pool
+from distperiodic.adapters.local.pool import ThreadPool
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
@@ -195,7 +195,7 @@ def test_the_batches_that_a_worker_remembers_are_bounded():
 
     assert bench.shop.busy == 0
     assert kept(bench.shop, runs.BatchRun) == 0
-    assert kept(bench.shop, runs.Running) == 1
+    assert kept(bench.shop, runs.ThreadActivity) == 1
     for ago, remembered in (10_000, True), (10_001, False):
         bench.shop.accept(batches[-ago])
         assert (bench.pool.take() is None) is remembered
@@ -550,7 +550,7 @@ def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
     """The work begins even if no other work is submitted to the pool."""
     def refuse(thread):
         raise RuntimeError("can't start new thread")
-    pool = Pool(2, 'test')
+    pool = ThreadPool(2, 'test')
     bench = Bench((objects_job(), lambda context, key: None), pool=pool)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, 'start', refuse)
@@ -600,7 +600,7 @@ def test_the_backlog_of_one_job_does_not_keep_another_waiting():
     def handler(context, key):
         bench.clock.advance(1)
         order.append('slow')
-    pool = Pool(1, 'one-by-one')
+    pool = ThreadPool(1, 'one-by-one')
     bench = Bench((objects_job(), handler),
                   (job('quick'), lambda context: order.append('quick')),
                   pool=pool)
@@ -781,7 +781,7 @@ def test_under_contention_each_object_is_reported_exactly_once(seed):
     the same time.
     """
     chance = random.Random(seed)
-    pool = Pool(chance.randint(1, 8), f'shop-{seed}')
+    pool = ThreadPool(chance.randint(1, 8), f'shop-{seed}')
     ran = collections.Counter()
     lock = threading.Lock()
 
@@ -915,7 +915,7 @@ def test_the_progress_of_a_run_is_not_that_of_the_one_before_it():
             context.progress = 1
         began.release()
         assert go.acquire(timeout=LIMIT)
-    pool = Pool(1, 'progress')
+    pool = ThreadPool(1, 'progress')
     bench = Bench((objects_job(), handler), pool=pool)
     bench.accept(['a'])
     bench.accept(['b'])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distperiodic.core.member import Member
 from distperiodic.core.standby import HEAD_START
 from distperiodic.core.standby import Election
-from distperiodic.core.standby import Request
+from distperiodic.core.standby import ElectionRequest
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 from distperiodic.core.standby import is_preferred
@@ -39,16 +39,16 @@ class Row:
                         self.promoted)
 
     def perform(self, request, worker, fence, now):
-        if request is Request.ACQUIRE:
+        if request is ElectionRequest.ACQUIRE:
             self.asked += 1
             if self.fence == fence and (
                     not self.worker or self.until <= now):
                 self.worker, self.fence, self.promoted = (
                     worker, fence + 1, '')
                 self.moves.append((now, worker, self.fence))
-        elif request is Request.RELEASE and self.worker == worker:
+        elif request is ElectionRequest.RELEASE and self.worker == worker:
             self.worker, self.until = '', 0.0
-        if request is not Request.RELEASE and self.worker == worker:
+        if request is not ElectionRequest.RELEASE and self.worker == worker:
             self.until = now + LEASE
         return self.read(now)
 
@@ -266,7 +266,7 @@ def test_a_worker_that_asks_to_release_does_not_trust_its_lease(world):
     first.away = True
     first.turn()
 
-    assert first.waiting[0] is Request.RELEASE
+    assert first.waiting[0] is ElectionRequest.RELEASE
     assert first.election.holds
     assert not first.election.trusted(world.now)
 
@@ -276,7 +276,7 @@ def test_a_release_that_failed_may_have_been_carried_out(world):
     world.run(20)
     election = first.election
     election.leave()
-    election.requested(Request.RELEASE, world.now)
+    election.requested(ElectionRequest.RELEASE, world.now)
     election.failed()
     assert not election.trusted(world.now)
 

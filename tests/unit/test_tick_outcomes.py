@@ -14,8 +14,8 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
 from distperiodic.adapters.sql.host_clock import NOW
 from distperiodic.adapters.sql.host_clock import TICK_OFFSET
+from distperiodic.adapters.sql.host_clock import ClockState
 from distperiodic.adapters.sql.host_clock import HostClock
-from distperiodic.adapters.sql.host_clock import State
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import schedule
 from distperiodic.core.claim import ENDINGS
@@ -44,7 +44,7 @@ def store(world, tmp_path, monkeypatch):
                             (LEASE_NOW, world.clock.now),
                             (TICK_OFFSET, lambda: 0)):
             connection.create_function(
-                name, len(State._fields), lambda *_, value=value: value())
+                name, len(ClockState._fields), lambda *_, value=value: value())
     monkeypatch.setattr(HostClock, 'register', register)
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)

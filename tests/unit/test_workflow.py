@@ -17,7 +17,7 @@ from distperiodic.core import definitions
 from distperiodic.core import task_values
 from distperiodic.core import workflow
 from distperiodic.core.workflow import Action
-from distperiodic.core.workflow import Outcome
+from distperiodic.core.workflow import CommandOutcome
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.core.workflow import StepDefinition
@@ -50,7 +50,8 @@ def follow(definition, outcomes, cancelled_after=None):
         cancelling = (cancelled_after is not None
                       and len(ran) >= cancelled_after)
         position = workflow.advance(
-            definition, position, next(outcomes, Outcome.DONE), cancelling)
+            definition, position, next(outcomes, CommandOutcome.DONE),
+            cancelling)
         assert len(ran) <= 2 * len(definition)
     return ran, position
 
@@ -63,14 +64,14 @@ def expected(definition, outcomes, cancelled_after=None):
 
     def outcome():
         return (outcomes[len(ran) - 1] if len(ran) <= len(outcomes)
-                else Outcome.DONE)
+                else CommandOutcome.DONE)
     for step in range(len(definition)):
         ran.append((step, False))
         cursor = step
         found = outcome()
-        if found is Outcome.LOST:
+        if found is CommandOutcome.LOST:
             return ran, Position(Status.STUCK, cursor, step, False)
-        if found is Outcome.FAILED or (
+        if found is CommandOutcome.FAILED or (
                 cancelled_after is not None and len(ran) >= cancelled_after):
             break
     else:
@@ -79,14 +80,14 @@ def expected(definition, outcomes, cancelled_after=None):
         if definition[step].rollback is None:
             continue
         ran.append((step, True))
-        if outcome() is not Outcome.DONE:
+        if outcome() is not CommandOutcome.DONE:
             return ran, Position(Status.STUCK, cursor, step, True)
     cancelled = cancelled_after is not None and len(ran) >= cancelled_after
     return ran, Position(Status.CANCELLED if cancelled else Status.FAILED,
                          cursor, 0, True)
 
 
-@given(DEFINITIONS, st.lists(st.sampled_from(Outcome), max_size=12),
+@given(DEFINITIONS, st.lists(st.sampled_from(CommandOutcome), max_size=12),
        st.none() | st.integers(1, 8))
 def test_a_task_runs_as_documented(definition, outcomes, cancelled_after):
     ran, position = follow(definition, outcomes, cancelled_after)
@@ -97,7 +98,7 @@ def test_a_task_runs_as_documented(definition, outcomes, cancelled_after):
     assert position == model
 
 
-@given(DEFINITIONS, st.lists(st.sampled_from(Outcome), max_size=12))
+@given(DEFINITIONS, st.lists(st.sampled_from(CommandOutcome), max_size=12))
 def test_a_task_never_runs_a_step_after_a_rollback_or_twice(
         definition, outcomes):
     ran, position = follow(definition, outcomes)

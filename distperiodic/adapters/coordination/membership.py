@@ -77,7 +77,7 @@ class _Group:
         default_factory=list)
 
 
-class Membership:
+class ToozMembership:
     """The groups of one process; see :class:`distperiodic.ports.Membership`.
 
     :param identity: Name of this process on the ring.
@@ -395,7 +395,7 @@ class Membership:
 
     @staticmethod
     def _groups_to_read(term: Term, groups: list[_Group],
-                 now: float) -> list[_Group]:
+                        now: float) -> list[_Group]:
         """Return the groups whose members may have changed."""
         if term.pushes:
             return [g for g in groups if g.changed or term.changed(g.name)]

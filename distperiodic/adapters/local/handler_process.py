@@ -45,7 +45,7 @@ SILENT = 3.0
 _PR_SET_PDEATHSIG = 1
 
 
-class Run:
+class HandlerRun:
     """The run of a handler in this process."""
 
     __slots__ = ('call', 'confirmed', 'context', 'heard', 'until')
@@ -83,9 +83,9 @@ class Link:
         self._monotonic = SystemClock().monotonic
         self._frames = process_links.Frames()
         #: Runs that the service has sent.
-        self._sent: queue.SimpleQueue[Run] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[HandlerRun] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._run: Run | None = None
+        self._run: HandlerRun | None = None
 
     def recipe(self) -> Recipe:
         """Wait for the recipe, and return it. Call this before :meth:`start`.
@@ -104,11 +104,11 @@ class Link:
         threading.Thread(target=self._listen, daemon=True,
                          name='distperiodic-link').start()
 
-    def next_run(self) -> Run:
+    def next_run(self) -> HandlerRun:
         """Wait for the next run."""
         return self._sent.get()
 
-    def begin(self, run: Run, context: Context) -> None:
+    def begin(self, run: HandlerRun, context: Context) -> None:
         """Send the progress of *context* until :meth:`finish` is called.
 
         If the time limit of the run has already passed, because this process
@@ -136,7 +136,7 @@ class Link:
             self._send_progress(run)
             self._send(outcome, *content)
 
-    def _send_progress(self, run: Run) -> None:
+    def _send_progress(self, run: HandlerRun) -> None:
         text = run.context and run.context.take_unsaved()
         if text is not None:
             self._send('progress', text)
@@ -206,7 +206,7 @@ class Link:
         waits for a service that does not read.
         """
         if isinstance(message, Call):
-            run = self._run = Run(message, self._monotonic())
+            run = self._run = HandlerRun(message, self._monotonic())
             self._sent.put(run)
         elif self._run is not None:
             run = self._run
@@ -274,7 +274,8 @@ def main(connection: socket.socket) -> None:
         run_handler(tasks, link, link.next_run(), recipe.namespace)
 
 
-def run_handler(tasks: Any, link: Link, run: Run, namespace: str) -> None:
+def run_handler(tasks: Any, link: Link, run: HandlerRun,
+                namespace: str) -> None:
     """Run a handler, and send its outcome."""
     call = run.call
     context = Context(

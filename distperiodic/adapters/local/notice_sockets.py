@@ -33,7 +33,7 @@ _LONGEST = 100_000
 _LONGEST_PATH = 100
 
 
-class Place(NamedTuple):
+class SocketDirectory(NamedTuple):
     """The location of the sockets of one group, beside the SQLite file."""
 
     directory: pathlib.Path
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     prefix: str
 
 
-def place_of(connection: str, group: str) -> Place | None:
+def place_of(connection: str, group: str) -> SocketDirectory | None:
     """Return the place of the group's sockets.
 
     None means that the store is not a SQLite file, and has no sockets.
@@ -57,7 +57,7 @@ def place_of(connection: str, group: str) -> Place | None:
         return None
     file = file.absolute()
     digest = hashlib.sha256(group.encode()).hexdigest()[:8]
-    return Place(file.parent, f'{file.name}-notices-{digest}-')
+    return SocketDirectory(file.parent, f'{file.name}-notices-{digest}-')
 
 
 class Listener:
@@ -68,7 +68,7 @@ class Listener:
     :raises OSError: The socket cannot be created.
     """
 
-    def __init__(self, place: Place,
+    def __init__(self, place: SocketDirectory,
                  notified: Callable[[Sequence[str]], None]):
         #: Name of the socket, unique to this object.
         self.name = place.prefix + os.urandom(6).hex()
@@ -104,7 +104,7 @@ class Listener:
             self._socket.shutdown(socket.SHUT_RD)
 
 
-def send(place: Place, tasks: Sequence[str],
+def send(place: SocketDirectory, tasks: Sequence[str],
          without: Collection[str] = ()) -> int:
     """Send the ids of *tasks* to all sockets at *place*; never block.
 

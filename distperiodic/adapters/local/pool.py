@@ -51,7 +51,7 @@ class OfPartition(Source, Protocol):
     job: Job
 
 
-class Pool:
+class ThreadPool:
     """Up to *size* threads that share one priority queue of sources."""
 
     def __init__(self, size: int, name: str):
@@ -228,7 +228,7 @@ class Pool:
 
 
 class Pools:
-    """One pool per partition. The methods are as in :class:`Pool`.
+    """One pool per partition. The methods are as in :class:`ThreadPool`.
 
     Handlers that hang in one partition take no threads from the others.
 
@@ -236,7 +236,7 @@ class Pools:
     """
 
     def __init__(self, name: str, sizes: Mapping[str, int]):
-        self._pools = {partition: Pool(size, name)
+        self._pools = {partition: ThreadPool(size, name)
                        for partition, size in sorted(sizes.items())}
         #: Maximum number of threads of all pools.
         self.size = sum(sizes.values())

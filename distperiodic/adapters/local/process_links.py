@@ -74,7 +74,7 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class State(NamedTuple):
+class RunState(NamedTuple):
     """State of the run, as the service knows it."""
 
     #: Monotonic time of the message, in seconds.

@@ -47,7 +47,7 @@ from distperiodic.adapters.local import process_links
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_links import Call
 from distperiodic.adapters.local.process_links import Recipe
-from distperiodic.adapters.local.process_links import State
+from distperiodic.adapters.local.process_links import RunState
 from distperiodic.core.context import Context
 
 LOG = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class _Process:
         while True:
             if now >= next_state and not self._to_send:
                 next_state = now + process_links.EVERY
-                self._post(State(now, until(), not context.is_current()))
+                self._post(RunState(now, until(), not context.is_current()))
             try:
                 messages = self._exchange(
                     max(0.0, min(limit, next_state, now + _CHECK) - now))

@@ -33,7 +33,7 @@ from typing import Any
 import redis
 
 from distperiodic.adapters.redis import client as clients
-from distperiodic.adapters.redis.url import Place
+from distperiodic.adapters.redis.url import RedisDatabase
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import NoConsumer
 from distperiodic.ports import LONGEST_MESSAGE
@@ -75,7 +75,7 @@ _DEMOTED = 'UNBLOCKED force unblock'
 class RedisCarrier:
     """See :class:`distperiodic.ports.Carrier`."""
 
-    def __init__(self, place: Place, inbox: Inbox | None,
+    def __init__(self, place: RedisDatabase, inbox: Inbox | None,
                  monotonic: Callable[[], float]):
         self._place = place
         self._inbox = inbox

@@ -10,7 +10,7 @@ from redis import exceptions as errors
 from redis import retry
 from redis import sentinel
 
-from distperiodic.adapters.redis.url import Place
+from distperiodic.adapters.redis.url import RedisDatabase
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.ports import BrokerHost
 
@@ -41,7 +41,7 @@ FAILURES = (redis.RedisError, OSError)
 DISCONNECTED = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
-def client_of(place: Place, timeout: float,
+def client_of(place: RedisDatabase, timeout: float,
               host: BrokerHost | None = None) -> Any:
     """Return a client that connects at its first command.
 
@@ -73,7 +73,7 @@ def client_of(place: Place, timeout: float,
     return redis.Redis(one.name, one.port, **options)
 
 
-def check_version(client: Any, place: Place) -> None:
+def check_version(client: Any, place: RedisDatabase) -> None:
     """Check that the server is new enough.
 
     :raises BusUnavailable: The server is too old.
@@ -95,7 +95,8 @@ def check_version(client: Any, place: Place) -> None:
             f'{OLDEST[0]}.{OLDEST[1]}; upgrade it')
 
 
-def refusal_of(error: BaseException, place: Place) -> BusUnavailable | None:
+def refusal_of(error: BaseException, place: RedisDatabase
+               ) -> BusUnavailable | None:
     """Return an error for the operator if the server refused this client.
 
     None means that a retry may succeed.

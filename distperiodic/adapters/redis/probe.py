@@ -10,7 +10,7 @@ import redis
 from distperiodic.adapters.redis import client as clients
 from distperiodic.adapters.redis.carrier import EXPIRES
 from distperiodic.adapters.redis.carrier import RENEWAL
-from distperiodic.adapters.redis.url import Place
+from distperiodic.adapters.redis.url import RedisDatabase
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.ports import BrokerHost
 from distperiodic.ports import QueueState
@@ -30,7 +30,7 @@ class RedisProbe:
 
     tls_remedy = 'write rediss:// in transport_url'
 
-    def __init__(self, place: Place):
+    def __init__(self, place: RedisDatabase):
         self._place = place
         self.hosts = list(place.hosts)
         self.space = f'database {place.database}'

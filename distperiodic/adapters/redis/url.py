@@ -21,7 +21,7 @@ _OPTION = re.compile(f'({"|".join(("sentinel", *_FILES))})=')
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RedisDatabase:
     """One Redis database, on one server or behind sentinels."""
 
     scheme: str
@@ -55,7 +55,7 @@ class Place:
         return text
 
 
-def parse(url: str) -> Place:
+def parse(url: str) -> RedisDatabase:
     """Return the place that *url* names.
 
     :raises ConfigError: The URL is invalid.
@@ -82,7 +82,7 @@ def parse(url: str) -> Place:
 
 
 def _place(scheme: str, servers: str, database: str, query: str, user: str,
-           password: str) -> Place:
+           password: str) -> RedisDatabase:
     if scheme not in ('redis', 'rediss'):
         raise ValueError(f'unknown scheme {scheme!r}')
     options = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
@@ -105,7 +105,8 @@ def _place(scheme: str, servers: str, database: str, query: str, user: str,
     if len(hosts) > 1 and not sentinel:
         raise ValueError(f'it names {len(hosts)} servers; several servers '
                          'need ?sentinel=NAME')
-    return Place(scheme, hosts, password, int(database or 0), sentinel, files)
+    return RedisDatabase(
+        scheme, hosts, password, int(database or 0), sentinel, files)
 
 
 def _host(server: str, port: int, user: str) -> BrokerHost:

@@ -68,7 +68,7 @@ TICK_OFFSET = 'distperiodic_tick_offset'
 TABLE = 'distperiodic_clock'
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """The host's clocks at one moment, in microseconds."""
 
     #: Id of the boot.
@@ -79,7 +79,7 @@ class Reading(NamedTuple):
     wall: int
 
 
-class State(NamedTuple):
+class ClockState(NamedTuple):
     """Offsets of both clocks from the time since a boot, in microseconds."""
 
     #: Id of the boot.
@@ -100,7 +100,7 @@ class State(NamedTuple):
             return self.offset + up
         return self.offset + self.knee + (up - self.knee) // 2
 
-    def at(self, read: Reading) -> 'State':
+    def at(self, read: ClockReading) -> 'ClockState':
         """Return the state after a reading of the host's clocks."""
         if read.boot != self.boot or read.up < self.seen - _TOLERATED:
             return self._booted(read)
@@ -116,32 +116,32 @@ class State(NamedTuple):
             return self._replace(knee=read.up, seen=read.up)
         return self
 
-    def _booted(self, read: Reading) -> 'State':
+    def _booted(self, read: ClockReading) -> 'ClockState':
         """Return the state after a boot, in which neither clock goes back."""
         last = self.now(self.seen)
         now = max(read.wall, last)
         lease = max(read.wall, self.lease + self.seen)
-        return State(read.boot, lease - read.up, now - read.up,
-                     None if now == read.wall else read.up, read.up)
+        return ClockState(read.boot, lease - read.up, now - read.up,
+                          None if now == read.wall else read.up, read.up)
 
 
-_clock = sa.table(TABLE, *map(sa.column, State._fields))
+_clock = sa.table(TABLE, *map(sa.column, ClockState._fields))
 
 #: State before the first use. The clocks start at the time of the wall clock.
-NEW = State('', 0, 0, None, 0)
+NEW = ClockState('', 0, 0, None, 0)
 
 
-def now(state: State, read: Reading) -> int:
+def now(state: ClockState, read: ClockReading) -> int:
     """Return the time of the clock for ticks."""
     return max(read.wall, state.at(read).now(read.up))
 
 
-def lease_now(state: State, read: Reading) -> int:
+def lease_now(state: ClockState, read: ClockReading) -> int:
     """Return the time of the lease clock."""
     return state.at(read).lease + read.up
 
 
-def tick_offset(state: State, read: Reading) -> int:
+def tick_offset(state: ClockState, read: ClockReading) -> int:
     """Return the time of the clock for ticks minus that of the lease clock.
 
     Both are computed from one reading of the host's clocks: between two
@@ -157,17 +157,17 @@ class HostClock:
         self._clock = clock or SystemClock()
         self._boot = _boot_id()
         #: The state that was last read from the database.
-        self._last_state: State | None = None
+        self._last_state: ClockState | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> ClockReading:
         """Read the host's clocks."""
-        best: tuple[int, Reading] | None = None
+        best: tuple[int, ClockReading] | None = None
         for _ in range(_READINGS):
             before = round(self._clock.monotonic() * 1e6)
             wall = self._clock.now()
             after = round(self._clock.monotonic() * 1e6)
             if best is None or after - before < best[0]:
-                best = after - before, Reading(
+                best = after - before, ClockReading(
                     self._boot, (before + after) // 2, wall)
             if best[0] <= _APART:
                 break
@@ -179,11 +179,11 @@ class HostClock:
         for name, value in ((NOW, now), (LEASE_NOW, lease_now),
                             (TICK_OFFSET, tick_offset)):
             connection.create_function(
-                name, len(State._fields), functools.partial(
+                name, len(ClockState._fields), functools.partial(
                     self._answer, value))
 
     def _answer(self, value: Any, *row: Any) -> int:
-        found: int = value(State(*row), self.read())
+        found: int = value(ClockState(*row), self.read())
         return found
 
     def keep(self, connection: sa.Connection) -> None:
@@ -210,7 +210,7 @@ class HostClock:
         return now(_state_in(session), self.read())
 
 
-def _warn(state: State, read: Reading) -> None:
+def _warn(state: ClockState, read: ClockReading) -> None:
     """Log a warning if the wall clock was set."""
     after = state.at(read)
     if state.boot != after.boot:
@@ -228,14 +228,14 @@ def _warn(state: State, read: Reading) -> None:
             'affected', ahead)
 
 
-def _is_recorded(state: State, read: Reading) -> bool:
+def _is_recorded(state: ClockState, read: ClockReading) -> bool:
     """Return whether *state*, read from the database, is up to date."""
     return state.at(read) is state and read.up - state.seen < _RECORDED
 
 
-def _state_in(connection: Any) -> State:
+def _state_in(connection: Any) -> ClockState:
     row = connection.execute(sa.select(_clock)).one_or_none()
-    return NEW if row is None else State(*row)
+    return NEW if row is None else ClockState(*row)
 
 
 @functools.cache

@@ -230,7 +230,7 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
                  definitions=' '.join(f'{mark:x}' for mark in found)))
 
 
-class Attendance(NamedTuple):
+class AttendedJobs(NamedTuple):
     """Status of attended jobs, and the changes that are to be written."""
 
     found: dict[str, JobStatus]
@@ -251,13 +251,13 @@ class Attendance(NamedTuple):
 
 
 def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
-               checked: Mapping[str, Checked]) -> Attendance:
+               checked: Mapping[str, Checked]) -> AttendedJobs:
     """Return the status of *jobs* and the changes to write.
 
     See :meth:`distperiodic.ports.ClaimStore.attend`.
     """
     now = next((row.now for row in rows.values()), 0)
-    found = Attendance({}, [], [], [
+    found = AttendedJobs({}, [], [], [
         {'of_job': rows[name].id, 'expected': scan.expected,
          'up_to': scan.until}
         for name, scan in sorted(checked.items())
@@ -285,7 +285,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
     return found
 
 
-def attend(connection: sa.Connection, found: Attendance) -> None:
+def attend(connection: sa.Connection, found: AttendedJobs) -> None:
     """Write the changes that :func:`attendance` has found."""
     for numbers, columns in (
             (found.begun, ['attended_since', 'attended_until']),

@@ -17,8 +17,8 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
-from distperiodic.core.control import Outcome
-from distperiodic.core.control import Request
+from distperiodic.core.control import MemberCommand
+from distperiodic.core.control import MemberOutcome
 
 _action = tables.action
 _answer = tables.answer
@@ -37,8 +37,8 @@ class SqlMembers:
             # desired state that it sets. So the state that is read afterwards
             # includes the effects of all these actions.
             requests = [
-                Request(one.id, one.verb, json.loads(one.arguments),
-                        one.target)
+                MemberCommand(one.id, one.verb, json.loads(one.arguments),
+                              one.target)
                 for one in connection.execute(
                     sa.select(_action.c.id, _action.c.verb,
                               _action.c.arguments, _action.c.target)
@@ -68,7 +68,7 @@ class SqlMembers:
         self._database.write(work)
 
     def answer(self, me: Me, process: str,
-               outcomes: Mapping[str, Outcome]) -> None:
+               outcomes: Mapping[str, MemberOutcome]) -> None:
         def work(connection: sa.Connection) -> None:
             for action, outcome in sorted(outcomes.items()):
                 connection.execute(sa.update(_answer).where(

@@ -32,7 +32,7 @@ _worker = tables.partition_worker
 _REMEMBERED = 86_400_000_000
 
 
-class Statements:
+class PartitionStatements:
     """SQL statements about partitions, for one kind of database."""
 
     def __init__(self, dialect: Dialect):
@@ -117,7 +117,7 @@ def _sharing(workers: Sequence[Any],
              members: Collection[str] | None) -> tuple[str, ...]:
     """Return the processes that may share a partition.
 
-    :param workers: Rows of :attr:`Statements.workers`.
+    :param workers: Rows of :attr:`PartitionStatements.workers`.
     :param members: Other processes in the group. None means unknown.
     """
     recorded = {row.worker for row in workers if row.role is Role.SHARED
@@ -137,8 +137,8 @@ class SqlPartitions:
         self._namespace = namespace
 
     @property
-    def _sql(self) -> Statements:
-        found: Statements = self._dialect.once(Statements)
+    def _sql(self) -> PartitionStatements:
+        found: PartitionStatements = self._dialect.once(PartitionStatements)
         return found
 
     def _of(self, partition: str, worker: str) -> dict[str, Any]:

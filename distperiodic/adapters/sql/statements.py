@@ -56,7 +56,7 @@ _TEXTS = {'reason': 'because', 'started': 'newest_started',
           'ran': 'newest_ran'}
 
 
-class Step(NamedTuple):
+class LeaseMove(NamedTuple):
     """Statements that move claims into a lease."""
 
     move: Any
@@ -74,7 +74,7 @@ def of_schedule(known: KnownSchedule) -> dict[str, Any]:
         LAST if known.since is None else known.since)}
 
 
-class Change(NamedTuple):
+class ClaimChange(NamedTuple):
     """Statements that change claims and return the changed rows."""
 
     move: Any
@@ -87,7 +87,7 @@ class Change(NamedTuple):
 class Ending(NamedTuple):
     """Statements that end claims; the rows keep the name of their lease."""
 
-    change: Change
+    change: ClaimChange
     #: Select the claims in the lease that have ended in this way.
     after: Any
 
@@ -267,13 +267,13 @@ class Statements:
             this, _lease.c.remaining <= number)
 
     def _step(self, before: Any, state: State, values: list[tuple[Any, Any]],
-              *conditions: Any, reads_back: bool = True) -> Step:
+              *conditions: Any, reads_back: bool = True) -> LeaseMove:
         move = sa.update(_claim).where(
             self._of, self._among, in_state(before), *conditions
         ).ordered_values(*values, (_claim.c.state, state),
                          (_claim.c.lease, sa.bindparam('into')))
-        return Step(move, move.returning(*GRANTED),
-                    reads_back or self._reads_back)
+        return LeaseMove(move, move.returning(*GRANTED),
+                         reads_back or self._reads_back)
 
     @staticmethod
     def _in_force() -> sa.ColumnElement[bool]:
@@ -291,7 +291,7 @@ class Statements:
                     _job.c.schedule_since <= sa.bindparam(
                         'of_schedule_since', type_=sa.BigInteger))))
 
-    def _reclaim(self, before: Any, state: State) -> Step:
+    def _reclaim(self, before: Any, state: State) -> LeaseMove:
         tries = sa.bindparam('tries', type_=sa.Integer)
         tried = in_state(_TRIED)
         return self._step(before, state, [
@@ -324,7 +324,7 @@ class Statements:
                 self._of, self._among, self._stands,
                 _claim.c.state == state))
 
-    def _count_committed(self) -> Change:
+    def _count_committed(self) -> ClaimChange:
         """Build the transition of committed runs to the state DONE.
 
         The caller adds these runs to the history.
@@ -335,11 +335,11 @@ class Statements:
             {'state': state}, (_claim.c.tick, _claim.c.worker))
 
     def _change(self, conditions: Any, values: dict[str, Any],
-                columns: Sequence[Any], waits: bool = True) -> Change:
+                columns: Sequence[Any], waits: bool = True) -> ClaimChange:
         move = sa.update(_claim).where(*conditions).values(values)
-        return Change(move, move.returning(*columns),
-                      sa.select(*columns).where(*conditions).with_for_update(
-                          skip_locked=not waits))
+        return ClaimChange(move, move.returning(*columns),
+                           sa.select(*columns).where(*conditions).with_for_update(
+                               skip_locked=not waits))
 
     def _list(self, listed: Any) -> None:
         """Build the statements that read listed objects."""

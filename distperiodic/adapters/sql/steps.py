@@ -48,7 +48,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.claim import place_of
 from distperiodic.core.job import Delivery
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.workflow import Outcome
+from distperiodic.core.workflow import CommandOutcome
 from distperiodic.core.workflow import Status
 
 LOG = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ _FAILED = workflow.CODES[Status.FAILED]
 class _End(NamedTuple):
     """End of one run of a command, which the store has not recorded yet."""
 
-    task: task_rows.Task
-    outcome: Outcome
+    task: task_rows.TaskRow
+    outcome: CommandOutcome
     #: True if the command is retried.
     again: bool
     error: str = ''
@@ -115,7 +115,7 @@ class SqlSteps:
         self._grant = database.dialect.once(grant) if (
             database.dialect.writes_in_with) else None
         #: Tasks that ended or became stuck in the current transaction.
-        self._ended: list[task_rows.Task] = []
+        self._ended: list[task_rows.TaskRow] = []
 
     # -- ready ─► claimed
 
@@ -318,7 +318,7 @@ class SqlSteps:
     def _inputs(self, connection: sa.Connection,
                 objects: Sequence[str]) -> dict[str, workflow.StepInput]:
         dialect = self._database.dialect
-        return {row.id: _input(task_rows.Task(row))
+        return {row.id: _input(task_rows.TaskRow(row))
                 for row in connection.execute(
                     dialect.once(sql.tasks), {'keys': dialect.keys(objects)})}
 
@@ -345,7 +345,7 @@ class SqlSteps:
             advanced = ports.Advanced(set(), set(), set())
             if not rows:
                 return advanced
-            tasks = {row.id: task_rows.Task(row) for row in rows}
+            tasks = {row.id: task_rows.TaskRow(row) for row in rows}
             # A task that has ended has no current command.
             active = {key for key in tasks if tasks[key].position.active}
             ends = {key: _ended_well(tasks[key], result)
@@ -409,7 +409,7 @@ class SqlSteps:
         by_state: dict[State, list[str]] = {}
         for key, end in ends.items():
             state = (State.RETRY if end.again else State.DONE
-                     if end.outcome is Outcome.DONE else State.DEAD)
+                     if end.outcome is CommandOutcome.DONE else State.DEAD)
             by_state.setdefault(state, []).append(key)
         rows: dict[State, Sequence[Any]] = {State.DONE: (), State.DEAD: ()}
         for state in rows:
@@ -482,7 +482,7 @@ class SqlSteps:
         :returns: the granted steps; True if their lease was created; and True
             if the lease *ended* was deleted.
         """
-        tasks: dict[str, task_rows.Task] = {}
+        tasks: dict[str, task_rows.TaskRow] = {}
         rows: dict[str, list[task_rows.Ready]] = {}
         for row, task in moves.ready(numbers):
             tasks[row.task] = task
@@ -528,7 +528,7 @@ class SqlSteps:
         task, position = end.task, end.task.position
         record = _count_run(task, run, now)
         record['code'] = (_RUNNING if end.again else _DONE
-                          if end.outcome is Outcome.DONE else _FAILED)
+                          if end.outcome is CommandOutcome.DONE else _FAILED)
         if end.error:
             record['message'] = end.error
             record['failures'] = record.get('failures', 0) + 1
@@ -539,7 +539,7 @@ class SqlSteps:
         if end.result:
             task.merge(end.result)
         message = None
-        if end.outcome is not Outcome.DONE:
+        if end.outcome is not CommandOutcome.DONE:
             message = f'{task.action.name}: {end.error}'
             if task.row.message and position.back:
                 message = f'{task.row.message}; rollback {message}'
@@ -643,7 +643,8 @@ class SqlSteps:
                 task = tasks[row.object]
                 once = task.action.delivery is Delivery.AT_MOST_ONCE
                 self._follow(moves, _End(
-                    task, Outcome.FAILED if once else Outcome.LOST, False,
+                    task, CommandOutcome.FAILED if once
+                    else CommandOutcome.LOST, False,
                     'its worker was lost, and the step runs at most once'
                     if once else f'lost with {MOST_LOSSES + 1} workers'),
                     row, run, now)
@@ -673,7 +674,7 @@ _LEASES = 100
 
 
 def _room_left(room: Mapping[str, int],
-              taken: Sequence[Lease]) -> dict[str, int]:
+               taken: Sequence[Lease]) -> dict[str, int]:
     """Return the room of one partition that claimed steps do not use.
 
     :param room: As in :meth:`.StepStore.take`.
@@ -736,7 +737,8 @@ def _by_tick(rows: Sequence[Any], now: int
     return sorted(found.items())
 
 
-def _count_run(task: task_rows.Task, run: _Lease, now: int) -> dict[str, Any]:
+def _count_run(task: task_rows.TaskRow, run: _Lease,
+               now: int) -> dict[str, Any]:
     """Record that a run of a task's current command has ended or was lost.
 
     :param run: The lease of the run.
@@ -750,7 +752,7 @@ def _count_run(task: task_rows.Task, run: _Lease, now: int) -> dict[str, Any]:
     return record
 
 
-def _input(task: task_rows.Task) -> workflow.StepInput:
+def _input(task: task_rows.TaskRow) -> workflow.StepInput:
     return workflow.StepInput(
         task.row.id, task.position.step, task.position.back,
         task.action.timeout, task.parameters, task.restarts,
@@ -767,15 +769,15 @@ def _placed(claims: Sequence[Claim],
             for one in claims]
 
 
-def _ended_well(task: task_rows.Task, result: str | None) -> _End:
+def _ended_well(task: task_rows.TaskRow, result: str | None) -> _End:
     found = json.loads(result) if result else None
     if found and (problem := task_values.merge_problem(
             task.parameters, found)):
         return _ended_badly(task, problem)
-    return _End(task, Outcome.DONE, False, result=found)
+    return _End(task, CommandOutcome.DONE, False, result=found)
 
 
-def _committed(task: task_rows.Task, result: str | None) -> _End:
+def _committed(task: task_rows.TaskRow, result: str | None) -> _End:
     """Return the end of a run that its handler has committed.
 
     The command must not run again, even if its result cannot be stored.
@@ -783,9 +785,9 @@ def _committed(task: task_rows.Task, result: str | None) -> _End:
     return _ended_well(task, result)._replace(again=False)
 
 
-def _ended_badly(task: task_rows.Task, error: str) -> _End:
+def _ended_badly(task: task_rows.TaskRow, error: str) -> _End:
     failures = task.record().get('failures', 0) + 1
-    return _End(task, Outcome.FAILED, failures <= task.action.retry
+    return _End(task, CommandOutcome.FAILED, failures <= task.action.retry
                 and task.action.delivery is not Delivery.AT_MOST_ONCE
                 # A rollback keeps its retries, even if an operator caused it
                 # by cancelling the task.

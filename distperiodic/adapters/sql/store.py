@@ -114,7 +114,7 @@ class SqlClaimStore:
             self.database, self._sql, self._numbers, namespace,
             self._partitions,
             collections.Counter() if task_outcomes is None else task_outcomes)
-        self._overdue: Mapping[bool, takeover.Statements] = (
+        self._overdue: Mapping[bool, takeover.TakeoverStatements] = (
             self._dialect.once(takeover.statements))
 
     @property

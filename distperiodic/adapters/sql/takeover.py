@@ -38,7 +38,7 @@ class ClaimLocked(Exception):
     """
 
 
-class Statements:
+class TakeoverStatements:
     """Statements about overdue leases.
 
     A lease is overdue if it has expired, or if its holder is gone and has not
@@ -82,24 +82,24 @@ class Statements:
             until=leases.new_end(dialect.lease_now))
 
 
-def statements(dialect: Dialect) -> dict[bool, Statements]:
+def statements(dialect: Dialect) -> dict[bool, TakeoverStatements]:
     """Return the statements without and with a list of holders that are
     gone.
     """
-    return {gone: Statements(dialect, gone) for gone in (False, True)}
+    return {gone: TakeoverStatements(dialect, gone) for gone in (False, True)}
 
 
 class Search(NamedTuple):
     """A search for overdue leases."""
 
-    sql: Statements
+    sql: TakeoverStatements
     #: Parameters of the statements.
     parameters: dict[str, Any]
 
 
-def search(sql: Mapping[bool, Statements], holder: str, gone: Sequence[str],
-           seconds: float, silence_timeout: float, retry_after: float
-           ) -> Search:
+def search(sql: Mapping[bool, TakeoverStatements], holder: str,
+           gone: Sequence[str], seconds: float, silence_timeout: float,
+           retry_after: float) -> Search:
     """Return the search for overdue leases.
 
     See :meth:`distperiodic.ports.ClaimStore.take_over_expired` for the

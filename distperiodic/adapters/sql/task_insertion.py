@@ -13,7 +13,7 @@ from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.jobs import kind_and_name
-from distperiodic.adapters.sql.statements import Change
+from distperiodic.adapters.sql.statements import ClaimChange
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import new_task
 from distperiodic.core.job import COMMAND_PREFIX
@@ -127,9 +127,10 @@ class TaskInsertion:
                  self._dialect.among(_queue.c.name))
         move = sa.update(_queue).where(*which).values(
             changes=_queue.c.changes + 1)
-        lock = Change(move, move.returning(_queue.c.name),
-                      sa.select(_queue.c.name).where(*which).order_by(
-                          _queue.c.name).with_for_update())
+        lock = ClaimChange(
+            move, move.returning(_queue.c.name),
+            sa.select(_queue.c.name).where(*which).order_by(
+                _queue.c.name).with_for_update())
         keys = {'keys': self._dialect.keys(names)}
         found = 0
         # A scheduler may delete the row of an unused queue between the two

@@ -22,14 +22,15 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import leases
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
-from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.adapters.sql.task_pool_statements import TaskPoolStatements
 
 _bucket = tables.bucket
 _task = tables.pool_task
 
 
 class Calls:
-    """The statements. They have the same parameters as :class:`Statements`.
+    """The statements. They have the same parameters as
+    :class:`TaskPoolStatements`.
 
     On databases other than PostgreSQL, all of them are None.
     """
@@ -42,7 +43,7 @@ class Calls:
     def __init__(self, dialect: Dialect):
         if not dialect.writes_in_with:
             return
-        sql: Statements = dialect.once(Statements)
+        sql: TaskPoolStatements = dialect.once(TaskPoolStatements)
         now = sa.select(dialect.now).scalar_subquery()
         lease_now = sa.select(dialect.lease_now).scalar_subquery()
         of_pool = sa.bindparam('of_pool', type_=sa.Integer)

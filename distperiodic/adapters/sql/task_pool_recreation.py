@@ -22,7 +22,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.tables import done_of
 from distperiodic.adapters.sql.tables import free_of
-from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.adapters.sql.task_pool_statements import TaskPoolStatements
 from distperiodic.core.task_pool import Recreated
 
 #: Maximum number of keys in one statement.
@@ -31,8 +31,9 @@ AT_A_TIME = 1000
 _NEW_AT_A_TIME = 10_000
 
 
-def recreate(connection: sa.Connection, dialect: Dialect, sql: Statements,
-             number: int, places: Mapping[str, float], as_of: int | None,
+def recreate(connection: sa.Connection, dialect: Dialect,
+             sql: TaskPoolStatements, number: int,
+             places: Mapping[str, float], as_of: int | None,
              done_retention: int) -> Recreated:
     """Make a pool contain the tasks that are the keys of *places*.
 
@@ -68,7 +69,8 @@ def recreate(connection: sa.Connection, dialect: Dialect, sql: Statements,
         done=len(done) - len(again))
 
 
-def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
+def expire(connection: sa.Connection, sql: TaskPoolStatements,
+           number: int) -> None:
     """Delete the buckets of a pool that have expired, and free their tasks."""
     for worker, bucket in connection.execute(
             sql.expired, {'of_pool': number}).all():
@@ -93,7 +95,7 @@ class _Change:
     """The reads and writes of one recreation."""
 
     def __init__(self, connection: sa.Connection, dialect: Dialect,
-                 sql: Statements, number: int):
+                 sql: TaskPoolStatements, number: int):
         self._connection = connection
         self._dialect = dialect
         self._sql = sql

@@ -23,7 +23,7 @@ _pool = tables.pool
 _task = tables.pool_task
 
 
-class Statements:
+class TaskPoolStatements:
     """All statements of the pools of tasks."""
 
     def __init__(self, dialect: Dialect):
@@ -128,7 +128,7 @@ class Statements:
                 _bucket.c.pool == of_pool).group_by(_bucket.c.id)
 
 
-def stats_of(connection: sa.Connection, sql: Statements,
+def stats_of(connection: sa.Connection, sql: TaskPoolStatements,
              number: int) -> Stats:
     """Return the content of a pool, in a transaction with one snapshot.
 

@@ -35,7 +35,7 @@ from distperiodic.adapters.sql.task_pool_calls import Calls
 from distperiodic.adapters.sql.task_pool_recreation import AT_A_TIME
 from distperiodic.adapters.sql.task_pool_recreation import chunks
 from distperiodic.adapters.sql.task_pool_recreation import expire
-from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.adapters.sql.task_pool_statements import TaskPoolStatements
 from distperiodic.adapters.sql.task_pool_statements import stats_of
 from distperiodic.core.task_pool import Recreated
 from distperiodic.core.task_pool import Stats
@@ -81,7 +81,7 @@ class SqlTaskPool:
         self.database = Database(
             connection_url, schema.check_connection, **options)
         self._dialect = self.database.dialect
-        self._sql: Statements = self._dialect.once(Statements)
+        self._sql: TaskPoolStatements = self._dialect.once(TaskPoolStatements)
         self._calls: Calls = self._dialect.once(Calls)
         self._name = pool
         self._key = {'of_space': namespace, 'of_name': pool}

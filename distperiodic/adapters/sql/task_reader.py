@@ -76,7 +76,8 @@ def page(connection: sa.Connection, namespace: str,
         for one in ([_task.c.status == one for one in Status]
                     if page.status is None else kinds.get(
                         page.status, [_task.c.status == page.status]))))
-    return [task_of(task_rows.Task(row), None) for row in connection.execute(
+    return [task_of(
+        task_rows.TaskRow(row), None) for row in connection.execute(
         sa.select(_task, unbegun.label('unbegun')).where(
             _task.c.id.in_(sa.select(ids.subquery().c.id)))
         .order_by(_task.c.created, _task.c.id).limit(page.limit))]
@@ -108,7 +109,7 @@ def queues(connection: sa.Connection, namespace: str,
 
 
 def read(connection: sa.Connection, dialect: Dialect, namespace: str,
-         task: str) -> tuple[task_rows.Task, Running | None]:
+         task: str) -> tuple[task_rows.TaskRow, Running | None]:
     """Return a task, and the claim of its current command if it has one.
 
     :raises UnknownTask: No task of the group has this id.
@@ -118,7 +119,7 @@ def read(connection: sa.Connection, dialect: Dialect, namespace: str,
             _task.c.space == namespace, _task.c.id == task)).one_or_none()
     if row is None:
         raise unknown(namespace, task)
-    found = task_rows.Task(row)
+    found = task_rows.TaskRow(row)
     if not found.position.active:
         return found, None
     claim = connection.execute(
@@ -151,7 +152,7 @@ def _unbegun(task: Any, namespace: str) -> sa.ColumnElement[bool]:
             _job.c.kind == tables.COMMAND))
 
 
-def task_of(found: task_rows.Task, running: Running | None, *,
+def task_of(found: task_rows.TaskRow, running: Running | None, *,
             queued: bool = False) -> Task:
     """Return a task in the form that the public interface returns.
 

@@ -39,7 +39,7 @@ WHOLE = ''
 _ROLLBACK = 'r'
 
 
-class Task:
+class TaskRow:
     """Row of a task, with its JSON columns decoded."""
 
     __slots__ = ('_changed', '_parameters', 'definition', 'position',
@@ -153,9 +153,9 @@ def record_key(position: Position) -> str:
     return f'{position.step}{_ROLLBACK if position.back else ""}'
 
 
-def locked(tx: Transaction, ids: Sequence[str]) -> dict[str, Task]:
+def locked(tx: Transaction, ids: Sequence[str]) -> dict[str, TaskRow]:
     """Lock the rows of tasks, and return the tasks by id."""
-    return {row.id: Task(row) for row in tx.connection.execute(
+    return {row.id: TaskRow(row) for row in tx.connection.execute(
         tx.dialect.once(_lock), {'keys': tx.dialect.keys(ids)})}
 
 
@@ -193,18 +193,18 @@ class Moves:
         self._updates: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, Ready] = {}
         #: Tasks whose next step becomes ready. Their rows are locked.
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, TaskRow] = {}
         #: Queues in which a task has ended, each with the id of this task, and
         #: True if the task failed.
         self._left: dict[str, tuple[str, bool]] = {}
         #: Queues in which a task waits again.
         self._chosen: set[str] = set()
 
-    def save(self, task: Task, message: str | None = None) -> None:
+    def save(self, task: TaskRow, message: str | None = None) -> None:
         """Save the records of a task; its position does not change."""
         self._update(task, task.position, message, task.row.move)
 
-    def move(self, task: Task, position: Position, *, after: int = 0,
+    def move(self, task: TaskRow, position: Position, *, after: int = 0,
              message: str | None = None) -> None:
         """Move a task to *position*.
 
@@ -223,7 +223,7 @@ class Moves:
             self._left[task.row.queue] = (
                 task.row.id, position.status is Status.FAILED)
 
-    def make_ready(self, task: Task, after: int, move: int) -> None:
+    def make_ready(self, task: TaskRow, after: int, move: int) -> None:
         """Make the current command of a task ready.
 
         The caller has locked the row of the task.
@@ -250,7 +250,7 @@ class Moves:
             due if due is not None and delayed else self._now, int(delayed),
             0, move, 1)
 
-    def ready(self, jobs: Container[str]) -> list[tuple[Ready, Task]]:
+    def ready(self, jobs: Container[str]) -> list[tuple[Ready, TaskRow]]:
         """Return the steps of *jobs* that become ready now, with their tasks.
 
         Call :meth:`turn_queues` first.
@@ -267,7 +267,7 @@ class Moves:
         """
         return {one.task for one in self._ready.values() if not one.delayed}
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: TaskRow) -> None:
         """Record that the ready step of a task is claimed."""
         del self._ready[task.row.id]
         if task.position.status is not Status.WAITING:
@@ -277,7 +277,7 @@ class Moves:
         if task.row.started is None:
             self._updates[task.row.id]['started'] = self._now
 
-    def _update(self, task: Task, position: Position, message: str | None,
+    def _update(self, task: TaskRow, position: Position, message: str | None,
                 move: int) -> None:
         ended = position.status in workflow.ENDED
         self._updates[task.row.id] = {
@@ -341,7 +341,7 @@ class Moves:
             following = connection.execute(
                 self._tx.dialect.once(_turn), ours).one_or_none()
             if following is not None:
-                self.make_ready(Task(following), 0, following.move)
+                self.make_ready(TaskRow(following), 0, following.move)
             return
         if row.halted is None and not halts:
             # Lock the task as well: otherwise another transaction could cancel
@@ -359,7 +359,7 @@ class Moves:
             'new_halted_why': 'a task failed' if halts else row.halted_why,
             'new_halted_by': ended if halts else row.halted_by})
         if following is not None:
-            self.make_ready(Task(following), 0, following.move)
+            self.make_ready(TaskRow(following), 0, following.move)
 
 
 def hold(tx: Transaction, head: str) -> bool:

@@ -152,7 +152,8 @@ class SqlTaskStore:
             return following.status
         return self._run(work)
 
-    def _withdraw(self, tx: Transaction, task: task_rows.Task) -> bool | None:
+    def _withdraw(self, tx: Transaction,
+                  task: task_rows.TaskRow) -> bool | None:
         """End the claim of a command that does not run.
 
         A worker that has received the command can no longer start it.
@@ -250,7 +251,7 @@ class SqlTaskStore:
 
     # -- helpers
 
-    def _move(self, tx: Transaction, task: task_rows.Task,
+    def _move(self, tx: Transaction, task: task_rows.TaskRow,
               position: workflow.Position, message: str | None = None
               ) -> None:
         moves = self._moves(tx)
@@ -265,7 +266,7 @@ class SqlTaskStore:
         return int(tx.connection.execute(
             sa.select(self._dialect.now)).scalar_one())
 
-    def _locked(self, tx: Transaction, task: str) -> task_rows.Task:
+    def _locked(self, tx: Transaction, task: str) -> task_rows.TaskRow:
         found = task_rows.locked(tx, [task]).get(task)
         if found is None or found.row.space != self._namespace:
             raise task_reader.unknown(self._namespace, task)

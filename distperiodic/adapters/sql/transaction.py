@@ -22,9 +22,9 @@ from distperiodic.adapters.sql import step_statements
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
-from distperiodic.adapters.sql.statements import Change
+from distperiodic.adapters.sql.statements import ClaimChange
+from distperiodic.adapters.sql.statements import LeaseMove
 from distperiodic.adapters.sql.statements import Statements
-from distperiodic.adapters.sql.statements import Step
 from distperiodic.adapters.sql.statements import of_schedule
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
@@ -52,7 +52,7 @@ class Transaction:
 
     # Claims.
 
-    def move(self, step: Step, number: int, keys: Sequence[str],
+    def move(self, step: LeaseMove, number: int, keys: Sequence[str],
              moved: dict[str, Claim], parameters: dict[str, Any]) -> int:
         """Move claims of *keys* into a lease.
 
@@ -159,7 +159,7 @@ class Transaction:
             worker=worker, since=tick, rule='',
             started=now if state is State.RUNNING else None)
 
-    def changed(self, change: Change,
+    def changed(self, change: ClaimChange,
                 parameters: dict[str, Any]) -> Sequence[Any]:
         """Execute *change* and return the changed rows."""
         if self.dialect.returning:

@@ -34,7 +34,7 @@ from distperiodic.flow.scheduler.timers import Pauses
 from distperiodic.flow.wiring import SchedulerWiring
 
 
-class Change(NamedTuple):
+class MembershipChange(NamedTuple):
     """A change of the rings or of this member's tenure."""
 
     #: False means that other members may have owned the objects of this member
@@ -50,7 +50,7 @@ class Change(NamedTuple):
     abandon: bool
 
 
-class Authority(Protocol):
+class MemberAuthority(Protocol):
     """Rules for one member; see the docstring of this module."""
 
     #: Class that updates the listing of the store.
@@ -71,7 +71,7 @@ class Authority(Protocol):
         None means that the member must not start any tick now.
         """
 
-    def change(self, view: View) -> Change | None:
+    def change(self, view: View) -> MembershipChange | None:
         """Return the change since the last call, or None if there is none."""
 
     def ring(self, view: View, job: Job) -> Ring:
@@ -143,7 +143,7 @@ class StoreAuthority(_Authority):
     def view(self) -> View | None:
         return self._known()
 
-    def change(self, view: View) -> Change | None:
+    def change(self, view: View) -> MembershipChange | None:
         changed = self._rings_changed(view)
         # Before this process has joined its group, the ring may contain an
         # earlier process with the same name, for which this process then acts.
@@ -154,7 +154,7 @@ class StoreAuthority(_Authority):
             self._tenure, view.me.tenure if view.me else None)
         if not changed and tenure == self._tenure:
             return None
-        return Change(tenure == self._tenure, None, False)
+        return MembershipChange(tenure == self._tenure, None, False)
 
     def ring(self, view: View, job: Job) -> Ring:
         # The store rejects claims of members that have another schedule. A
@@ -193,7 +193,7 @@ class RingAuthority(_Authority):
             return None
         return view
 
-    def change(self, view: View) -> Change | None:
+    def change(self, view: View) -> MembershipChange | None:
         assert view.me is not None
         changed = self._rings_changed(view)
         tenure, self._tenure = self._tenure, view.me.tenure
@@ -202,10 +202,10 @@ class RingAuthority(_Authority):
         if tenure is None and len(view.ring.members) == 1:
             # This member is alone and has just started. No other member was
             # responsible for earlier ticks.
-            return Change(False, self._began, True)
+            return MembershipChange(False, self._began, True)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
         stayed = tenure == self._tenure
-        return Change(stayed, self._clock.now() - age, not stayed)
+        return MembershipChange(stayed, self._clock.now() - age, not stayed)
 
     def ring(self, view: View, job: Job) -> Ring:
         # Each object has one owner, whatever the schedules of the members. A

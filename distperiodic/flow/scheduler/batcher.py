@@ -91,7 +91,7 @@ class Batcher:
         self._send_waiting(partition, workers, me, sure, now)
 
     def _send_waiting(self, partition: str,
-                      workers: Sequence[in_flight.Worker], me: str,
+                      workers: Sequence[in_flight.WorkerState], me: str,
                       sure: bool, now: float) -> None:
         """Send waiting claims until no worker has room for any of them."""
         inflight = self._in_flight
@@ -122,7 +122,7 @@ class Batcher:
         for queue in deferred:
             inflight.next_turn(queue)
 
-    def _warn_unknown(self, queue: in_flight.Queue) -> None:
+    def _warn_unknown(self, queue: in_flight.ClaimQueue) -> None:
         if self._throttle.allow('unknown ' + queue.job.name):
             LOG.warning(
                 'no worker: job=%s partition=%s objects=%d; no current worker '
@@ -131,7 +131,7 @@ class Batcher:
                 queue.job.topic, queue.line.size)
 
     @staticmethod
-    def _accepts(worker: in_flight.Worker, job: str, now: float) -> bool:
+    def _accepts(worker: in_flight.WorkerState, job: str, now: float) -> bool:
         return (job not in worker.unknown_jobs
                 and worker.paused.get(job, 0.0) <= now)
 
@@ -150,7 +150,7 @@ class Batcher:
             and self._accepts(worker, job.name, now))
         return max(0, room - self._in_flight.waiting_in[job.topic])
 
-    def _room(self, queue: in_flight.Queue, now: float) -> int:
+    def _room(self, queue: in_flight.ClaimQueue, now: float) -> int:
         """Return the maximum number of runs in the next batch of a job.
 
         The number may be too high, because this scheduler does not know the
@@ -161,9 +161,10 @@ class Batcher:
             limit = min(limit, bound.room(self._in_flight.schedulers, now))
         return limit
 
-    def _send_next(self, queue: in_flight.Queue, free: list[in_flight.Worker],
+    def _send_next(self, queue: in_flight.ClaimQueue,
+                   free: list[in_flight.WorkerState],
                    shares: dict[str, int], me: str,
-                   now: float) -> in_flight.Worker | None:
+                   now: float) -> in_flight.WorkerState | None:
         """Send one batch of *queue* to the worker with the least work.
 
         :param shares: For each job, the maximum size of a batch: the number of
@@ -213,8 +214,8 @@ class Batcher:
         self._send(queue, group, best, cost, me, now)
         return best
 
-    def _send(self, queue: in_flight.Queue, group: in_flight.Group,
-              worker: in_flight.Worker, cost: float, me: str,
+    def _send(self, queue: in_flight.ClaimQueue, group: in_flight.ClaimGroup,
+              worker: in_flight.WorkerState, cost: float, me: str,
               now: float) -> str:
         """Send *group* to *worker*, and return the batch id."""
         inflight, job, claims = self._in_flight, queue.job, group.claims
@@ -241,7 +242,7 @@ class Batcher:
     # -- suspects
 
     @staticmethod
-    def _is_reserved(worker: in_flight.Worker, now: float) -> bool:
+    def _is_reserved(worker: in_flight.WorkerState, now: float) -> bool:
         """Return whether *worker* is reserved for suspects now."""
         if worker.reserved_until is None:
             return False
@@ -250,8 +251,8 @@ class Batcher:
             return False
         return True
 
-    def _send_suspects(self, queue: in_flight.Queue,
-                       workers: list[in_flight.Worker], me: str,
+    def _send_suspects(self, queue: in_flight.ClaimQueue,
+                       workers: list[in_flight.WorkerState], me: str,
                        now: float) -> None:
         """Send the next suspects to a worker that has no other work.
 
@@ -285,9 +286,9 @@ class Batcher:
         worker = idle[0]
         group = queue.suspects.popleft()
         if room < len(group.claims):
-            queue.suspects.appendleft(in_flight.Group(
+            queue.suspects.appendleft(in_flight.ClaimGroup(
                 group.lease, group.claims[room:]))
-            group = in_flight.Group(group.lease, group.claims[:room])
+            group = in_flight.ClaimGroup(group.lease, group.claims[:room])
         worker.reserved_until = now + _RESERVED if len(workers) > 1 else None
         worker.suspect_batch = self._send(
             queue, group, worker, worker.window.cost(queue.job.name), me, now)

@@ -215,7 +215,7 @@ class Dispatcher:
         for holder, member in present.items():
             worker = known.get(holder)
             if worker is None:
-                worker = known[holder] = in_flight.Worker(
+                worker = known[holder] = in_flight.WorkerState(
                     member, CreditWindow(0, self._pace),
                     self._clock.monotonic(), own=own)
                 self._divide(worker)
@@ -250,7 +250,7 @@ class Dispatcher:
             for worker in workers.values():
                 self._divide(worker)
 
-    def _divide(self, worker: in_flight.Worker) -> None:
+    def _divide(self, worker: in_flight.WorkerState) -> None:
         worker.share.divide(worker.member, self._in_flight.schedulers,
                             self._in_flight.rank)
 
@@ -399,7 +399,7 @@ class Dispatcher:
         if gap > self._lease / 3:
             for sent in self._sent.values():
                 sent.last_seen = min(now, sent.last_seen + gap)
-        silent: dict[str, tuple[in_flight.Worker, int]] = {}
+        silent: dict[str, tuple[in_flight.WorkerState, int]] = {}
         for sent in [s for s in self._sent.values()
                      if now - s.last_seen > self._lease]:
             worker, number = silent.get(
@@ -493,7 +493,7 @@ class Dispatcher:
             for partition in self._in_flight.turns:
                 self._batcher.pump(partition, me, is_sure)
 
-    def _worker_gone(self, worker: in_flight.Worker) -> None:
+    def _worker_gone(self, worker: in_flight.WorkerState) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
             self._reclaim(

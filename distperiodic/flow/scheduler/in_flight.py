@@ -142,7 +142,7 @@ class SlotShare:
         self._window.slots = max(0 if self._crowded else self._entitled, free)
 
 
-class Worker:
+class WorkerState:
     """State of one worker, as this scheduler knows it.
 
     :param own: True means that only this scheduler uses the worker.
@@ -181,7 +181,7 @@ class SentBatch:
                  'queue', 'worker')
 
     def __init__(self, batch: message.Batch, claims: list[Claim],
-                 worker: Worker, queue: 'Queue', cost: float,
+                 worker: WorkerState, queue: 'ClaimQueue', cost: float,
                  last_seen: float):
         self.batch = batch
         self._claims = claims
@@ -221,7 +221,7 @@ class HeldLease(NamedTuple):
     holder: str
 
 
-class Group:
+class ClaimGroup:
     """Waiting claims of one lease, in the order of their places."""
 
     __slots__ = ('claims', 'lease')
@@ -279,7 +279,7 @@ class Line:
         self._taken: dict[str, int] | None = None
         #: Groups of claims by round and by the number of the step of their
         #: places. No group is empty.
-        self._groups: dict[_Step, collections.deque[Group]] = {}
+        self._groups: dict[_Step, collections.deque[ClaimGroup]] = {}
         #: The rounds and the numbers of the steps, as a heap.
         self._steps: list[_Step] = []
         #: Fences of the newest claims of objects that may also have superseded
@@ -292,11 +292,11 @@ class Line:
         self.superseded = 0
 
     @property
-    def first(self) -> Group | None:
+    def first(self) -> ClaimGroup | None:
         """The first group. None means that no claim waits."""
         return self._groups[self._steps[0]][0] if self._steps else None
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[ClaimGroup]:
         for groups in self._groups.values():
             yield from groups
 
@@ -346,19 +346,19 @@ class Line:
              round_: int) -> None:
         """Add claims, in the order of their places, to a round."""
         if claims and _step(claims[0]) == _step(claims[-1]):
-            self._append((round_, _step(claims[0])), Group(lease, claims))
+            self._append((round_, _step(claims[0])), ClaimGroup(lease, claims))
         else:
             for step, some in itertools.groupby(claims, _step):
-                self._append((round_, step), Group(lease, [*some]))
+                self._append((round_, step), ClaimGroup(lease, [*some]))
 
-    def _append(self, step: '_Step', group: Group) -> None:
+    def _append(self, step: '_Step', group: ClaimGroup) -> None:
         groups = self._groups.get(step)
         if groups is None:
             groups = self._groups[step] = collections.deque()
             heapq.heappush(self._steps, step)
         groups.append(group)
 
-    def take(self, number: int) -> tuple[Group | None, int]:
+    def take(self, number: int) -> tuple[ClaimGroup | None, int]:
         """Remove up to *number* of the first claims, all of one lease.
 
         :returns: The claims, or None if only superseded claims were left, and
@@ -383,7 +383,7 @@ class Line:
                 if self._taken is not None:
                     self._taken.update(
                         (claim.object, claim.place) for claim in claims)
-                return Group(first.lease, claims), removed
+                return ClaimGroup(first.lease, claims), removed
         return None, removed
 
     def _pop(self) -> None:
@@ -419,7 +419,7 @@ class Line:
         return self.keep(lambda group: [
             c for c in group.claims if c.fence == newest[c.object]])
 
-    def keep(self, select: Callable[[Group], list[Claim]]) -> int:
+    def keep(self, select: Callable[[ClaimGroup], list[Claim]]) -> int:
         """Keep the claims that *select* returns for each group.
 
         :returns: Number of claims that were removed.
@@ -464,7 +464,7 @@ class Turn(NamedTuple):
     order: int
 
 
-class Queue:
+class ClaimQueue:
     """The waiting claims of one job, and the limits on its concurrent runs."""
 
     __slots__ = ('bounds', 'job', 'line', 'suspects', 'turn')
@@ -480,7 +480,7 @@ class Queue:
         #: Claims whose runs were lost with their workers more than once. These
         #: claims run separately from other claims; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
-        self.suspects: collections.deque[Group] = collections.deque()
+        self.suspects: collections.deque[ClaimGroup] = collections.deque()
         #: The entry of the queue in the heap of its partition. None means that
         #: the queue has no entry. Any other entry is outdated.
         self.turn: Turn | None = None
@@ -499,7 +499,7 @@ class Queue:
             first is None or self.suspects[0].claims[0].place
             < first.claims[0].place + Line.STEP)
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[ClaimGroup]:
         """Yield the groups of all waiting claims."""
         return itertools.chain(self.line, self.suspects)
 
@@ -526,7 +526,7 @@ class Queue:
             group for group in self.suspects if group.claims)
         return before - self.waiting
 
-    def clear(self) -> list[Group]:
+    def clear(self) -> list[ClaimGroup]:
         """Remove and return all waiting claims."""
         groups = [*self.groups()]
         self.line = Line(rounds=self.line.rounds)
@@ -553,17 +553,17 @@ class InFlight:
             limit.most, shared=limit.jobs[0] in shared)
                   for job_limits in limits.values() for limit in job_limits}
         self.queues = {
-            name: Queue(job, {limit.refusal: bounds[limit]
-                              for limit in limits[name]})
+            name: ClaimQueue(job, {limit.refusal: bounds[limit]
+                                   for limit in limits[name]})
             for name, job in jobs.items()}
         #: For each partition, a heap of the turns of its queues. An entry that
         #: is not the turn of its queue is outdated.
-        self.turns: dict[str, list[tuple[Turn, Queue]]] = {
+        self.turns: dict[str, list[tuple[Turn, ClaimQueue]]] = {
             job.topic: [] for job in jobs.values()}
         #: Queues that received suspects, by job. Some may have none left.
-        self._with_suspects: dict[str, Queue] = {}
+        self._with_suspects: dict[str, ClaimQueue] = {}
         #: Workers by holder, for each partition.
-        self.workers: dict[str, dict[str, Worker]] = {}
+        self.workers: dict[str, dict[str, WorkerState]] = {}
         #: Sent batches by batch id.
         self.sent: dict[str, SentBatch] = {}
         #: Number of schedulers that share the workers, and the number of this
@@ -615,7 +615,7 @@ class InFlight:
             {claim.object for claim in claims}))
         self.waiting_in[job.topic] += len(claims)
         queue.suspects.extend(
-            Group(lease, claims[at:at + size])
+            ClaimGroup(lease, claims[at:at + size])
             for at in range(0, len(claims), size))
 
     @property
@@ -639,7 +639,7 @@ class InFlight:
         return sum(1 for queue in self.queues.values()
                    if queue.job.topic == partition and queue.waiting)
 
-    def quarantined(self, partition: str) -> list[Queue]:
+    def quarantined(self, partition: str) -> list[ClaimQueue]:
         """Return the queues of *partition* that have suspects."""
         if not self._with_suspects:
             return []
@@ -649,7 +649,7 @@ class InFlight:
         return [queue for queue in self._with_suspects.values()
                 if queue.job.topic == partition]
 
-    def next_turn(self, queue: Queue) -> None:
+    def next_turn(self, queue: ClaimQueue) -> None:
         """Put *queue* into the heap of its partition, after all queues whose
         turns are equal.
 
@@ -661,14 +661,14 @@ class InFlight:
             heapq.heappush(
                 self.turns[queue.job.topic], (queue.turn, queue))
 
-    def _turn_of(self, queue: Queue) -> Turn:
+    def _turn_of(self, queue: ClaimQueue) -> Turn:
         first = queue.line.first
         assert first is not None
         claim = first.claims[0]
         return Turn(precedence_of(claim.place) - queue.job.priority,
                     claim.waiting // Line.STEP, next(self._order))
 
-    def first(self, partition: str) -> Queue | None:
+    def first(self, partition: str) -> ClaimQueue | None:
         """Return the queue of *partition* that sends the next batch.
 
         None means that no claim waits, apart from suspects.
@@ -678,7 +678,7 @@ class InFlight:
             heapq.heappop(turns)
         return turns[0][1] if turns else None
 
-    def take(self, queue: Queue, number: int) -> Group | None:
+    def take(self, queue: ClaimQueue, number: int) -> ClaimGroup | None:
         """Remove up to *number* of the first claims of *queue*.
 
         :returns: Claims of one lease. None means that all claims of the queue
@@ -688,13 +688,14 @@ class InFlight:
         self.discarded(queue, superseded)
         return group
 
-    def discard_leases(self, queue: Queue, lost: AbstractSet[str]) -> None:
+    def discard_leases(self, queue: ClaimQueue,
+                       lost: AbstractSet[str]) -> None:
         """Remove the waiting claims of *queue* in *lost* leases."""
         self.discarded(queue, queue.discard_leases(lost))
         # The first claim may be another one now, or none may be left.
         self.next_turn(queue)
 
-    def discarded(self, queue: Queue, number: int) -> None:
+    def discarded(self, queue: ClaimQueue, number: int) -> None:
         self.waiting_in[queue.job.topic] -= number
         self.lost(queue.job, number)
 
@@ -728,7 +729,7 @@ class InFlight:
         self.settle(sent, len(left))
         return sent.claims(left)
 
-    def clear(self, queue: Queue) -> list[Group]:
+    def clear(self, queue: ClaimQueue) -> list[ClaimGroup]:
         """Remove and return all waiting claims of *queue*."""
         self.waiting_in[queue.job.topic] -= queue.waiting
         queue.turn = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-from distperiodic.core.control import Outcome
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.control import Verb
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -20,7 +20,7 @@ from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.tick import Ticker
 
-NOT_SERVED = Outcome(True, 'it does not schedule this job')
+NOT_SERVED = MemberOutcome(True, 'it does not schedule this job')
 
 # Maximum number of jobs or partitions in an answer.
 _LISTED = 9
@@ -47,7 +47,7 @@ class JobOrders:
     # -- with a store
 
     def confirm(self, verb: str, job: str, tick: int,
-                then: Callable[[Outcome], None]) -> None:
+                then: Callable[[MemberOutcome], None]) -> None:
         """Apply a command that is in the store.
 
         :param tick: For a trigger, the tick of the triggered runs.
@@ -63,22 +63,23 @@ class JobOrders:
         else:
             then(NOT_SERVED)
 
-    def _confirmed(self, verb: str, job: str) -> Outcome:
+    def _confirmed(self, verb: str, job: str) -> MemberOutcome:
         paused = self._attendance.paused(job) is not None
         if paused is not (verb == Verb.PAUSE):
-            return Outcome(False, 'a later command has replaced this one')
+            return MemberOutcome(
+                False, 'a later command has replaced this one')
         if not paused:
-            return Outcome(True, 'resumed')
+            return MemberOutcome(True, 'resumed')
         return self._paused([job])
 
-    def _paused(self, jobs: list[str]) -> Outcome:
+    def _paused(self, jobs: list[str]) -> MemberOutcome:
         left = sum(len(self._dispatcher.objects(job)) for job in jobs)
-        return Outcome(True, f'paused; {left} in flight')
+        return MemberOutcome(True, f'paused; {left} in flight')
 
     # -- without a store
 
     def execute(self, verb: str, arguments: Mapping[str, Any],
-                why: str) -> Outcome:
+                why: str) -> MemberOutcome:
         """Execute a command that came over the bus.
 
         :param arguments: ``job``, the name of a job, or ``topic``, the topic
@@ -88,7 +89,7 @@ class JobOrders:
         """
         found = self._selected(arguments)
         if isinstance(found, str):
-            return Outcome(False, found)
+            return MemberOutcome(False, found)
         if verb == Verb.TRIGGER:
             return self._trigger(arguments)
         for name in found:
@@ -98,8 +99,8 @@ class JobOrders:
             return self._paused(found)
         if not any([self._attendance.set_paused(name, None)
                     for name in found]):
-            return Outcome(True, 'it was not paused here')
-        return Outcome(True, 'resumed')
+            return MemberOutcome(True, 'it was not paused here')
+        return MemberOutcome(True, 'resumed')
 
     def _selected(self, arguments: Mapping[str, Any]) -> list[str] | str:
         """Return the names of jobs, or the reason why there are none."""
@@ -121,23 +122,23 @@ class JobOrders:
             f'it has no job of partition {topic!r:.300}; '
             + _those({one.topic for one in able.values()}))
 
-    def _trigger(self, arguments: Mapping[str, Any]) -> Outcome:
+    def _trigger(self, arguments: Mapping[str, Any]) -> MemberOutcome:
         job, key = arguments.get('job'), arguments.get('object')
         if job is None:
-            return Outcome(False, 'no job is named')
+            return MemberOutcome(False, 'no job is named')
         found = self._ticker.trigger(job, key)
         if isinstance(found, str):
-            return Outcome(False, found)
+            return MemberOutcome(False, found)
         won, busy = found
         text = _claimed(won)
         if busy:
             text += f', left out {busy} whose earlier tick has not ended'
         if key is not None and not (won or busy):
             if not self._ticker.may_list(job, key):
-                return Outcome(False, (
+                return MemberOutcome(False, (
                     f'its catalogue does not list object {key!r:.300}'))
             text = 'it does not own this object'
-        return Outcome(True, text)
+        return MemberOutcome(True, text)
 
 
 def _those(names: Any) -> str:
@@ -147,8 +148,8 @@ def _those(names: Any) -> str:
         f' and {more} more' if more else '')
 
 
-def _taken_over(number: int | None) -> Outcome:
-    return Outcome(True, (
+def _taken_over(number: int | None) -> MemberOutcome:
+    return MemberOutcome(True, (
         'it claims nothing, because it is drained or stopping'
         if number is None else _claimed(number)))
 

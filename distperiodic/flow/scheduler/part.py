@@ -334,7 +334,7 @@ def rule_of(reading: Reading, key: str) -> str:
     return '' if rule is None else text_of(rule)
 
 
-class Page(NamedTuple):
+class RowPage(NamedTuple):
     """Rows that were read together."""
 
     #: The first and the last position of the range that was read.
@@ -373,7 +373,7 @@ class Walk:
         """
         return self._ranges[::-1]
 
-    def read(self) -> Procedure[Page | None]:
+    def read(self) -> Procedure[RowPage | None]:
         """Read the next page.
 
         :returns: None if all pages were read, or if the walk was cancelled.
@@ -397,4 +397,4 @@ class Walk:
                 rows.pop()
             self._ranges.append(Arc(last, high))
             high = last - 1
-        return Page(low, high, rows)
+        return RowPage(low, high, rows)

@@ -28,7 +28,7 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
-from distperiodic.core.control import Outcome
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
@@ -384,7 +384,7 @@ class Pipeline:
         return None if authority is None else self.grants_of(authority)
 
     def confirm_job(self, verb: str, job: str, tick: int,
-                    then: Callable[[Outcome], None]) -> None:
+                    then: Callable[[MemberOutcome], None]) -> None:
         """Apply an operator's command, which is in the store, to a job.
 
         The parameters are those of :meth:`.JobOrders.confirm`.
@@ -396,14 +396,14 @@ class Pipeline:
             source.orders.confirm(verb, job, tick, then)
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
-                   why: str) -> Outcome:
+                   why: str) -> MemberOutcome:
         """Execute an operator's command, which came over the bus, on jobs.
 
         The parameters are those of :meth:`.JobOrders.execute`.
         """
         source = self._sources.get(Authority.RING)
         if source is None:
-            return Outcome(False, 'it has no job')
+            return MemberOutcome(False, 'it has no job')
         return source.orders.execute(verb, arguments, why)
 
     @property

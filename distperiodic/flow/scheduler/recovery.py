@@ -170,7 +170,7 @@ class Recovery:
         for holder, leases in by_holder.items():
             start(self._renew(queues, holder, leases))
 
-    def _renew(self, queues: list[in_flight.Queue], holder: str,
+    def _renew(self, queues: list[in_flight.ClaimQueue], holder: str,
                leases: list[str]) -> Procedure[None]:
         held = yield from self._keeper.renew(holder, leases)
         lost = frozenset() if held is None else frozenset(leases) - held
@@ -378,7 +378,8 @@ class Recovery:
             claims[0].attempt - 1, reason)
         self._put(events.Released(job, keys))
 
-    def abandon(self, job: Job, group: in_flight.Group) -> Procedure[None]:
+    def abandon(self, job: Job,
+                group: in_flight.ClaimGroup) -> Procedure[None]:
         """Give up waiting claims, whose objects other members may have owned
         meanwhile.
         """

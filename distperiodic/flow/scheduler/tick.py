@@ -40,8 +40,8 @@ from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import listing
-from distperiodic.flow.scheduler.authority import Authority
-from distperiodic.flow.scheduler.authority import Change
+from distperiodic.flow.scheduler.authority import MemberAuthority
+from distperiodic.flow.scheduler.authority import MembershipChange
 from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.claimer import TriggerCounts
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
@@ -68,7 +68,7 @@ class Ticker:
     """
 
     def __init__(self, parts: Mapping[str, Part], book: Book,
-                 wiring: SchedulerWiring, *, authority: Authority,
+                 wiring: SchedulerWiring, *, authority: MemberAuthority,
                  claimer: Claimer, dispatcher: Dispatcher,
                  pump: Callable[[], None]):
         self._clock = clock = wiring.clock
@@ -288,7 +288,7 @@ class Ticker:
         self._view()
 
     def _ring_changed(self, view: View,
-                      change: Change) -> None:
+                      change: MembershipChange) -> None:
         """Walk the arcs that this member gained."""
         now = self._clock.now()
         self._claimer.attendance.rings_changed()

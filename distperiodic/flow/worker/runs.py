@@ -116,7 +116,7 @@ class Runner(Protocol):
         """Run all objects of a chunk of *batch_run*."""
 
 
-class Failed(NamedTuple):
+class FailedRun(NamedTuple):
     """A run whose handler raised an exception or timed out."""
 
     #: Index of the run in the batch.
@@ -173,7 +173,7 @@ class Refused(NamedTuple):
 
 #: Outcome of a run. An integer is the index of a run that succeeded without a
 #: result.
-Outcome = int | Done | Failed | Lost | Refused
+Outcome = int | Done | FailedRun | Lost | Refused
 
 
 class TimedOut(NamedTuple):
@@ -331,7 +331,7 @@ class _Stopwatch:
             self._began = self.last
 
 
-class Running:
+class ThreadActivity:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
@@ -417,16 +417,16 @@ class Executor:
         self._finish = finish
         self._lease = lease
         #: Runs that have timed out, and whose failure is not reported yet.
-        self._timed_out: dict[Running, TimedOut] = {}
+        self._timed_out: dict[ThreadActivity, TimedOut] = {}
         #: Runs that have timed out, and whose handlers have not returned.
-        self._hanging: dict[Running, TimedOut] = {}
+        self._hanging: dict[ThreadActivity, TimedOut] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
         self._held = HeldRuns(slots)
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By thread identifier.
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, ThreadActivity] = {}
         self._lock = threading.Lock()
         #: Authorities whose runs start no more.
         self._draining: frozenset[Authority] = frozenset()
@@ -489,7 +489,7 @@ class Executor:
         ident = threading.get_ident()
         running = self._running.get(ident)
         if running is None:
-            running = self._running[ident] = Running(ident)
+            running = self._running[ident] = ThreadActivity(ident)
         running.chunk = batch_run, chunk
         running.began = monotonic()
         if batch_run.reported == _NEVER:
@@ -529,8 +529,8 @@ class Executor:
         """Return whether the results of the runs of *batch* still count."""
         return self._may_start(batch) is None
 
-    def _run_one(self, running: Running, batch_run: BatchRun, index: int,
-                 timeout: float | None) -> Outcome:
+    def _run_one(self, running: ThreadActivity, batch_run: BatchRun,
+                 index: int, timeout: float | None) -> Outcome:
         """Run one object, and return its outcome."""
         batch, job = batch_run.batch, batch_run.job
         context: Context | None = None
@@ -565,13 +565,13 @@ class Executor:
             # thread must continue.
             error = text_of(exc)
             self._log_failure(batch_run, index, error, exc)
-            return Failed(
+            return FailedRun(
                 index, error, '' if job.tries_again(batch.attempts[index])
                 else traceback_of(exc),
                 None if context is None else context.take_unsaved())
         return index if result is None else Done(index, result)
 
-    def _handle(self, running: Running, batch_run: BatchRun, index: int,
+    def _handle(self, running: ThreadActivity, batch_run: BatchRun, index: int,
                 context: Context, deadline: Instant | None,
                 timeout: float | None) -> str | None:
         """Call the handler, and return the result of a command as JSON."""
@@ -650,7 +650,7 @@ class Executor:
                 report.results[item.at] = item.result
             elif isinstance(item, Lost):
                 report.lost.append(item.at)
-            elif isinstance(item, Failed):
+            elif isinstance(item, FailedRun):
                 failed.append((item.at, item.error))
                 if item.traceback:
                     report.tracebacks[item.at] = item.traceback
@@ -694,7 +694,7 @@ class Executor:
                     and now - batch_run.reported >= _REPORT_EVERY):
                 self._settle(batch_run, 0, 0.0, now)
 
-    def _save(self, running: Running, run: Run,
+    def _save(self, running: ThreadActivity, run: Run,
               now: float) -> None:
         """Report the progress of a run that has not ended."""
         batch_run, index, context = run
@@ -707,7 +707,7 @@ class Executor:
                 batch_run.batch.id, batch_run.batch.worker,
                 progress=[(index, text)]), batch_run.batch.sender)
 
-    def _time_out(self, running: Running, now: float) -> None:
+    def _time_out(self, running: ThreadActivity, now: float) -> None:
         with self._lock:
             # The run may have ended meanwhile, and another run may have begun.
             if (running.ends is None or now < running.ends
@@ -737,7 +737,7 @@ class Executor:
         if not waits:
             self._settle_timed_out(running)
 
-    def _settle_timed_out(self, running: Running) -> None:
+    def _settle_timed_out(self, running: ThreadActivity) -> None:
         """Report that a run has timed out.
 
         The call does nothing if the failure was already reported.
@@ -749,14 +749,14 @@ class Executor:
         found.batch_run.timings.append(message.Timing(
             found.at, found.batch_run.batch.attempts[found.at] == 1, 1,
             found.began, found.timeout))
-        found.batch_run.outcomes.append(Failed(
+        found.batch_run.outcomes.append(FailedRun(
             found.at, f'timeout after {found.timeout:g} s',
             progress=found.context.take_unsaved()))
         self._settle(found.batch_run, 1, found.timeout,
                      self._clock.monotonic())
 
-    def _finish_run(self, running: Running, batch: message.Batch, key: str,
-                    session: Any, result: str | None) -> None:
+    def _finish_run(self, running: ThreadActivity, batch: message.Batch,
+                    key: str, session: Any, result: str | None) -> None:
         """End the run of a handler in the transaction of *session*.
 
         :raises RunReplaced: The run has timed out, or was taken over.
@@ -768,7 +768,7 @@ class Executor:
         assert self._finish is not None
         self._finish(batch, key, session, result)
 
-    def _share(self, running: Running) -> None:
+    def _share(self, running: ThreadActivity) -> None:
         """Offer the remaining runs of a thread's chunk to other threads."""
         if running.chunk is None:
             return

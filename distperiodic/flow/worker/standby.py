@@ -18,7 +18,7 @@ from distperiodic.core.member import Member
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Election
-from distperiodic.core.standby import Request
+from distperiodic.core.standby import ElectionRequest
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 from distperiodic.flow.procedure import CallFailed
@@ -134,7 +134,8 @@ class Standby:
         self._election.requested(request, now)
         start(self._request(request, now))
 
-    def _request(self, request: Request, now: float) -> Procedure[None]:
+    def _request(self, request: ElectionRequest,
+                 now: float) -> Procedure[None]:
         try:
             standing = yield from perform(
                 self._calls, functools.partial(self._perform, request))
@@ -173,13 +174,14 @@ class Standby:
             self._calls, ports.PartitionStore.depart, self._partition,
             self._me.process))
 
-    def _perform(self, request: Request, store: ports.ClaimStore) -> Standing:
+    def _perform(self, request: ElectionRequest,
+                 store: ports.ClaimStore) -> Standing:
         partitions, worker = store.partitions, self._me.process
         assert partitions is not None
-        if request is Request.RELEASE:
+        if request is ElectionRequest.RELEASE:
             return partitions.release(
                 self._partition, worker, fence=self._election.fence)
-        if request is Request.ACQUIRE:
+        if request is ElectionRequest.ACQUIRE:
             # The store may have been unreachable since the election decided to
             # send this request, so check the conditions again.
             standing = self._election.standing

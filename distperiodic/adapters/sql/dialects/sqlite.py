@@ -29,7 +29,7 @@ _PATIENCE = 10.0
 
 def _of_host(function: str) -> str:
     """Return SQL that calls a function of host_clock once per statement."""
-    columns = ', '.join(f'"{name}"' for name in host_clock.State._fields)
+    columns = ', '.join(f'"{name}"' for name in host_clock.ClockState._fields)
     return (f'SELECT {function}({columns}) '  # noqa: S608
             f'FROM {host_clock.TABLE}')
 
