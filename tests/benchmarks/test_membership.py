@@ -36,16 +36,14 @@ class Ours:
     """One member of distperiodic, created as the services do."""
 
     def __init__(self, url, group, name, seen):
-        from distperiodic.adapters.coordination.membership import (
-            ToozMembership,
-        )
+        from distperiodic.adapters.coordination import membership
         from distperiodic.adapters.local.clock import SystemClock
 
         self.name = name
         self.views = 0
         self._seen = seen
         self._known = frozenset()
-        self.membership = ToozMembership(
+        self.membership = membership.ToozMembership(
             url, name, clock=SystemClock(), points=40,
             session_timeout=SESSION)
         self.membership.join(group, self._viewed)

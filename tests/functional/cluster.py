@@ -163,12 +163,10 @@ class Observer(coordinator.Coordinator):
 
     def __init__(self, url, group):
         super().__init__(url, session_timeout=2)
-        from distperiodic.adapters.coordination.membership import (
-            ToozMembership,
-        )
+        from distperiodic.adapters.coordination import membership
         from distperiodic.adapters.local.clock import SystemClock
         self.group = group
-        self.seen = ToozMembership(
+        self.seen = membership.ToozMembership(
             url, 'observer', clock=SystemClock(), session_timeout=2)
         self.seen.watch(group)
         self.seen.start()

@@ -103,7 +103,7 @@ class Told:
 def made(monkeypatch):
     """The memberships that were created, in order."""
     monkeypatch.setattr(Told, 'made', [])
-    monkeypatch.setattr(coordinator, 'Membership', Told)
+    monkeypatch.setattr(coordinator, 'ToozMembership', Told)
     return Told.made
 
 
