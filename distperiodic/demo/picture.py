@@ -33,11 +33,9 @@ _LEGEND = ('■ served  · not served yet  [bold red]×[/] missed  '
 _GUARANTEE = (
     'Guarantee: each tick of each host is started under one claim in the '
     'store, and no tick is lost if a process dies. If a member dies or '
-    'freezes, the others repeat its unfinished runs late, after its session '
-    'has expired ({session:g} s here). If a process dies after it has '
-    'recorded a ping and before the store has recorded the end of the run, '
-    'the ping is repeated. To prevent a repeated effect, let the target of '
-    'the effect compare fences, or commit the effect together with the claim.')
+    'freezes, the others repeat its unfinished runs when its session has '
+    'expired ({session:g} s here). To prevent that an effect is repeated, '
+    'compare fences, or commit the effect together with the claim.')
 
 
 def moment(seconds: float) -> str:

@@ -184,8 +184,7 @@ class Scene:
         self._look_until(self.length * _KILL, idle=True)
         self._change('member-2', 'is killed', signal.SIGKILL)
         self._look_until(self.length * _FREEZE, idle=True)
-        with (servers.unlocked(self._servers.files) if self._servers.files
-              else contextlib.nullcontext()):
+        with self._servers.unlocked():
             self._change('member-3', 'is frozen', signal.SIGSTOP)
         self._look_until(self.elapsed + frozen)
         self._check_noticed()

@@ -22,6 +22,7 @@ from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.coordination_probe import CoordinationProbe
+from distperiodic.operator.coordination_probe import directory
 
 #: Requested session timeout in seconds. If a process is silent for longer,
 #: other processes take over its work. A server may grant another value.
@@ -48,10 +49,8 @@ class Servers:
 
     def __init__(self, place: pathlib.Path, backend_url: str,
                  transport_url: str, connection: str):
-        #: Directory of the coordination service. Empty means a server.
-        self.files = '' if backend_url else f'{place}/coordination'
         self._backend_url = (
-            backend_url or f'file://{self.files}?timeout={SESSION}')
+            backend_url or f'file://{place}/coordination?timeout={SESSION}')
         self._transport_url = transport_url
         self._connection = connection or f'sqlite:///{place}/claims.db'
         group = f'demo-{secrets.token_hex(4)}'
@@ -63,6 +62,17 @@ class Servers:
         (schema.check if connection else schema.sync)(self._connection)
         if transport_url:
             drivers.probe(cfg.ConfigOpts(), transport_url).find()
+
+    def unlocked(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which no process holds the lock of files.
+
+        A process that is frozen while it holds this lock blocks all other
+        processes. Only ``file://`` has this limitation, and the demo is not
+        meant to show it.
+        """
+        return (unlocked(directory(self._backend_url))
+                if self._backend_url.startswith('file:')
+                else contextlib.nullcontext())
 
     def _probe(self) -> CoordinationProbe:
         return CoordinationProbe(self._backend_url, session_timeout=SESSION,
@@ -115,12 +125,7 @@ pool_size = {pool}
 
 @contextlib.contextmanager
 def unlocked(place: str) -> Iterator[None]:
-    """Hold the lock of tooz's file driver in a directory, during the block.
-
-    A process that is frozen while it holds this lock blocks all other
-    processes. Only ``file://`` has this limitation, and the demo is not meant
-    to show it.
-    """
+    """Hold the lock of tooz's file driver in a directory, during the block."""
     with open(f'{place}/.driver_lock', 'ab') as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         yield
