@@ -7,6 +7,7 @@ of the port tests every adapter. The flow depends only on ports.
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.new_task import NewTask
+from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import Step
 from distperiodic.core.ring import Arc
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
@@ -666,6 +669,13 @@ class ClaimStore(Protocol):
             cancelled or dead.
         :param reason: Reason in words, for the history.
         :returns: Number of claims that this call ended.
+        """
+
+    def prune(self, ages: Ages) -> Iterator[Step]:
+        """Delete old rows, one small transaction for each step.
+
+        After the last step, all rows that were old at the first step are
+        deleted. A store in memory keeps no old rows.
         """
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from distperiodic.cmd import display
 from distperiodic.cmd.session import Action
 from distperiodic.cmd.session import Session
 from distperiodic.core import redaction
+from distperiodic.core.pruning import Ages
 
 
 class DbSync(Action):
@@ -111,7 +112,7 @@ class DbPrune(Action):
                  'halted a queue that was not resumed')
 
     def act(self, session: Session) -> None:
-        from distperiodic.operator import pruning
+        from distperiodic.operator import admin
         parsed = session.parsed
         kinds = {'history': parsed.history, 'dead': parsed.dead,
                  'claims': parsed.claims, 'tasks': parsed.tasks}
@@ -120,7 +121,7 @@ class DbPrune(Action):
                 'no kind of rows is selected; give --history DAYS, --dead '
                 'DAYS, --claims DAYS or --tasks DAYS')
         with session.recorded('old rows', **kinds) as record:
-            pruned = pruning.prune(session.store, pruning.Ages(**kinds))
+            pruned = admin.prune(session.store, Ages(**kinds))
             record.outcome = (
                 f'pruned history={pruned["history"]} '
                 f'dead={pruned["failures"]} claims={pruned["claims"]} '

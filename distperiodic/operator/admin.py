@@ -5,6 +5,7 @@ The commands only read and write tables; no process of the service takes part.
 Schedulers see the changes at their next sweep.
 """
 
+import collections
 import uuid
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import history as sql_history
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import run_once
@@ -25,6 +27,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.pruning import Ages
 from distperiodic.operator.group_reader import GroupStore
 
 _claim = tables.claim
@@ -49,6 +52,14 @@ class Triggered(NamedTuple):
     #: Number of objects that were not claimed because a later tick of them is
     #: already claimed.
     overtaken: int = 0
+
+
+def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:
+    """Delete old rows, and return the number of deleted rows by kind."""
+    deleted: collections.Counter[str] = collections.Counter()
+    for step in prune_steps(store.database, store.namespace, ages):
+        deleted[step.kind] += step.rows
+    return deleted
 
 
 def requeue(store: GroupStore, *, job: str | None, key: str | None) -> int:

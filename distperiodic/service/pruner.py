@@ -10,12 +10,10 @@ time, the turn pauses until the next sweep.
 import collections
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from distperiodic import ports
-
-if TYPE_CHECKING:
-    from distperiodic.operator.pruning import Step
+from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import Step
 
 LOG = logging.getLogger(__name__)
 
@@ -26,20 +24,13 @@ _STEPPING = 0.1
 
 
 class ServicePruner:
-    """Deletion of old rows of one group.
+    """Deletion of old rows of one group."""
 
-    :param group: The group.
-    :param history: Value of the option ``history_retention``.
-    :param tasks: Value of the option ``task_retention``.
-    """
-
-    def __init__(self, store: ports.StoreQueue, clock: ports.Clock, *,
-                 group: str, history: float, tasks: float):
+    def __init__(self, store: ports.StoreQueue, clock: ports.Clock,
+                 ages: Ages):
         self._store = store
         self._clock = clock
-        self._group = group
-        self._history = history
-        self._tasks = tasks
+        self._ages = ages
         self._next = clock.monotonic() + INTERVAL
         self._until = 0.0
         #: True while the queue contains a step of this pruner.
@@ -63,22 +54,17 @@ class ServicePruner:
         self._submitted = True
         self._store.submit(self._step, self._stepped, self._end)
 
-    def _step(self, store: ports.ClaimStore) -> 'Step | None':
+    def _step(self, store: ports.ClaimStore) -> Step | None:
         """Take a step in a thread of the store.
 
         If a step fails, the iterator of the steps ends. Then the turn ends,
         too.
         """
         if self._steps is None:
-            from distperiodic.adapters.sql.store import SqlClaimStore
-            from distperiodic.operator import pruning
-            assert isinstance(store, SqlClaimStore)
-            self._steps = pruning.prune_steps(
-                store.database, self._group,
-                pruning.ages_of(self._history, self._tasks))
+            self._steps = store.prune(self._ages)
         return next(self._steps, None)
 
-    def _stepped(self, step: 'Step | None') -> None:
+    def _stepped(self, step: Step | None) -> None:
         self._submitted = False
         if step is None:
             self._end()

@@ -46,6 +46,7 @@ from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import ring_digest
 from distperiodic.core.member import worker_group
+from distperiodic.core.pruning import ages_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.task import ring_key
 from distperiodic.flow import events
@@ -187,9 +188,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._cancellations = None if self._store is None else Cancellations(
             self._executor, self._store, self._clock)
         self._pruner = None if self._store is None else ServicePruner(
-            self._store, self._clock, group=settings.group,
-            history=settings.history_retention,
-            tasks=settings.task_retention)
+            self._store, self._clock, ages_of(
+                settings.history_retention, settings.task_retention))
         self._announce_pools(self._local_topics)
         if self._group_member is None:
             self._flow.dispatcher.schedulers_changed([self._solo_member])

@@ -18,8 +18,8 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.adapters.sql.task_insertion import TaskInsertion
 from distperiodic.core.control import Me
+from distperiodic.core.pruning import ages_of
 from distperiodic.core.standby import Role
-from distperiodic.operator import pruning
 from distperiodic.ports import Failure
 from tests import claiming
 from tests.configured import configuration
@@ -164,9 +164,8 @@ def test_a_turn_deletes_all_old_tasks_in_small_steps(world):
         world.client.cancel(task)
     stays = world.submit()
 
-    steps = [step.rows for step in pruning.prune_steps(
-        world.store.database, world.group, pruning.ages_of(0.0, -1.0))
-        if step.kind == 'tasks' and step.rows]
+    steps = [step.rows for step in world.store.prune(ages_of(0.0, -1.0))
+             if step.kind == 'tasks' and step.rows]
 
     assert steps == [200, 200, 10]
     assert [task.id for task in world.client.list()] == [stays]

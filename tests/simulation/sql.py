@@ -17,9 +17,9 @@ from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.pruning import Ages
 from distperiodic.core.workflow import CODES
 from distperiodic.operator import admin
-from distperiodic.operator import pruning
 from distperiodic.operator.group_reader import GroupStore
 from tests.oracle.tasks import Row
 from tests.simulation import sqlite
@@ -255,4 +255,4 @@ class Operator:
         self._try(admin.requeue, job=None, key=None)
 
     def prune(self):
-        self._try(pruning.prune, pruning.Ages(history=0.01, dead=0.01))
+        self._try(admin.prune, Ages(history=0.01, dead=0.01))

@@ -15,7 +15,6 @@ from distperiodic.operator import auditing
 from distperiodic.operator import health_queries
 from distperiodic.operator import members
 from distperiodic.operator import partitions
-from distperiodic.operator import pruning
 from distperiodic.operator import queries
 from distperiodic.operator import task_pools
 from distperiodic.operator import task_queries
@@ -24,13 +23,13 @@ from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
 
 _MODULES = (
-    activity, admin, auditing, health_queries, members, partitions, pruning,
+    activity, admin, auditing, health_queries, members, partitions,
     queries, task_pools, task_queries, waiting)
 # The commands. All other public functions of these modules are queries.
 _COMMANDS = {
-    admin.pause, admin.requeue, admin.resume, admin.trigger,
+    admin.pause, admin.prune, admin.requeue, admin.resume, admin.trigger,
     auditing.recorded, members.request_answers, partitions.promote,
-    pruning.prune, task_pools.reset}
+    task_pools.reset}
 
 
 @pytest.fixture

@@ -5,25 +5,25 @@ import itertools
 
 import pytest
 
-from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.operator import pruning
+from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import Step
 from distperiodic.service import pruner
 from tests.logged import lines
 
+AGES = Ages(history=30.0, tasks=7.0)
+
 
 class World:
-    """A service with a clock and a queue of calls to the store."""
+    """A service with a clock, a store and a queue of calls to it."""
 
-    def __init__(self, store):
+    def __init__(self):
         self.now = 1000.0
         self.calls = []
         self.turns = []
         #: Seconds that each step takes.
         self.seconds = 0.02
         self.rows = []
-        self._store = store
-        self.pruner = pruner.ServicePruner(
-            self, self, group='g', history=30.0, tasks=7.0)
+        self.pruner = pruner.ServicePruner(self, self, AGES)
 
     def monotonic(self):
         return self.now
@@ -31,11 +31,11 @@ class World:
     def submit(self, call, then, failed):
         self.calls.append((call, then, failed))
 
-    def prune_steps(self, database, namespace, ages):
-        self.turns.append((namespace, ages.history, ages.tasks))
+    def prune(self, ages):
+        self.turns.append(ages)
         for rows in self.rows:
             self.now += self.seconds
-            yield pruning.Step('tasks', rows)
+            yield Step('tasks', rows)
 
     def sweep(self, seconds=0.25):
         """Let time pass, then sweep; return the number of steps."""
@@ -46,22 +46,18 @@ class World:
             if not self.calls:
                 return number
             call, then, _ = self.calls.pop()
-            then(call(self._store))
+            then(call(self))
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    store = SqlClaimStore(f'sqlite:///{tmp_path}/x.sqlite', namespace='g')
-    made = World(store)
-    monkeypatch.setattr(pruning, 'prune_steps', made.prune_steps)
-    yield made
-    store.close()
+def world():
+    return World()
 
 
 def test_a_turn_begins_once_a_minute(world):
     assert world.sweep(pruner.INTERVAL - 1) == 0
     assert world.sweep(1) == 1
-    assert world.turns == [('g', 30.0, 7.0)]
+    assert world.turns == [AGES]
     assert world.sweep(pruner.INTERVAL - 1) == 0
     assert world.sweep(1) == 1
     assert len(world.turns) == 2

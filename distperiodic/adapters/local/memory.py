@@ -46,6 +46,8 @@ from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.claim_request import decide
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
+from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import Step
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
@@ -501,6 +503,9 @@ class MemoryClaimStore:
             if one is not None and all(
                     row.state is State.CLAIMED for row in one.rows.values()):
                 one.holder, one.until = '', now
+
+    def prune(self, ages: Ages) -> Iterator[Step]:
+        return iter(())
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         counted = dict.fromkeys(jobs, 0)

@@ -26,6 +26,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -41,6 +42,7 @@ from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import jobs as sql_jobs
 from distperiodic.adapters.sql import leases as sql_leases
 from distperiodic.adapters.sql import listing
+from distperiodic.adapters.sql import pruning
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
@@ -68,6 +70,8 @@ from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.outcomes import SKIPPED
+from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import Step
 from distperiodic.core.standby import Active
 from distperiodic.core.workflow import Status
 
@@ -511,6 +515,9 @@ class SqlClaimStore:
         numbers = [self._number(job) for job in dict.fromkeys(jobs)]
         return self._read(lambda tx: set(tx.connection.execute(
             self._overdue[False].holders, {'of_jobs': numbers}).scalars()))
+
+    def prune(self, ages: Ages) -> Iterator[Step]:
+        return pruning.prune_steps(self.database, self._namespace, ages)
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         numbers = {self._number(job): job for job in jobs}

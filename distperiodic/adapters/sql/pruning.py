@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of old rows in small transactions, while services run."""
 
-import collections
 import functools
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -20,10 +19,10 @@ from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
+from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import Step
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
-from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import GroupStore
 
 _action = tables.action
 _answer = tables.answer
@@ -48,55 +47,6 @@ _ENDED = sorted(ENDED)
 _DEAD = MOVES[Move.REQUEUE][0]
 
 
-class Ages(NamedTuple):
-    """Days after which the rows of each kind are deleted.
-
-    None keeps all rows of a kind.
-    """
-
-    #: History of ticks, by tick.
-    history: float | None = None
-    #: Records of runs that failed for good.
-    dead: float | None = None
-    #: Records of such runs whose objects are no longer dead.
-    failures: float | None = None
-    #: Records of actions, last reports of members, and last heartbeats of
-    #: workers.
-    reports: float | None = None
-    #: Claims, by watermark. If all claims of a job are older, the job is
-    #: unused: all of its claims, and its leases for older ticks, are deleted.
-    #: For any other job, only closed claims of objects that are not listed are
-    #: deleted.
-    claims: float | None = None
-    #: Tasks that have ended, by the time since their end. The claims of
-    #: deleted tasks are deleted as well. A task whose failure has halted a
-    #: queue is kept until the queue is resumed.
-    tasks: float | None = None
-    #: True also deletes the rows of unused queues.
-    queues: bool = False
-
-
-def ages_of(history: float, tasks: float) -> Ages:
-    """Return the ages at which running services delete rows.
-
-    The record of a failure stays as long as the failed claim is dead.
-
-    :param history: Value of the option ``history_retention``.
-    :param tasks: Value of the option ``task_retention``.
-    """
-    return Ages(history=history or None, failures=history or None,
-                reports=history or None, tasks=tasks or None,
-                queues=bool(tasks))
-
-
-class Step(NamedTuple):
-    """One transaction that deleted old rows."""
-
-    #: Kind of the rows, for the log.
-    kind: str
-    rows: int
-
-
 class _Deleted(NamedTuple):
     """Result of one transaction."""
 
@@ -109,12 +59,22 @@ class _Deleted(NamedTuple):
 _Work = Callable[[sa.Connection], _Deleted]
 
 
-def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:
-    """Delete old rows, and return the number of deleted rows by kind."""
-    deleted: collections.Counter[str] = collections.Counter()
-    for step in prune_steps(store.database, store.namespace, ages):
-        deleted[step.kind] += step.rows
-    return deleted
+class _Group:
+    """The rows of one group."""
+
+    def __init__(self, database: Database, namespace: str):
+        self._read = database.read
+        self.dialect = database.dialect
+        self.namespace = namespace
+
+    def rows(self, query: sa.Executable) -> Sequence[Any]:
+        return self._read(lambda connection: connection.execute(query).all())
+
+    def jobs(self, *conditions: sa.ColumnElement[bool]) -> list[int]:
+        """Return the numbers of the group's jobs and of its commands."""
+        return [row.id for row in self.rows(sa.select(_job.c.id).where(
+            _job.c.space == self.namespace, *conditions)
+            .order_by(_job.c.name))]
 
 
 def prune_steps(database: Database, namespace: str,
@@ -123,19 +83,20 @@ def prune_steps(database: Database, namespace: str,
 
     After the last step, all rows that were old at the first step are deleted.
     """
-    for kind, work in _works(GroupReader(database, namespace), ages):
+    for kind, work in _works(_Group(database, namespace), ages):
         more = True
         while more:
             rows, more = database.write(work)
             yield Step(kind, rows)
 
 
-def _works(group: GroupReader, ages: Ages) -> list[tuple[str, _Work]]:
+def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
     """Return the transactions to repeat until no more rows are left.
 
     Each is paired with the kind of its rows.
     """
-    now, space = group.now(), group.namespace
+    now: int = group.rows(sa.select(group.dialect.now))[0][0]
+    space = group.namespace
     found: list[tuple[str, _Work]] = []
 
     def add(kind: str, work: Callable[..., _Deleted], **options: Any) -> None:
@@ -144,7 +105,7 @@ def _works(group: GroupReader, ages: Ages) -> list[tuple[str, _Work]]:
     def before(days: float) -> int:
         return now - round(days * _DAY)
     if ages.history is not None:
-        for number in _with_commands(group):
+        for number in group.jobs():
             add('history', _prune_some_history, number=number,
                 before=before(ages.history))
     if ages.dead is not None:
@@ -178,9 +139,9 @@ def _works(group: GroupReader, ages: Ages) -> list[tuple[str, _Work]]:
     return found
 
 
-def _of_claims(group: GroupReader, before: int) -> list[tuple[str, _Work]]:
+def _of_claims(group: _Group, before: int) -> list[tuple[str, _Work]]:
     """Return the transactions that delete claims; see :func:`_works`."""
-    numbers = list(group.names())
+    numbers = group.jobs(_job.c.kind == tables.KIND)
     unused = [row.job for row in group.rows(
         sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
         .group_by(_claim.c.job)
@@ -198,7 +159,7 @@ def _of_claims(group: GroupReader, before: int) -> list[tuple[str, _Work]]:
         _prune_leases, unused=unused, before=before))]
 
 
-def _prune_some_claims(connection: sa.Connection, *, group: GroupReader,
+def _prune_some_claims(connection: sa.Connection, *, group: _Group,
                        number: int, old: list[Any]) -> _Deleted:
     last = connection.scalar(
         sa.select(_claim.c.object).where(*old)
@@ -226,7 +187,7 @@ def _prune_leases(connection: sa.Connection, *, unused: Sequence[int],
         _lease.c.job.in_(unused), _lease.c.tick < before)).rowcount, False)
 
 
-def _prune_some_actions(connection: sa.Connection, *, group: GroupReader,
+def _prune_some_actions(connection: sa.Connection, *, group: _Group,
                         before: int) -> _Deleted:
     # The record of a drain stays while the member is drained.
     held = sa.select(_member.c.drained).where(
@@ -252,7 +213,7 @@ _LISTED_AS_DEAD = sa.exists().where(
 
 
 def _prune_some_failures(
-        connection: sa.Connection, *, group: GroupReader, before: int,
+        connection: sa.Connection, *, group: _Group, before: int,
         kept: sa.ColumnElement[bool] | None = None) -> _Deleted:
     jobs = sa.select(_job.c.id).where(_job.c.space == group.namespace)
     old = [_failure.c.job.in_(jobs), _failure.c.at < before]
@@ -282,13 +243,7 @@ def _prune_some_silent(connection: sa.Connection, *, table: sa.Table,
         last is not None)
 
 
-def _with_commands(group: GroupReader) -> Sequence[int]:
-    """Return the numbers of the group's jobs and of its commands."""
-    return [row.id for row in group.rows(sa.select(_job.c.id).where(
-        _job.c.space == group.namespace).order_by(_job.c.name))]
-
-
-def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
+def _prune_some_tasks(connection: sa.Connection, *, group: _Group,
                       status: Status, before: int) -> _Deleted:
     # For one status, the index returns the oldest tasks first. The condition
     # on the time of creation only helps the index: no task ends before its
@@ -316,7 +271,7 @@ def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
     return _Deleted(len(ids), len(ids) == _TASKS_AT_A_TIME)
 
 
-def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
+def _prune_some_queues(connection: sa.Connection, *, group: _Group
                        ) -> _Deleted:
     """Delete the rows of unused queues.
 
