@@ -232,8 +232,10 @@ class Scene:
 
     def say(self, text: str) -> None:
         """Print a line about an event that happened now."""
-        self._console.print(f'{picture.moment(self.elapsed)}  {text}',
-                            soft_wrap=True)
+        # Above the picture, a longer line is cut off.
+        self._console.print(
+            f'{picture.moment(self.elapsed)}  {text}', no_wrap=True,
+            overflow='ellipsis', soft_wrap=self._live is None)
 
     def update(self) -> None:
         """Draw the current state."""
