@@ -14,6 +14,7 @@ from distperiodic.core.schedule import Every
 from distperiodic.flow.procedure import CallFailed
 from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.part import Readings
 from distperiodic.flow.scheduler.part import Walk
 from distperiodic.flow.scheduler.part import compare_listing
 from tests.unit.world import Clock
@@ -267,3 +268,12 @@ def test_nothing_is_owned_while_all_members_are_drained_or_stopping():
     part = Part(job(objects=True), 0, None)
 
     assert not part.owns(ring.Ring({'a': 0, 'b': 0}), 'a', 0)
+
+
+def test_an_object_is_listed_from_its_last_change_of_schedule():
+    kept, one = Readings(), catalogue.Catalogue(['a'])
+    daily = Every(86_400)
+    for at, own in (0, {}), (1, {}), (2, {'a': daily}), (3, {'a': daily}):
+        kept.keep(catalogue.Reading(one, own), at)
+
+    assert kept.listed_at('a') == (2, 3)
