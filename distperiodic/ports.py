@@ -38,9 +38,9 @@ from distperiodic.core.ring import Arc
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
-from distperiodic.core.task import Page
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Task
+from distperiodic.core.task import TaskPage
 
 
 class LeaseEnded(Exception):
@@ -740,7 +740,7 @@ class TaskStore(Protocol):
         :raises UnknownTask: No task of the group has this id.
         """
 
-    def page(self, page: Page) -> list[Task]:
+    def page(self, page: TaskPage) -> list[Task]:
         """Return tasks in the order in which they were submitted.
 
         :raises UnknownTask: No task has the id ``page.after``.

@@ -47,10 +47,10 @@ from distperiodic.core import definitions
 from distperiodic.core import workflow
 from distperiodic.core.new_task import NewTask
 from distperiodic.core.task import Command
-from distperiodic.core.task import Page
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
+from distperiodic.core.task import TaskPage
 from distperiodic.core.task import new_id
 from distperiodic.core.workflow import Status
 from distperiodic.periodic import command
@@ -303,7 +303,7 @@ class Client:
         task_arguments.check_name('queue', queue, optional=True)
         task_arguments.check_whole('limit', limit, 1, _MOST_ROWS)
         with self._connections.lend() as store:
-            return store.page(Page(
+            return store.page(TaskPage(
                 None if status is None else Status(status), type, queue,
                 limit, None if after is None
                 else task_arguments.task_id(after)))

@@ -26,7 +26,7 @@ _PATIENCE = 60.0
 _AT_A_TIME = 1000
 
 
-class Listed(NamedTuple):
+class ListedObjects(NamedTuple):
     """The objects of a job."""
 
     ids: frozenset[str]
@@ -35,7 +35,7 @@ class Listed(NamedTuple):
 
 
 def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
-           found: Listed, only: str | None = None) -> None:
+           found: ListedObjects, only: str | None = None) -> None:
     """Write a job's objects to the store's listing, like a scheduler.
 
     Existing rows of the job and of its objects do not change.
@@ -65,7 +65,7 @@ def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
 
 
 def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
-         now: int) -> Listed | str:
+         now: int) -> ListedObjects | str:
     """Return the objects that a job lists now.
 
     :param now: Microseconds since the epoch.
@@ -73,7 +73,7 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
     """
     from distperiodic.adapters.local.reader import ThreadReader
     if job.scope is Scope.GROUP:
-        return Listed(frozenset([job.name]), {})
+        return ListedObjects(frozenset([job.name]), {})
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     reader = ThreadReader(
         tasks.catalogue, lambda name, ticket, found: answers.put(found),
@@ -88,4 +88,4 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
         return (f'{job.objects} raised {type(found).__name__}: '
                 f'{configured.one_line(found)}')
     catalogue, own, _ = found
-    return Listed(frozenset(catalogue.ids), own)
+    return ListedObjects(frozenset(catalogue.ids), own)

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import findings
-from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import CheckResult
 
 if TYPE_CHECKING:
-    from distperiodic.cmd.case import Case
+    from distperiodic.cmd.doctor_facts import DoctorFacts
 
-_Function: TypeAlias = 'Callable[[Case], Finding]'
+_Function: TypeAlias = 'Callable[[DoctorFacts], CheckResult]'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Check:
         return ' '.join((inspect.getdoc(self.function) or '').partition(
             '\n\n')[0].split())
 
-    def run(self, case: 'Case') -> Finding:
+    def run(self, facts: 'DoctorFacts') -> CheckResult:
         """Run the check; errors of this library become findings."""
         try:
-            return self.function(case)
+            return self.function(facts)
         except findings.NotNow as exc:
             return findings.skip(str(exc))
         except exceptions.DistperiodicError as exc:

@@ -24,11 +24,11 @@ from distperiodic.adapters.coordination import url as backend_url
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.messaging import queue_names
 from distperiodic.cmd import configured
-from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import CHECKS
 from distperiodic.cmd.check import Check
 from distperiodic.cmd.check import check
-from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.doctor_facts import DoctorFacts
+from distperiodic.cmd.findings import CheckResult
 from distperiodic.cmd.findings import NotNow
 from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
@@ -51,16 +51,16 @@ UNEVEN = 1.5
 
 
 @check('options', offline=True)
-def options_usable(case: Case) -> Finding:
+def options_usable(facts: DoctorFacts) -> CheckResult:
     """All options can be used, and fit together."""
-    settings = case.check_settings()
+    settings = facts.check_settings()
     if settings.backend_url:
         scheme = backend_url.check_backend_url(settings.backend_url)
         beat = settings.coordinator_heartbeat_interval
         if scheme not in backend_url.PUSHING and (
                 beat > settings.session_timeout / 5):
             beat = settings.session_timeout / 5
-        case.check_broker()
+        facts.check_broker()
         pace = '' if scheme in backend_url.PUSHING else (
             f', polled every {beat:g} s')
         return ok(f'{scheme}, group {settings.group}, '
@@ -83,24 +83,24 @@ def _limits(settings: Settings) -> str:
 
 
 @check('options', offline=True)
-def options_known(case: Case) -> Finding:
+def options_known(facts: DoctorFacts) -> CheckResult:
     """No distperiodic option is misspelt: an unknown option has no effect."""
-    odd = opts.unknown(case.conf)
+    odd = opts.unknown(facts.conf)
     if odd:
         return warn(f'without effect: {"; ".join(odd)}',
                     'correct the names and sections, or remove the options')
-    files = len(opts.files(case.conf))
+    files = len(opts.files(facts.conf))
     return ok(f'{configured.plural(files, "file")} read' if files else
               'no file was read; all options have their defaults or come '
               'from the environment')
 
 
 @check('options', offline=True)
-def secrets_private(case: Case) -> Finding:
+def secrets_private(facts: DoctorFacts) -> CheckResult:
     """Only owner and group can read the files that hold passwords or keys."""
 
     open_ = []
-    for path in opts.files(case.conf):
+    for path in opts.files(facts.conf):
         sections: dict[str, dict[str, list[str]]] = {}
         with contextlib.suppress(cfg.Error, OSError):
             cfg.ConfigParser(path, sections).parse()
@@ -119,24 +119,24 @@ def secrets_private(case: Case) -> Finding:
 
 
 @check('options', offline=True)
-def state_path_writable(case: Case) -> Finding:
+def state_path_writable(facts: DoctorFacts) -> CheckResult:
     """state_path can hold the lock files that reserve a number for each
     process of this host.
     """
-    if case.settings.member_id is not None:
-        return skip(f'member_id is set to {case.settings.member_id}')
-    ProcessSlot(case.settings.state_path, 'check').leave()
-    return ok(case.settings.state_path)
+    if facts.settings.member_id is not None:
+        return skip(f'member_id is set to {facts.settings.member_id}')
+    ProcessSlot(facts.settings.state_path, 'check').leave()
+    return ok(facts.settings.state_path)
 
 
 @check('security', offline=True)
-def connections_private(case: Case) -> Finding:
+def connections_private(facts: DoctorFacts) -> CheckResult:
     """Connections to coordination services and brokers on other hosts are
     encrypted, since URLs carry passwords and messages start work.
     """
-    settings = case.settings
+    settings = facts.settings
     bare, remedies = [], []
-    if settings.backend_url and case.scheme != 'file' and (
+    if settings.backend_url and facts.scheme != 'file' and (
             not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
                  for name, _ in coordination_probe.addresses(
@@ -146,7 +146,7 @@ def connections_private(case: Case) -> Finding:
         remedies.append('add ?use_ssl=true&ca=FILE (ZooKeeper) or ?ssl=true '
                         '(Redis) to backend_url')
     if settings.dispatcher == 'messaging':
-        for probe, host in case.broker_hosts:
+        for probe, host in facts.broker_hosts:
             if not probe.tls and not _loopback(host.name):
                 bare.append(f'{host.name} (transport_url)')
                 if probe.tls_remedy not in remedies:
@@ -159,9 +159,9 @@ def connections_private(case: Case) -> Finding:
 
 
 @check('security', offline=True)
-def broker_user(case: Case) -> Finding:
+def broker_user(facts: DoctorFacts) -> CheckResult:
     """The login at the broker is a secret, unlike RabbitMQ's user guest."""
-    for probe, host in case.broker_hosts:
+    for probe, host in facts.broker_hosts:
         found = probe.open_to_all(host)
         if found is not None and not _loopback(host.name):
             return warn(*found)
@@ -169,14 +169,14 @@ def broker_user(case: Case) -> Finding:
 
 
 @check('security', offline=True)
-def messages_signed(case: Case) -> Finding:
+def messages_signed(facts: DoctorFacts) -> CheckResult:
     """Messages are signed if others may write to the broker: without a store,
     a message alone makes a worker start work.
     """
-    remote = [host.name for _, host in case.broker_hosts
+    remote = [host.name for _, host in facts.broker_hosts
               if not _loopback(host.name)]
-    if case.settings.signing_key:
-        keys = configured.plural(len(case.settings.signing_key), 'key')
+    if facts.settings.signing_key:
+        keys = configured.plural(len(facts.settings.signing_key), 'key')
         return ok(f'signed, {keys} accepted')
     if remote:
         return warn('not signed, and the broker is on another host',
@@ -189,10 +189,10 @@ def messages_signed(case: Case) -> Finding:
 
 
 @check('coordination')
-def coordination_servers(case: Case) -> Finding:
+def coordination_servers(facts: DoctorFacts) -> CheckResult:
     """Each server of backend_url answers."""
-    settings = case.settings
-    if case.scheme == 'file':
+    settings = facts.settings
+    if facts.scheme == 'file':
         path = coordination_probe.directory(settings.backend_url)
         if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return ok(f'{path} can be written')
@@ -209,24 +209,24 @@ def coordination_servers(case: Case) -> Finding:
     if silent:
         return warn(states, f'repair {", ".join(silent)}: until then, the '
                     'service tolerates fewer failures')
-    if len(found) == 2 and case.scheme in ('zookeeper', 'kazoo'):
+    if len(found) == 2 and facts.scheme in ('zookeeper', 'kazoo'):
         return warn(f'{states}; two servers tolerate no failure',
                     'run three servers: the service needs a majority')
     return ok(states)
 
 
 @check('coordination')
-def coordination_join(case: Case) -> Finding:
+def coordination_join(facts: DoctorFacts) -> CheckResult:
     """A group can be joined, with the session timeout that was requested."""
-    asked = case.settings.session_timeout
-    granted = case.joined.granted
+    asked = facts.settings.session_timeout
+    granted = facts.joined.granted
     if granted is None:
         return warn('joined, but the session timeout is unknown',
                     'see the log of the coordination service')
     if abs(granted - asked) > 0.05 * asked:
         where = ('file, redis and etcd use the timeout in backend_url, or '
                  'else session_timeout in whole seconds'
-                 if case.scheme not in backend_url.PUSHING else
+                 if facts.scheme not in backend_url.PUSHING else
                  'ZooKeeper grants 2 to 20 times its tickTime (or '
                  'minSessionTimeout to maxSessionTimeout)')
         return warn(
@@ -239,35 +239,36 @@ def coordination_join(case: Case) -> Finding:
 
 
 @check('coordination')
-def coordination_private(case: Case) -> Finding:
+def coordination_private(facts: DoctorFacts) -> CheckResult:
     """Only authorized users may write to the groups in the coordination
     service: a process that may write can join as a member and own objects.
     """
-    open_ = case.survey.writable_by_all()
+    open_ = facts.survey.writable_by_all()
     if open_ is None:
-        return skip(f'{case.scheme} does not report permissions')
+        return skip(f'{facts.scheme} does not report permissions')
     if not open_:
         return ok('not writable by all')
-    if case.scheme == 'file':
+    if facts.scheme == 'file':
         return warn('the directory is writable by every user of this host',
                     'chmod o-w the directory')
     text = 'every client may write to the namespace'
     remedy = ('put USER:PASSWORD@ into backend_url before the namespace is '
               'created (it then belongs to that user), or block other '
               'clients with a firewall')
-    return warn(text, remedy) if _is_remote(case.settings.backend_url) else ok(
-        f'{text}, but the server is on this host')
+    if _is_remote(facts.settings.backend_url):
+        return warn(text, remedy)
+    return ok(f'{text}, but the server is on this host')
 
 
 # -- the group
 
 
 @check('ring')
-def ring_points(case: Case) -> Finding:
+def ring_points(facts: DoctorFacts) -> CheckResult:
     """All members have the same number of points. A member with more points
     owns more objects.
     """
-    points = {m.points for m in case.populated.members if m.points}
+    points = {m.points for m in facts.populated.members if m.points}
     if len(points) > 1:
         return ok(f'{min(points)} to {max(points)} points, so one member may '
                   f'own {max(points) / min(points):.1f} times as many objects '
@@ -276,9 +277,9 @@ def ring_points(case: Case) -> Finding:
 
 
 @check('ring')
-def ring_shares(case: Case) -> Finding:
+def ring_shares(facts: DoctorFacts) -> CheckResult:
     """No member has more than 1.5 times its fair share of the objects."""
-    group = case.populated
+    group = facts.populated
     names = [m.identity for m in group.members if m.points]
     worst = max(names, key=group.of_fair)
     ratio = group.of_fair(worst)
@@ -293,11 +294,11 @@ def ring_shares(case: Case) -> Finding:
 
 
 @check('time')
-def clock_of_this_host(case: Case) -> Finding:
+def clock_of_this_host(facts: DoctorFacts) -> CheckResult:
     """This host's clock agrees with the coordination service's clock."""
-    skew = case.joined.skew
+    skew = facts.joined.skew
     if skew is None:
-        return skip(f'{case.scheme} does not report its time')
+        return skip(f'{facts.scheme} does not report its time')
     if abs(skew) > SKEW:
         return warn(f'{_ahead(skew)} the service\'s clock',
                     'run chrony or ntpd on both hosts; until then, member '
@@ -307,14 +308,14 @@ def clock_of_this_host(case: Case) -> Finding:
 
 
 @check('time')
-def clocks_of_members(case: Case) -> Finding:
+def clocks_of_members(facts: DoctorFacts) -> CheckResult:
     """The members' clocks agreed with the coordination service's clock when
     they joined, and therefore with each other.
     """
-    if not case.populated.skews:
-        return skip(f'{case.scheme} does not report its time')
+    if not facts.populated.skews:
+        return skip(f'{facts.scheme} does not report its time')
     skews = {}
-    for entry, skew in case.group.skews.items():
+    for entry, skew in facts.group.skews.items():
         member = parse_entry(entry)
         if member is not None:
             skews[member.identity] = skew
@@ -331,31 +332,31 @@ def clocks_of_members(case: Case) -> Finding:
 
 
 @check('broker')
-def broker_reachable(case: Case) -> Finding:
+def broker_reachable(facts: DoctorFacts) -> CheckResult:
     """Every server of transport_url accepts the login."""
     bad = []
-    for probe, host in case.broker_hosts:
+    for probe, host in facts.broker_hosts:
         try:
             probe.check(host)
         except exceptions.BusUnavailable as exc:
             bad.append(str(exc))
     hosts = configured.listed([
-        f'{host}, {probe.space}' for probe, host in case.broker_hosts])
+        f'{host}, {probe.space}' for probe, host in facts.broker_hosts])
     if not bad:
         return ok(hosts)
     found, _, remedy = bad[0].rpartition('; ')
-    if len(bad) == len(case.broker_hosts):
+    if len(bad) == len(facts.broker_hosts):
         return fail(found if len(bad) == 1 else
                     f'{found}, and {len(bad) - 1} more', remedy)
     return warn(found, remedy)
 
 
 @check('broker')
-def broker_rights(case: Case) -> Finding:
+def broker_rights(facts: DoctorFacts) -> CheckResult:
     """The login may create a queue, send to it, and read from it."""
-    queue = queue_names.probe_queue(case.settings.group)
+    queue = queue_names.probe_queue(facts.settings.group)
     answered = 0
-    for probe in dict.fromkeys(case.brokers.values()):
+    for probe in dict.fromkeys(facts.brokers.values()):
         try:
             host = probe.find()
         except exceptions.BusUnavailable:
@@ -372,10 +373,10 @@ def broker_rights(case: Case) -> Finding:
 
 
 @check('broker')
-def broker_settings(case: Case) -> Finding:
+def broker_settings(facts: DoctorFacts) -> CheckResult:
     """No setting of a broker makes it lose messages."""
     found, answered = [], 0
-    for probe in dict.fromkeys(case.brokers.values()):
+    for probe in dict.fromkeys(facts.brokers.values()):
         with contextlib.suppress(exceptions.BusUnavailable):
             found += probe.weaknesses(probe.find())
             answered += 1
@@ -388,17 +389,17 @@ def broker_settings(case: Case) -> Finding:
 
 
 @check('broker')
-def broker_queues(case: Case) -> Finding:
+def broker_queues(facts: DoctorFacts) -> CheckResult:
     """Every live process has its own queue, and consumes from it."""
-    name, group = case.settings.group, case.populated
-    main = case.brokers['']
+    name, group = facts.settings.group, facts.populated
+    main = facts.brokers['']
     topic = queue_names.reports_topic(name)
     reports = {f'{topic}.{queue_names.queue_of(m.process)}'
                for m in group.members if m.points}
     queues: dict[BrokerProbe, set[str]] = {
-        probe: set(reports) for probe in case.brokers.values()}
+        probe: set(reports) for probe in facts.brokers.values()}
     for partition, workers in group.workers.items():
-        queues[case.brokers.get(partition, main)] |= {
+        queues[facts.brokers.get(partition, main)] |= {
             f'{queue_names.work_topic(name, partition)}.'
             f'{queue_names.queue_of(worker.process)}' for worker in workers}
     found: list[tuple[str, QueueState | None]] = []
@@ -444,37 +445,37 @@ def _ahead(skew: float) -> str:
 # -- health
 
 
-def group_health(case: Case) -> Finding:
+def group_health(facts: DoctorFacts) -> CheckResult:
     """The group is well. distperiodic status shows the same findings."""
-    if not case.started:
+    if not facts.started:
         return skip('no process of the group has started yet')
-    assert not case.findings
+    assert not facts.findings
     return ok('all is well')
 
 
-def _health(case: Case) -> Iterator[tuple[Check, Finding]]:
+def _health(facts: DoctorFacts) -> Iterator[tuple[Check, CheckResult]]:
     """Yield the findings about the group, each as a check of its own."""
     one = Check(group_health.__name__, 'health', False, group_health)
     try:
-        found = [finding for finding in case.findings
-                 if case.started or finding.code != 'no-scheduler']
+        found = [finding for finding in facts.findings
+                 if facts.started or finding.code != 'no-scheduler']
     except (NotNow, exceptions.DistperiodicError):
         # Its check reports the reason, or is skipped like this one.
         found = []
     if not found:
-        yield one, one.run(case)
+        yield one, one.run(facts)
     for finding in found:
         yield dataclasses.replace(one, name=finding.code), (
             fail if finding.severity == 'failure' else warn)(
                 f'{finding.about}: {finding.text}', finding.remedy)
 
 
-def run_all(case: Case) -> Iterator[tuple[Check, Finding]]:
+def run_all(facts: DoctorFacts) -> Iterator[tuple[Check, CheckResult]]:
     """Run every check; yield each with its finding as soon as it ends."""
     for one in CHECKS:
-        if case.offline and not one.offline:
+        if facts.offline and not one.offline:
             yield one, skip('--offline')
         else:
-            yield one, one.run(case)
-    if not case.offline:
-        yield from _health(case)
+            yield one, one.run(facts)
+    if not facts.offline:
+        yield from _health(facts)

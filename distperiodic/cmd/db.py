@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core import redaction
 from distperiodic.core.pruning import Ages
 
 
-class DbSync(Action):
+class DbSync(RecordedCommand):
     """Create the tables, or upgrade them to the version of this release.
 
     If the tables have this version, the command changes nothing. Services of
@@ -57,7 +57,7 @@ class DbSync(Action):
         session.print(message)
 
 
-class DbVersion(display.Record):
+class DbVersion(display.Details):
     """Show the version of the tables, and the version this release needs.
 
     The exit code is 0 if the versions are the same, and 1 if they differ.
@@ -82,7 +82,7 @@ class DbVersion(display.Record):
                 'needed': schema.VERSION, 'do next': todo}
 
 
-class DbPrune(Action):
+class DbPrune(RecordedCommand):
     """Delete old rows in small steps, while services keep running.
 
     Each option deletes one kind of rows. Without an option, all rows of its

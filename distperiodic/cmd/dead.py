@@ -9,7 +9,7 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import selection
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class DeadList(display.List['Failing']):
         return found
 
 
-class DeadRequeue(Action):
+class DeadRequeue(RecordedCommand):
     """Run dead objects again, for the tick in which they failed.
 
     The count of attempts restarts at 1. The objects run at the next sweep of a

@@ -210,7 +210,7 @@ class Table(Display, lister.Lister):
         return super().produce_output(parsed, columns, data)
 
 
-class Record(Display, show.ShowOne):
+class Details(Display, show.ShowOne):
     """Base class of commands that show one record."""
 
     #: Titles and rows of the table that people see below the record.

@@ -79,18 +79,18 @@ class Doctor(display.Table):
             'Remedy': lambda one: one[1].remedy}, self._findings(session))
 
     def _findings(self, session: Session
-                  ) -> Iterator[tuple[Check, findings.Finding]]:
+                  ) -> Iterator[tuple[Check, findings.CheckResult]]:
         # The checks load the clients of all servers.
         from distperiodic.cmd import checks
         from distperiodic.cmd import partition_checks  # noqa: F401, registers
         from distperiodic.cmd import store_checks  # noqa: F401
         from distperiodic.cmd import task_checks  # noqa: F401
-        from distperiodic.cmd.case import Case
-        for check, finding in checks.run_all(Case(session)):
+        from distperiodic.cmd.doctor_facts import DoctorFacts
+        for check, finding in checks.run_all(DoctorFacts(session)):
             self.code = max(self.code, _CODES.get(finding.result, 0))
             yield check, finding
 
-    def _print(self, check: Check, finding: findings.Finding) -> None:
+    def _print(self, check: Check, finding: findings.CheckResult) -> None:
         out = self.app.stdout
         mark = f'{finding.result:<4}'
         if out.isatty() and not os.environ.get('NO_COLOR'):

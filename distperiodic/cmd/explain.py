@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
-from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import ring
+from distperiodic.cmd.object_answers import ObjectSources
+from distperiodic.cmd.object_answers import facts_of
 from distperiodic.cmd.session import Session
 from distperiodic.core import catalogue
 from distperiodic.core.job import Job
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from distperiodic import periodic
 
 
-class Explained(display.Record):
+class Explained(display.Details):
     """Base class of commands about one object of a job."""
 
     for_people = ('table',)
@@ -105,7 +106,7 @@ class RingExplain(Explained):
         found: Mapping[str, object] = {}
         if settings.connection and parsed.members is None:
             from distperiodic.operator import queries
-            found = self.judged(*answers.facts_of(answers.Case(
+            found = self.judged(*facts_of(ObjectSources(
                 job, key, queries.object_of(session.store, job, key),
                 session.tasks, group, settings)))
         return {**names(session), **found, **place}

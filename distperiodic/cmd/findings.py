@@ -13,7 +13,7 @@ class Result(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of a check, and the remedy."""
 
     result: Result
@@ -21,20 +21,20 @@ class Finding:
     remedy: str = ''
 
 
-def ok(text: str) -> Finding:
-    return Finding(Result.OK, text)
+def ok(text: str) -> CheckResult:
+    return CheckResult(Result.OK, text)
 
 
-def warn(text: str, remedy: str) -> Finding:
-    return Finding(Result.WARN, text, remedy)
+def warn(text: str, remedy: str) -> CheckResult:
+    return CheckResult(Result.WARN, text, remedy)
 
 
-def fail(text: str, remedy: str) -> Finding:
-    return Finding(Result.FAIL, text, remedy)
+def fail(text: str, remedy: str) -> CheckResult:
+    return CheckResult(Result.FAIL, text, remedy)
 
 
-def skip(text: str) -> Finding:
-    return Finding(Result.SKIP, text)
+def skip(text: str) -> CheckResult:
+    return CheckResult(Result.SKIP, text)
 
 
 class NotNow(Exception):

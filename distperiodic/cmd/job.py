@@ -16,7 +16,7 @@ from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import member_answers
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core import audit
 from distperiodic.core import due
@@ -119,7 +119,7 @@ def _moment(micros: int | None) -> str:
     return '' if micros is None else configured.moment(micros)
 
 
-class _JobAction(Action):
+class _JobAction(RecordedCommand):
     """Base class of commands on jobs, which schedulers carry out and answer.
 
     With a store, the command is written there first, so that it outlives the
@@ -150,7 +150,7 @@ class _JobAction(Action):
                 '[distperiodic] group, and see: distperiodic member list')
         action = members.order(self.verb, found, '', **arguments)
         code = member_answers.wait(
-            session, {action: member_answers.Sent()}, self.effect)
+            session, {action: member_answers.AwaitedAction()}, self.effect)
         member_answers.print_problems(session)
         session.print(self.note)
         return code
@@ -179,7 +179,7 @@ class _JobAction(Action):
                           'schedulers that start later read the store')
             return configured.FINE
         return member_answers.wait(session, {
-            record.id: member_answers.Sent(job, f'{record.outcome}; ')
+            record.id: member_answers.AwaitedAction(job, f'{record.outcome}; ')
             for job, record in records.items()}, self.effect)
 
 
@@ -417,7 +417,7 @@ def _refuse_unknown(session: Session) -> None:
 
 
 def _read(session: Session, tasks: 'periodic.PeriodicTasks'
-          ) -> 'tuple[core_job.Job, catalogue_read.Listed]':
+          ) -> 'tuple[core_job.Job, catalogue_read.ListedObjects]':
     """Return the job, and the objects that its catalogue lists now.
 
     :raises ConfigError: there is no such job or object, or the catalogue
@@ -449,7 +449,7 @@ def _read(session: Session, tasks: 'periodic.PeriodicTasks'
 
 
 def _list(session: Session, job: 'core_job.Job',
-          found: catalogue_read.Listed) -> None:
+          found: catalogue_read.ListedObjects) -> None:
     """Add the job's objects to the listing, as a scheduler would."""
     from distperiodic.adapters.sql.store import SqlClaimStore
     settings = session.settings

@@ -12,7 +12,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import member_answers
 from distperiodic.cmd import selection
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
@@ -84,7 +84,7 @@ def _state(member: 'MemberRow', session_timeout: float) -> str:
     return 'running' if member.state.get('healthy') else 'not healthy'
 
 
-class MemberShow(display.Record):
+class MemberShow(display.Details):
     """Show the current state of a member: its runs, pools and queues."""
 
     for_people = ('table',)
@@ -156,7 +156,7 @@ def _readable(value: object, within: bool = False) -> str:
     return ('\n' if lines else ', ').join(parts)
 
 
-class _MemberAction(Action):
+class _MemberAction(RecordedCommand):
     """Base class of commands that members carry out and answer."""
 
     verb: Verb
@@ -204,7 +204,7 @@ class _MemberAction(Action):
         if hint is not None:
             hint(self.verb, [(one.part, one.name) for one in found], action)
         code = member_answers.wait(
-            session, {action: member_answers.Sent()},
+            session, {action: member_answers.AwaitedAction()},
             'the command takes effect {}')
         member_answers.print_problems(session)
         if not settings.connection:

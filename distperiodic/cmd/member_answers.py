@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _POLL = 0.1
 
 
-class Sent(NamedTuple):
+class AwaitedAction(NamedTuple):
     """An action that members answer."""
 
     #: Name of the job, if several actions are awaited together.
@@ -44,7 +44,8 @@ def print_problems(session: Session) -> None:
         session.print(f'warning: {problem}')
 
 
-def wait(session: Session, actions: Mapping[str, Sent], effect: str) -> int:
+def wait(session: Session, actions: Mapping[str, AwaitedAction],
+         effect: str) -> int:
     """Print the answers of each member when they arrive, and at the end the
     members that have not answered.
 
@@ -84,7 +85,7 @@ def wait(session: Session, actions: Mapping[str, Sent], effect: str) -> int:
 
 
 def _print_silent(session: Session, silent: 'Sequence[Sequence[Answer]]',
-                  actions: Mapping[str, Sent], effect: str) -> None:
+                  actions: Mapping[str, AwaitedAction], effect: str) -> None:
     """Print the members that have not answered, and the reasons."""
     settings, waited = session.settings, session.parsed.wait
     states = {(one.part, one.name): one for one in session.members.members()
@@ -105,7 +106,7 @@ def _print_silent(session: Session, silent: 'Sequence[Sequence[Answer]]',
 
 
 def _print_answers(session: Session, answers: 'Sequence[Answer]',
-                   actions: Mapping[str, Sent]) -> None:
+                   actions: Mapping[str, AwaitedAction]) -> None:
     """Print the answers of one member, one line for each outcome."""
     by_outcome: dict[str, list[Answer]] = {}
     for one in answers:
@@ -117,7 +118,8 @@ def _print_answers(session: Session, answers: 'Sequence[Answer]',
             f'{configured.second(max(one.at or 0 for one in some))}')
 
 
-def _jobs(answers: 'Sequence[Answer]', actions: Mapping[str, Sent]) -> str:
+def _jobs(answers: 'Sequence[Answer]',
+          actions: Mapping[str, AwaitedAction]) -> str:
     """Return the jobs of these answers, if there are several actions."""
     if len(actions) == 1:
         return ''

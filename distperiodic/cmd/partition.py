@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def state_of(worker: 'Worker', partition: 'Partition',
     return str(worker.role)
 
 
-class PartitionPromote(Action):
+class PartitionPromote(RecordedCommand):
     """Make another worker of a partition active.
 
     The active worker finishes its runs and releases the partition. If it has

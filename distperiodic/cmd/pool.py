@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ _TASKS: 'Mapping[str, Callable[[Held], object]]' = {
     'Worker': lambda held: held.worker or ''}
 
 
-class PoolReset(Action):
+class PoolReset(RecordedCommand):
     """Delete all tasks of a pool: free, in buckets, and done.
 
     Workers lose the tasks in their buckets: check_tasks() and tasks_done()

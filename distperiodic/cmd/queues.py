@@ -13,7 +13,7 @@ from typing import NamedTuple
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.ring import Ring
 from distperiodic.core.task import MOST_COUNTED
@@ -105,7 +105,7 @@ def _add_queue(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('queue', metavar='NAME', help='name of the queue')
 
 
-class QueueShow(display.Record):
+class QueueShow(display.Details):
     """Show an ordered queue, the member that serves it, and its tasks in the
     order in which they run.
     """
@@ -151,7 +151,7 @@ _TASKS: 'Mapping[str, Callable[[tasks.Task], object]]' = {
     'Due at': lambda task: display.time_of(task.due_at)}
 
 
-class _QueueAction(Action):
+class _QueueAction(RecordedCommand):
     """Base class of commands that change one queue."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

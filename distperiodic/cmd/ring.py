@@ -140,7 +140,7 @@ def _share(share: float) -> display.Cell:
     return display.Cell(configured.percent(share), round(share, 9))
 
 
-class RingSimulate(display.Record):
+class RingSimulate(display.Details):
     """Show how evenly a ring divides objects, and how many a change moves.
 
     The command only computes: it contacts no server. The members are named

@@ -314,7 +314,7 @@ class Configured(command.Command):
         return self._epilog or ''
 
 
-class Action(Configured):
+class RecordedCommand(Configured):
     """Base class of commands that change something, and record it."""
 
     #: True if the user must give a reason.

@@ -7,9 +7,9 @@ No check changes a row.
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
-from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
-from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.doctor_facts import DoctorFacts
+from distperiodic.cmd.findings import CheckResult
 from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
@@ -26,18 +26,18 @@ _DAY = 86400 * 1_000_000
 
 
 @check('store')
-def store_reachable(case: Case) -> Finding:
+def store_reachable(facts: DoctorFacts) -> CheckResult:
     """The database accepts the login, and its tables match this release."""
-    store = case.connected
-    return ok(f'{store.dialect.name}, group {case.settings.group}')
+    store = facts.connected
+    return ok(f'{store.dialect.name}, group {facts.settings.group}')
 
 
 @check('store')
-def store_schema(case: Case) -> Finding:
+def store_schema(facts: DoctorFacts) -> CheckResult:
     """No column, key or index of the tables is missing. The keys decide which
     claim wins.
     """
-    missing = store_probe.missing(case.store)
+    missing = store_probe.missing(facts.store)
     if missing:
         return fail(
             f'missing: {configured.listed(missing)}',
@@ -47,11 +47,11 @@ def store_schema(case: Case) -> Finding:
 
 
 @check('store')
-def store_rights(case: Case) -> Finding:
+def store_rights(facts: DoctorFacts) -> CheckResult:
     """This database user may read and write the rows, and the database stores
     new rows. The user needs no other rights.
     """
-    refused = store_probe.refused(case.store)
+    refused = store_probe.refused(facts.store)
     if refused:
         names = configured.listed([what for what, _ in refused])
         return fail(
@@ -60,18 +60,18 @@ def store_rights(case: Case) -> Finding:
             'tables to this user, and on PostgreSQL also USAGE on their '
             'sequences; check that the database is not read-only')
     problem, _, remedy = store_probe.write_problem(
-        case.store).partition('; ')
+        facts.store).partition('; ')
     if problem:
         return fail(f'cannot write: {problem}', remedy)
     return ok('may select, insert, update and delete')
 
 
 @check('store')
-def store_clock(case: Case) -> Finding:
+def store_clock(facts: DoctorFacts) -> CheckResult:
     """This host's clock agrees with the store's clock, which determines ticks
     and leases.
     """
-    skew = store_probe.skew(case.store, SystemClock())
+    skew = store_probe.skew(facts.store, SystemClock())
     off = abs(skew.seconds)
     side = 'ahead of' if skew.seconds > 0 else 'behind'
     if off - skew.within > _SKEW:
@@ -83,11 +83,11 @@ def store_clock(case: Case) -> Finding:
 
 
 @check('store')
-def store_file(case: Case) -> Finding:
+def store_file(facts: DoctorFacts) -> CheckResult:
     """The SQLite file is on a disk of this host, and its readers do not block
     writers.
     """
-    store = case.store
+    store = facts.store
     file = store_probe.file_of(store)
     if file is None:
         return skip(f'the store is {store.dialect.name}, not SQLite')
@@ -107,11 +107,11 @@ def store_file(case: Case) -> Finding:
 
 
 @check('store')
-def store_engine(case: Case) -> Finding:
+def store_engine(facts: DoctorFacts) -> CheckResult:
     """Transactions can be rolled back, and see the commits of other
     transactions.
     """
-    store = case.store
+    store = facts.store
     if not store.dialect.locks_rows:
         return skip('SQLite has one writer at a time')
     engine = store.dialect.storage_engine
@@ -129,18 +129,18 @@ def store_engine(case: Case) -> Finding:
 
 
 @check('store')
-def store_size(case: Case) -> Finding:
+def store_size(facts: DoctorFacts) -> CheckResult:
     """Few rows of the history and of failures are obsolete, because
     schedulers delete old ones.
     """
-    sizes = store_probe.sizes(case.store)
+    sizes = store_probe.sizes(facts.store)
     rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
         f'{"+" * (number >= _MANY)}' for name, number in sizes.items())
-    oldest = store_probe.oldest_tick(case.store)
-    age = 0 if oldest is None else (case.store.now() - oldest) // _DAY
+    oldest = store_probe.oldest_tick(facts.store)
+    age = 0 if oldest is None else (facts.store.now() - oldest) // _DAY
     found = f'rows: {rows}; {age} days of history'
-    kept = case.settings.history_retention
+    kept = facts.settings.history_retention
     ticks, failures = (sizes[f'distperiodic_{name}'] >= _MANY
                        for name in ('history', 'failure'))
     if (ticks or failures) and not kept:
@@ -163,14 +163,14 @@ def store_size(case: Case) -> Finding:
 
 
 @check('store')
-def store_jobs(case: Case) -> Finding:
+def store_jobs(facts: DoctorFacts) -> CheckResult:
     """--tasks has every job that is in the store. A renamed or removed job
     leaves open claims behind.
     """
-    if case.tasks is None:
+    if facts.tasks is None:
         return skip('--tasks is not given')
-    unknown = sorted({job.name for job in case.store.jobs()}
-                     - set(case.tasks.jobs))
+    unknown = sorted({job.name for job in facts.store.jobs()}
+                     - set(facts.tasks.jobs))
     if unknown:
         return warn(
             f'not in --tasks: {configured.listed(unknown)}',

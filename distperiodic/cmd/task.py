@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.workflow import Status
 
@@ -85,7 +85,7 @@ class TaskList(display.List['tasks.Task']):
         return found
 
 
-class TaskCancel(Action):
+class TaskCancel(RecordedCommand):
     """Cancel a task, and roll back the steps that it has done.
 
     A task that has not started is cancelled at once. A task that runs is
@@ -116,7 +116,7 @@ _LATER = {
     Status.ROLLING_BACK: '; it is rolling back'}
 
 
-class TaskRetry(Action):
+class TaskRetry(RecordedCommand):
     """Continue tasks that are stuck, have failed or were cancelled.
 
     A task that has failed or was cancelled starts again from its first step.

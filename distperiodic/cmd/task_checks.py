@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from distperiodic import exceptions
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.cmd import configured
-from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import check
-from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.doctor_facts import DoctorFacts
+from distperiodic.cmd.findings import CheckResult
 from distperiodic.cmd.findings import NotNow
 from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
@@ -34,51 +34,51 @@ _TEXTS = {
     Lack.DRAINED: 'all live {}s that may have it are drained'}
 
 
-def _workflows(case: Case) -> Mapping[str, Definition]:
+def _workflows(facts: DoctorFacts) -> Mapping[str, Definition]:
     """Return the workflows of the configured file, by type.
 
     :raises NotNow: No file is configured.
     :raises InvalidWorkflow: The file cannot be used.
     """
-    if not case.settings.workflows:
+    if not facts.settings.workflows:
         raise NotNow('[distperiodic] workflows is empty')
-    return read_workflows(case.settings.workflows)
+    return read_workflows(facts.settings.workflows)
 
 
 @check('tasks', offline=True)
-def task_workflows(case: Case) -> Finding:
+def task_workflows(facts: DoctorFacts) -> CheckResult:
     """The file of the workflows can be read."""
     try:
-        workflows = _workflows(case)
+        workflows = _workflows(facts)
     except exceptions.InvalidWorkflow as exc:
         return fail(configured.one_line(exc),
                     'correct the file, or [distperiodic] workflows')
-    return ok(f'{case.settings.workflows}: '
+    return ok(f'{facts.settings.workflows}: '
               f'{configured.plural(len(workflows), "type")}')
 
 
 @check('tasks', offline=True)
-def workflow_commands(case: Case) -> Finding:
+def workflow_commands(facts: DoctorFacts) -> CheckResult:
     """The commands of the workflows exist: --tasks has them, or without
     --tasks the live schedulers and workers have them.
     """
     try:
-        needed = definitions.types_by_command(_workflows(case))
+        needed = definitions.types_by_command(_workflows(facts))
     except exceptions.InvalidWorkflow:
         return skip('see task_workflows')
-    if case.tasks is not None:
+    if facts.tasks is not None:
         where = '--tasks'
         unknown = [name for name in needed
-                   if COMMAND_PREFIX + name not in case.tasks.commands]
-    elif case.offline:
+                   if COMMAND_PREFIX + name not in facts.tasks.commands]
+    elif facts.offline:
         return skip('--offline, and --tasks is not given')
-    elif not case.live.published:
+    elif not facts.live.published:
         return skip('--tasks is not given, and no live scheduler has reported '
                     'which commands it has')
     else:
         where = 'the live schedulers and workers'
         unknown = [name for name in needed if Lack.NO_COMMAND in {
-            lack for lack, _ in case.live.lacks(*name.split('.', 1))}]
+            lack for lack, _ in facts.live.lacks(*name.split('.', 1))}]
     if unknown:
         listed = configured.listed(
             [f'{name} ({configured.listed(needed[name])})'
@@ -87,19 +87,19 @@ def workflow_commands(case: Case) -> Finding:
             f'not in {where}: {listed}',
             'correct the file, add the commands, or start schedulers and '
             'workers with the class that has them')
-    return ok(f'{where} {"has" if case.tasks else "have"} '
+    return ok(f'{where} {"has" if facts.tasks else "have"} '
               f'{configured.plural(len(needed), "command")}')
 
 
 @check('tasks')
-def task_commands(case: Case) -> Finding:
+def task_commands(facts: DoctorFacts) -> CheckResult:
     """--tasks has each command that a task in the store needs now."""
-    if case.tasks is None:
+    if facts.tasks is None:
         return skip('--tasks is not given')
     unknown = [
         f'{need.name} ({wording.tasks_text(need.tasks)})'
-        for need in task_queries.needs(case.store)
-        if COMMAND_PREFIX + need.name not in case.tasks.commands]
+        for need in task_queries.needs(facts.store)
+        if COMMAND_PREFIX + need.name not in facts.tasks.commands]
     if unknown:
         return warn(
             f'not in --tasks: {configured.listed(unknown)}',

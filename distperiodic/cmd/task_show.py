@@ -82,7 +82,7 @@ SENTENCES = {
 }
 
 
-class TaskShow(display.Record):
+class TaskShow(display.Details):
     """Show a task with its steps, its position, and the reason why it waits.
     """
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
-from distperiodic.cmd.session import Action
+from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core import schedule
 from distperiodic.core.workflow import Status
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distperiodic import tasks
 
 
-class TaskSubmit(Action):
+class TaskSubmit(RecordedCommand):
     """Submit a task, and print its id.
 
     With --wait the exit code is 0 if the task succeeds, and 1 if it fails, is

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
-from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import explain
+from distperiodic.cmd.object_answers import ObjectSources
+from distperiodic.cmd.object_answers import facts_of
+from distperiodic.cmd.object_answers import past_facts
 from distperiodic.cmd.session import Session
 from distperiodic.core import audit
 from distperiodic.core import due
@@ -50,7 +52,7 @@ class Why(explain.Explained):
         return {**explain.names(session), **(
             self._answer(session, key, found)
             if tick is None or not _is_past(found, tick)
-            else self.judged(*answers.past_facts(
+            else self.judged(*past_facts(
                 found, tick, queries.tick(store, job, key, tick))))}
 
     def _answer(self, session: Session, key: str,
@@ -61,7 +63,7 @@ class Why(explain.Explained):
             settings, session.clock, key=key,
             job=None if found.job is None else job)
         slots = health.slots(facts, job)
-        answer = dict(self.judged(*answers.facts_of(answers.Case(
+        answer = dict(self.judged(*facts_of(ObjectSources(
             job, key, found, session.tasks, facts.live, settings, slots))))
         wrong = [] if found.job is None else health.concerning(
             health.findings(facts), job, key,

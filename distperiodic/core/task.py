@@ -178,7 +178,7 @@ class Queue:
     halted_by: str | None
 
 
-class Page(NamedTuple):
+class TaskPage(NamedTuple):
     """The tasks of one page of a list. None selects all tasks."""
 
     status: Status | None

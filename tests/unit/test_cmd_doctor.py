@@ -153,7 +153,7 @@ def test_a_check_that_raises_our_error_found_something():
 
     found = check.run(None)
 
-    assert found == findings.Finding(
+    assert found == findings.CheckResult(
         findings.Result.FAIL, 'it is away', 'start it')
 
 

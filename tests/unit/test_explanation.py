@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from distperiodic.cmd import answers
+from distperiodic.cmd import object_answers
 from distperiodic.core import explanation
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import SkippedBy
@@ -142,7 +142,7 @@ def test_each_reason_is_returned_for_some_facts():
 
 
 def test_each_reason_has_a_sentence():
-    assert set(answers.SENTENCES) == set(Reason)
+    assert set(object_answers.SENTENCES) == set(Reason)
 
 
 @pytest.mark.parametrize('state', list(State))

@@ -13,10 +13,10 @@ from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import State
 from distperiodic.core.task import Command
-from distperiodic.core.task import Page
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
+from distperiodic.core.task import TaskPage
 from distperiodic.core.task import command_of
 from distperiodic.core.task import moment
 from distperiodic.core.workflow import Status
@@ -47,7 +47,7 @@ class Running(NamedTuple):
 
 
 def page(connection: sa.Connection, namespace: str,
-         page: Page) -> list[Task]:
+         page: TaskPage) -> list[Task]:
     """Return the tasks of a page, in the order of their submission.
 
     :raises UnknownTask: No task has the id ``page.after``.

@@ -27,9 +27,9 @@ from distperiodic.core import workflow
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.new_task import NewTask
-from distperiodic.core.task import Page
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Task
+from distperiodic.core.task import TaskPage
 from distperiodic.core.workflow import Status
 
 T = TypeVar('T')
@@ -60,7 +60,7 @@ class SqlTaskStore:
             *task_reader.read(
                 connection, self._dialect, self._namespace, task)))
 
-    def page(self, page: Page) -> list[Task]:
+    def page(self, page: TaskPage) -> list[Task]:
         return self._database.read(lambda connection: task_reader.page(
             connection, self._namespace, page))
 

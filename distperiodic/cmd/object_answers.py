@@ -144,7 +144,7 @@ PAST = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class ObjectSources:
     """One object of one job, and the sources of facts about it.
 
     A source that is None is not available.
@@ -159,18 +159,19 @@ class Case:
     slots: 'Slots | None' = None
 
 
-def facts_of(case: Case) -> tuple[Reason, dict[str, object]]:
+def facts_of(sources: ObjectSources) -> tuple[Reason, dict[str, object]]:
     """Return the reason for the last outcome, and the known facts by name."""
-    job = None if case.tasks is None else case.tasks.jobs.get(case.job)
-    rule, is_listed, remark = _schedule(case, job)
-    facts = _facts(case, job, rule, is_listed)
+    tasks = sources.tasks
+    job = None if tasks is None else tasks.jobs.get(sources.job)
+    rule, is_listed, remark = _schedule(sources, job)
+    facts = _facts(sources, job, rule, is_listed)
     reason = reason_of(facts)
     if rule is not None and job is not None:
-        following: int | None = _after(case, _plan(case, job, rule))
+        following: int | None = _after(sources, _plan(sources, job, rule))
     else:
-        following = _recorded_next(case)
-    sentence = SENTENCES[reason].format(**_words(case, facts, following))
-    found, claim = case.found, case.found.claim
+        following = _recorded_next(sources)
+    sentence = SENTENCES[reason].format(**_words(sources, facts, following))
+    found, claim = sources.found, sources.found.claim
     answer: dict[str, object] = {
         'answer': sentence + (f' ({remark})' if remark else ''),
         'reason': reason.value}
@@ -198,7 +199,7 @@ def _or_never(micros: int | None) -> str:
     return display.NEVER if micros is None else _moment(micros)
 
 
-def _schedule(case: Case, job: 'Job | None') -> tuple[
+def _schedule(sources: ObjectSources, job: 'Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
     """Return the object's schedule, True if it is listed, and a remark.
 
@@ -206,46 +207,46 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
     that --tasks does not have, that is disabled, or that each member runs for
     itself.
     """
-    if case.tasks is None:
+    if sources.tasks is None:
         return None, None, 'based on recorded claims only, without --tasks'
     if job is None or not job.enabled or job.scope is Scope.MEMBER:
         return None, None, ''
-    found = catalogue_read.read(case.tasks, job, case.found.now)
+    found = catalogue_read.read(sources.tasks, job, sources.found.now)
     if isinstance(found, str):
         return job.schedule, None, found
-    return (found.own.get(case.object, job.schedule),
-            case.object in found.ids, '')
+    return (found.own.get(sources.object, job.schedule),
+            sources.object in found.ids, '')
 
 
-def _plan(case: Case, job: 'Job',
+def _plan(sources: ObjectSources, job: 'Job',
           rule: 'schedule.Schedule') -> 'Plan':
     """Return the plan that determines when the object is due."""
     if rule is not job.schedule:
         return job.plan(own=rule)
-    found = case.found.job
+    found = sources.found.job
     return job.plan() if found is None else job.plan(found.schedule_since)
 
 
-def _after(case: Case, plan: 'Plan') -> int:
+def _after(sources: ObjectSources, plan: 'Plan') -> int:
     """Return the instant at which the object is due next."""
-    position = ring.position_of(case.object)
-    newest = plan.newest(case.found.now, position)
+    position = ring.position_of(sources.object)
+    newest = plan.newest(sources.found.now, position)
     tick = plan.schedule.after(
-        case.found.now if newest is None else newest)
+        sources.found.now if newest is None else newest)
     return tick + plan.phase(tick, position)
 
 
-def _recorded_next(case: Case) -> int | None:
+def _recorded_next(sources: ObjectSources) -> int | None:
     """Return the instant at which the object is due next, by the schedule in
     the store.
 
     None means that the instant is unknown, or that the object is not listed.
     """
-    found = case.found
-    if (case.tasks is not None or found.job is None or found.claim is None
+    found = sources.found
+    if (sources.tasks is not None or found.job is None or found.claim is None
             or found.claim.since is None):
         return None
-    own = found.claim.row(case.object, 0).rule
+    own = found.claim.row(sources.object, 0).rule
     text = own or found.job.schedule
     if not text:
         return None
@@ -254,13 +255,13 @@ def _recorded_next(case: Case) -> int | None:
     except exceptions.InvalidSchedule:
         # A later release has written it.
         return None
-    return _after(case, due.Plan(rule, spread=spread and not own))
+    return _after(sources, due.Plan(rule, spread=spread and not own))
 
 
-def _facts(case: Case, job: 'Job | None',
+def _facts(sources: ObjectSources, job: 'Job | None',
            rule: 'schedule.Schedule | None',
            is_listed: bool | None) -> ObjectFacts:
-    found, group = case.found, case.group
+    found, group = sources.found, sources.group
     alive = None
     if group is not None:
         alive = frozenset(
@@ -268,10 +269,11 @@ def _facts(case: Case, job: 'Job | None',
             for one in some)
     due = undecided = None
     if rule is not None and job is not None:
-        plan, position = _plan(case, job, rule), ring.position_of(case.object)
+        plan = _plan(sources, job, rule)
+        position = ring.position_of(sources.object)
         due = plan.newest(found.now, position)
         if found.claim is not None:
-            row = found.claim.row(case.object, position)
+            row = found.claim.row(sources.object, position)
             if plan.verdict(row, found.now) is NOTHING:
                 # Ticks before the object was listed count as decided, too.
                 due = min(found.claim.settled, found.now)
@@ -279,30 +281,30 @@ def _facts(case: Case, job: 'Job | None',
             undecided = first + plan.phase(first, position)
     return ObjectFacts(
         now=found.now, stored=found.job is not None,
-        defined=None if case.tasks is None else job is not None,
+        defined=None if sources.tasks is None else job is not None,
         enabled=job is None or job.enabled,
         of_members=job is not None and job.scope is Scope.MEMBER,
         paused=found.job is not None and found.job.paused_since is not None,
         listed=is_listed, claim=found.claim,
         due=due, undecided=undecided,
         newest=found.job.tick if found.job else None,
-        late_after=round(case.settings.late_claim_after * 1e6),
+        late_after=round(sources.settings.late_claim_after * 1e6),
         alive=alive, schedulers=None if group is None else sum(
             bool(m.points) for m in group.members))
 
 
-def _words(case: Case, facts: ObjectFacts,
+def _words(sources: ObjectSources, facts: ObjectFacts,
            following: int | None) -> dict[str, object]:
     """Return the values that the templates of the answers need."""
-    found, claim, job = case.found, case.found.claim, case.found.job
+    found, claim, job = sources.found, sources.found.claim, sources.found.job
     due = facts.due
     if due is None:
         due = facts.newest if claim is None else max(
             claim.settled, claim.tick, facts.newest or 0)
     return {
-        'job': case.job, 'object': case.object,
-        'group': case.settings.group,
-        'missing': 'not in the store' if case.tasks is None
+        'job': sources.job, 'object': sources.object,
+        'group': sources.settings.group,
+        'missing': 'not in the store' if sources.tasks is None
         else 'neither in the store nor in --tasks',
         **dict.fromkeys(('tick', 'at'), 'never' if claim is None
                         else _moment(claim.tick)),
@@ -321,11 +323,11 @@ def _words(case: Case, facts: ObjectFacts,
         'error': configured.one_line(found.failed[0].error)
         if found.failed else 'its record was pruned',
         'waiting': _or_never(found.waiting),
-        'slots': '' if case.slots is None else (
-            f'; {case.slots.busy:,} of {case.slots.size:,} slots of partition '
-            f'{case.slots.partition} are busy'),
-        'sweep': case.settings.sweep_interval,
-        'late_after': case.settings.late_claim_after,
+        'slots': '' if sources.slots is None else (
+            f'; {sources.slots.busy:,} of {sources.slots.size:,} slots of '
+            f'partition {sources.slots.partition} are busy'),
+        'sweep': sources.settings.sweep_interval,
+        'late_after': sources.settings.late_claim_after,
         'paused_since': _or_never(job.paused_since if job else None),
         'paused_by': job.paused_by if job else '',
         'paused_why': job.paused_why if job else '',

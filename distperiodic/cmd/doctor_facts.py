@@ -45,7 +45,7 @@ class Joined:
     skew: float | None
 
 
-class Case:
+class DoctorFacts:
     """The facts that the checks need, each read on first use."""
 
     def __init__(self, session: Session):
