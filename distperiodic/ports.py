@@ -33,7 +33,7 @@ from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.new_task import NewTask
 from distperiodic.core.pruning import Ages
-from distperiodic.core.pruning import Step
+from distperiodic.core.pruning import PruneStep
 from distperiodic.core.ring import Arc
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
@@ -671,7 +671,7 @@ class ClaimStore(Protocol):
         :returns: Number of claims that this call ended.
         """
 
-    def prune(self, ages: Ages) -> Iterator[Step]:
+    def prune(self, ages: Ages) -> Iterator[PruneStep]:
         """Delete old rows, one small transaction for each step.
 
         After the last step, all rows that were old at the first step are

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.operator.admin import Triggered
-    from distperiodic.operator.auditing import Record
-    from distperiodic.operator.group_reader import Job
+    from distperiodic.operator.auditing import ActionRecord
+    from distperiodic.operator.group_reader import StoredJob
 
 _LOGGED = ('the command is not recorded; each scheduler that answered has '
            'logged the operator and the reason')
@@ -48,7 +48,7 @@ ONCE = ('note: without a store ([distperiodic] connection) each scheduler '
 
 
 
-class JobList(display.List['Job']):
+class JobList(display.List['StoredJob']):
     """Show the jobs that schedulers have recorded, and which are paused.
 
     Health has the codes of the findings about a job and its objects. With
@@ -59,8 +59,8 @@ class JobList(display.List['Job']):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         configured.add_tasks(parser, 'it provides the schedules')
 
-    def fetch(self, session: Session) -> 'list[Job]':
-        from distperiodic.operator.group_reader import Job
+    def fetch(self, session: Session) -> 'list[StoredJob]':
+        from distperiodic.operator.group_reader import StoredJob
         tasks, store = session.tasks, session.store
         jobs = {job.name: job for job in store.jobs()}
         now = store.now()
@@ -70,11 +70,11 @@ class JobList(display.List['Job']):
             session.settings, session.clock)) if jobs else []
         defined = {} if tasks is None else tasks.jobs
 
-        def plan(job: Job) -> tuple[str, str]:
+        def plan(job: StoredJob) -> tuple[str, str]:
             return (_recorded_plan(job, now) if tasks is None
                     else _plan(defined.get(job.name), now))
         self.columns = {
-            'Job': lambda job: job.name,
+            'StoredJob': lambda job: job.name,
             'Schedule': lambda job: plan(job)[0],
             'Next tick': lambda job: plan(job)[1],
             'Last tick': lambda job: _moment(job.tick),
@@ -83,7 +83,7 @@ class JobList(display.List['Job']):
             'Paused since': lambda job: _moment(job.paused_since),
             'By': lambda job: job.paused_by,
             'Why': lambda job: job.paused_why}
-        return [jobs.get(name) or Job(
+        return [jobs.get(name) or StoredJob(
             name, None, None, '', '', due.ALWAYS, '')
             for name in sorted({*jobs, *defined})]
 
@@ -103,7 +103,7 @@ def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:
     return job.schedule.describe(), _moment(job.schedule.after(now))
 
 
-def _recorded_plan(job: 'Job', now: int) -> tuple[str, str]:
+def _recorded_plan(job: 'StoredJob', now: int) -> tuple[str, str]:
     """Return the schedule of a job in the store, and its next tick, even if
     the job is paused.
     """
@@ -169,7 +169,7 @@ class _JobAction(RecordedCommand):
 
     def await_schedulers(self, session: Session,
                          schedulers: 'list[MemberRow]',
-                         records: 'dict[str, Record]') -> int:
+                         records: 'dict[str, ActionRecord]') -> int:
         """Wait for the answers of schedulers, and return the exit code.
 
         :param records: The record of each job's action.
@@ -211,7 +211,7 @@ class _JobsAction(_JobAction):
         rows = session.members.members()
         schedulers = _schedulers(rows)
         jobs = _select(session, rows)
-        records: dict[str, Record] = {}
+        records: dict[str, ActionRecord] = {}
         hint = session.prepare_hint()
         for job in jobs:
             with session.recorded(job.name) as record:
@@ -223,7 +223,8 @@ class _JobsAction(_JobAction):
         return self.await_schedulers(session, schedulers, records)
 
     @abc.abstractmethod
-    def change(self, session: Session, job: 'Job', record: 'Record') -> str:
+    def change(self, session: Session, job: 'StoredJob',
+               record: 'ActionRecord') -> str:
         """Change a job in the store, and return the text to print.
 
         :param record: Record of this action.
@@ -235,7 +236,7 @@ def _schedulers(members: 'list[MemberRow]') -> 'list[MemberRow]':
     return [one for one in members if not (one.part or one.stopped)]
 
 
-def _select(session: Session, members: 'list[MemberRow]') -> 'list[Job]':
+def _select(session: Session, members: 'list[MemberRow]') -> 'list[StoredJob]':
     """Return the jobs that the command line names.
 
     :raises ConfigError: the store has no such job.
@@ -286,7 +287,8 @@ class JobPause(_JobsAction):
     verb = Verb.PAUSE
     reason_required = True
 
-    def change(self, session: Session, job: 'Job', record: 'Record') -> str:
+    def change(self, session: Session, job: 'StoredJob',
+               record: 'ActionRecord') -> str:
         from distperiodic.operator import admin
         admin.pause(session.store, job.name, by=session.actor.name,
                     why=session.actor.why)
@@ -305,7 +307,8 @@ class JobResume(_JobsAction):
 
     verb = Verb.RESUME
 
-    def change(self, session: Session, job: 'Job', record: 'Record') -> str:
+    def change(self, session: Session, job: 'StoredJob',
+               record: 'ActionRecord') -> str:
         from distperiodic.operator import admin
         if admin.resume(session.store, job.name):
             return f'resumed {job.name}; it continues with its next tick'

@@ -12,7 +12,7 @@ from distperiodic.core import audit
 from distperiodic.core.schedule import Schedule
 
 if TYPE_CHECKING:
-    from distperiodic.operator.activity import Listing
+    from distperiodic.operator.activity import ObjectCount
 
 # Maximum number of ticks of one schedule to list. The sentence above the table
 # names the jobs with more ticks.
@@ -22,7 +22,7 @@ _TICKS = 100
 class _Tick:
     """A future tick of the objects that follow one schedule."""
 
-    def __init__(self, at: int, now: int, listing: 'Listing', objects: int,
+    def __init__(self, at: int, now: int, listing: 'ObjectCount', objects: int,
                  schedule: str, spread: bool):
         self.at = at
         #: Seconds until the tick.
@@ -100,7 +100,7 @@ class Next(display.List['_Tick']):
         return ticks
 
 
-def _ticks_of(listing: 'Listing', now: int,
+def _ticks_of(listing: 'ObjectCount', now: int,
               within: float | None) -> Iterator[_Tick]:
     """Yield the future ticks of *listing*, at most one more than is shown."""
     rule, spread = audit.named(listing.rule or listing.schedule)
@@ -119,7 +119,7 @@ def _ticks_of(listing: 'Listing', now: int,
         yield _Tick(at, now, listing, listing.objects, rule.describe(), False)
 
 
-def _of_spread(listing: 'Listing', rule: 'Schedule', at: int, now: int,
+def _of_spread(listing: 'ObjectCount', rule: 'Schedule', at: int, now: int,
                end: int | None) -> Iterator[_Tick]:
     """Yield the future ticks of a job whose objects have phases.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.operator.queries import Object
-    from distperiodic.operator.queries import Tick
+    from distperiodic.operator.queries import TickFacts
 
 _moment = configured.moment
 
@@ -335,7 +335,7 @@ def _words(sources: ObjectSources, facts: ObjectFacts,
 
 
 def past_facts(found: 'Object', tick: int,
-               kept: 'Tick') -> tuple[Reason, dict[str, object]]:
+               kept: 'TickFacts') -> tuple[Reason, dict[str, object]]:
     """Return the reason for the outcome of an earlier tick, and the evidence.
 
     :param kept: The store's data on that tick.

@@ -13,11 +13,11 @@ from distperiodic.cmd.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distperiodic.operator.partitions import Partition
-    from distperiodic.operator.partitions import Worker
+    from distperiodic.operator.partitions import PartitionState
+    from distperiodic.operator.partitions import PartitionWorker
 
 
-class PartitionList(display.List['Partition']):
+class PartitionList(display.List['PartitionState']):
     """Show the partitions that have options or have used mode = standby.
 
     Standby is the number of workers that wait to take over. Heartbeat is the
@@ -26,10 +26,10 @@ class PartitionList(display.List['Partition']):
 
     empty = 'No partition has options, and none has used mode = standby.'
 
-    def fetch(self, session: Session) -> 'list[Partition]':
+    def fetch(self, session: Session) -> 'list[PartitionState]':
         from distperiodic.operator import partitions
         settings = session.settings
-        found: dict[str, Partition] = {}
+        found: dict[str, PartitionState] = {}
         if settings.connection:
             found = {one.name: one
                      for one in partitions.partitions(session.store)}
@@ -44,7 +44,7 @@ class PartitionList(display.List['Partition']):
                 return 'standby'
             return 'standby, not in this file' if name in found else 'shared'
         self.columns = {
-            'Partition': lambda one: one.name,
+            'PartitionState': lambda one: one.name,
             'Mode': lambda one: mode(one.name),
             'Active': lambda one: configured.identity(one.active),
             'Since': lambda one: configured.second(one.since)
@@ -56,7 +56,7 @@ class PartitionList(display.List['Partition']):
                 worker.process != one.active
                 for worker in one.present(settings.session_timeout)),
             'Activations': lambda one: one.fence}
-        return [found.get(name) or partitions.Partition(
+        return [found.get(name) or partitions.PartitionState(
             name, '', 0, 0, 0.0, '', '', ())
             for name in sorted({*found, *settings.partitions})]
 
@@ -66,7 +66,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
                         help='name of the partition')
 
 
-class PartitionShow(display.List['Worker']):
+class PartitionShow(display.List['PartitionWorker']):
     """Show the workers of a partition with one active worker.
 
     The state of a worker is "gone" if it has sent no heartbeat for
@@ -76,7 +76,7 @@ class PartitionShow(display.List['Worker']):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         _add_partition(parser)
 
-    def fetch(self, session: Session) -> 'Sequence[Worker]':
+    def fetch(self, session: Session) -> 'Sequence[PartitionWorker]':
         settings = session.check_store()
         from distperiodic.operator import partitions
         found = partitions.partition(
@@ -89,7 +89,7 @@ class PartitionShow(display.List['Worker']):
             self.sentence += (f' {found.promoted} is next, chosen by '
                               f'{found.promoted_by}.')
         self.columns = {
-            'Worker': lambda one: one.identity,
+            'PartitionWorker': lambda one: one.identity,
             'State': lambda one: state_of(
                 one, found, settings.session_timeout),
             'Since': lambda one: configured.second(one.since),
@@ -98,7 +98,7 @@ class PartitionShow(display.List['Worker']):
         return found.workers
 
 
-def state_of(worker: 'Worker', partition: 'Partition',
+def state_of(worker: 'PartitionWorker', partition: 'PartitionState',
              timeout: float) -> str:
     """Return the state of a worker in one word."""
     if worker.age > timeout:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Sequence
 
-    from distperiodic.operator.task_pools import Bucket
     from distperiodic.operator.task_pools import Held
+    from distperiodic.operator.task_pools import LiveBucket
     from distperiodic.operator.task_pools import Pool
 
 
@@ -83,7 +83,7 @@ class PoolShow(display.Table):
         return self.listing(_TASKS, found)
 
 
-_BUCKETS: 'Mapping[str, Callable[[Bucket], object]]' = {
+_BUCKETS: 'Mapping[str, Callable[[LiveBucket], object]]' = {
     'Worker': lambda bucket: bucket.worker,
     'Tasks': lambda bucket: bucket.tasks,
     'Expires': lambda bucket: configured.moment(bucket.until)}

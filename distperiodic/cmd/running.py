@@ -12,10 +12,10 @@ from distperiodic.cmd import selection
 from distperiodic.cmd.session import Session
 
 if TYPE_CHECKING:
-    from distperiodic.operator.activity import Run
+    from distperiodic.operator.activity import CurrentRun
 
 
-class Running(display.List['Run']):
+class Running(display.List['CurrentRun']):
     """Show the runs that are in progress, the oldest first.
 
     The worker is the process of this role to which the run was granted, where
@@ -37,7 +37,7 @@ class Running(display.List['Run']):
             help='show only runs that are older than TIME, such as 90s, 30m, '
                  '1h or 7d; default: all runs')
 
-    def fetch(self, session: Session) -> 'list[Run]':
+    def fetch(self, session: Session) -> 'list[CurrentRun]':
         from distperiodic.operator import activity
         from distperiodic.operator import members
         parsed = session.parsed

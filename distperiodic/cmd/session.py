@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from distperiodic import opts
     from distperiodic import periodic
+    from distperiodic.operator.auditing import ActionRecord
     from distperiodic.operator.auditing import Actor
-    from distperiodic.operator.auditing import Record
     from distperiodic.operator.group_reader import GroupStore
     from distperiodic.operator.members import MemberAdmin
     from distperiodic.operator.ring_members import RingMembers
@@ -215,7 +215,7 @@ class Session:
             self.parsed, 'why', ''))
 
     def recorded(self, target: str, **arguments: object
-                 ) -> 'contextlib.AbstractContextManager[Record]':
+                 ) -> 'contextlib.AbstractContextManager[ActionRecord]':
         """Record the action that the body of the context carries out.
 
         :param arguments: Details of the action for the record. Values of None

@@ -45,7 +45,7 @@ def ages_of(history: float, tasks: float) -> Ages:
                 queues=bool(tasks))
 
 
-class Step(NamedTuple):
+class PruneStep(NamedTuple):
     """One transaction that deleted old rows."""
 
     #: Kind of the rows, for the log.

@@ -109,7 +109,7 @@ class Failing(NamedTuple):
     state: State
 
 
-class Run(NamedTuple):
+class CurrentRun(NamedTuple):
     """A run in progress; times in microseconds."""
 
     job: str
@@ -129,7 +129,7 @@ class Run(NamedTuple):
     until: int | None
 
 
-class Listing(NamedTuple):
+class ObjectCount(NamedTuple):
     """The number of objects of a job that follow one schedule."""
 
     job: str
@@ -212,7 +212,7 @@ def failing(store: GroupReader, *, job: str | None = None,
 
 def runs(store: GroupReader, job: str | None, limit: int, *,
          older_than: float = 0.0, process: str | None = None
-         ) -> list[Run]:
+         ) -> list[CurrentRun]:
     """Return runs in progress, the longest-running first.
 
     :param job: Name of the job. None means all jobs.
@@ -225,8 +225,8 @@ def runs(store: GroupReader, job: str | None, limit: int, *,
     held = sa.true() if process is None else _lease.c.holder.startswith(
         f'{process}~', autoescape=True)
 
-    def work(connection: sa.Connection) -> list[Run]:
-        runs: list[Run] = []
+    def work(connection: sa.Connection) -> list[CurrentRun]:
+        runs: list[CurrentRun] = []
         # There is no index of claims by lease, but the row of a lease
         # lists its objects.
         for lease in connection.execute(
@@ -242,7 +242,7 @@ def runs(store: GroupReader, job: str | None, limit: int, *,
                 .order_by(_lease.c.made, _lease.c.id)).all():
             keys = json.loads(lease.objects)
             runs += [
-                Run(names[lease.job], row.object, row.worker or '',
+                CurrentRun(names[lease.job], row.object, row.worker or '',
                     row.tick, lease.age, row.attempt, row.progress,
                     lease.until)
                 for row in connection.execute(
@@ -258,7 +258,7 @@ def runs(store: GroupReader, job: str | None, limit: int, *,
     return store.read(work)
 
 
-def listings(store: GroupReader, job: str | None) -> list[Listing]:
+def listings(store: GroupReader, job: str | None) -> list[ObjectCount]:
     """Return the number of listed objects per job and schedule.
 
     :param job: Name of the job. None means all jobs.
@@ -276,7 +276,7 @@ def listings(store: GroupReader, job: str | None) -> list[Listing]:
                   _job.c.paused_since, listed.c.rule, listed.c.objects)
         .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
         .where(_job.c.id.in_(list(names))))
-    return sorted(Listing(
+    return sorted(ObjectCount(
         names[row.id], row.schedule or '', row.schedule_since,
         row.paused_since is not None, row.rule or '', row.objects or 0)
         for row in found)

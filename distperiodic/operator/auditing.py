@@ -37,7 +37,7 @@ class Actor(NamedTuple):
         return f'{self.who}@{self.host}'
 
 
-class Record:
+class ActionRecord:
     """The record of one action.
 
     :param arguments: Arguments that a member needs, or that explain the
@@ -81,14 +81,14 @@ class Record:
 
 @contextlib.contextmanager
 def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
-             **arguments: Any) -> Iterator[Record]:
+             **arguments: Any) -> Iterator[ActionRecord]:
     """Record the action in the body: the record before the body, and the
     outcome after the body.
 
     If the body raises a :class:`.DistperiodicError`, the error is recorded as
     the outcome and raised. After any other error, the record has no outcome.
     """
-    record = Record(store.namespace, actor, verb, target, arguments)
+    record = ActionRecord(store.namespace, actor, verb, target, arguments)
     store.write(
         lambda connection: record.insert(connection, store.dialect.now))
     try:

@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Server:
+class ServerState:
     """One server of the backend URL, and its answer."""
 
     address: str
@@ -93,7 +93,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
     return found
 
 
-def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
+def servers(backend_url: str, timeout: float = 3.0) -> list[ServerState]:
     """Check each server of *backend_url* separately."""
     queries = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
                and not has_tls(backend_url))
@@ -101,12 +101,13 @@ def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
             for name, port in addresses(backend_url)]
 
 
-def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
+def _server(name: str, port: int, timeout: float,
+            queries: bool) -> ServerState:
     address = f'{name}:{port}'
     try:
         with socket.create_connection((name, port), timeout) as channel:
             if not queries:
-                return Server(address, True, 'accepts connections')
+                return ServerState(address, True, 'accepts connections')
             channel.settimeout(timeout)
             channel.sendall(b'srvr')
             answer = b''
@@ -115,21 +116,21 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
     except (BrokenPipeError, ConnectionResetError) as exc:
         # The server is reachable. If the caller only tests this, ignore the
         # error: the driver reports it later.
-        return Server(address, not queries, exc.strerror or str(exc))
+        return ServerState(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
-        return Server(address, False, exc.strerror or str(exc))
+        return ServerState(address, False, exc.strerror or str(exc))
     text = answer.decode(errors='replace')
     if 'not in the whitelist' in text or not text:
-        return Server(address, True, 'accepts connections')
+        return ServerState(address, True, 'accepts connections')
     if 'not currently serving' in text:
-        return Server(address, False, 'runs but serves no client: it has no '
-                                      'quorum')
+        return ServerState(
+            address, False, 'runs but serves no client: it has no quorum')
     fields = dict(line.split(': ', 1) for line in text.splitlines()
                   if ': ' in line)
     if fields.get('Mode') == 'read-only':
-        return Server(address, False, 'runs read-only: it has no quorum')
+        return ServerState(address, False, 'runs read-only: it has no quorum')
     version = fields.get('Zookeeper version', '').partition('-')[0]
-    return Server(address, True,
+    return ServerState(address, True,
                   f'{fields.get("Mode", "serves")}, version {version or "?"}')
 
 

@@ -28,7 +28,7 @@ _history = tables.history
 _job = tables.job
 
 
-class Job(NamedTuple):
+class StoredJob(NamedTuple):
     """The store's data on a job."""
 
     name: str
@@ -135,11 +135,11 @@ class GroupReader:
         return {number: name for number, name in names.items()
                 if name == job}
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[StoredJob]:
         """Return all jobs in the store, in order of name."""
         return self.read(self.jobs_in)
 
-    def jobs_in(self, connection: sa.Connection) -> list[Job]:
+    def jobs_in(self, connection: sa.Connection) -> list[StoredJob]:
         """Return all jobs, in a transaction of the caller."""
         newest = sa.select(sa.func.max(_history.c.tick)).where(
             _history.c.job == _job.c.id).scalar_subquery()
@@ -147,7 +147,7 @@ class GroupReader:
             sa.select(_job, newest.label('tick')).where(
                 _job.c.space == self.namespace,
                 _job.c.kind == tables.KIND)).all()
-        return sorted(Job(row.name, row.tick, row.paused_since,
+        return sorted(StoredJob(row.name, row.tick, row.paused_since,
                           row.paused_by or '', row.paused_why or '',
                           due.ALWAYS if row.schedule_since is None
                           else row.schedule_since, row.schedule or '')

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     # These modules load SQLAlchemy, which a group without a store lacks.
     from distperiodic.operator.activity import Failing
     from distperiodic.operator.live_group import Group
-    from distperiodic.operator.partitions import Partition
+    from distperiodic.operator.partitions import PartitionState
     from distperiodic.operator.task_queries import Halted
     from distperiodic.operator.task_queries import Overdue
     from distperiodic.operator.task_queries import Stuck
@@ -306,7 +306,7 @@ class JobFacts(NamedTuple):
     ticks: Sequence[Recent] = ()
 
 
-class Lease(NamedTuple):
+class ExpiredLeases(NamedTuple):
     """The lease that expired first, and the number of expired leases."""
 
     job: str
@@ -359,9 +359,9 @@ class Facts:
     #: Objects that wait for a start for longer than a period, the oldest
     #: first.
     starving: 'Sequence[Starving]' = ()
-    expired: Lease | None = None
+    expired: ExpiredLeases | None = None
     #: Partitions with one active worker.
-    partitions: 'Sequence[Partition]' = ()
+    partitions: 'Sequence[PartitionState]' = ()
     overdue: 'Sequence[Overdue]' = ()
     #: None means that no task is stuck, or unknown.
     stuck: 'Stuck | None' = None

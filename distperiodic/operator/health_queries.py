@@ -54,7 +54,7 @@ _AT_A_TIME = 200
 _PATIENCE, _FAST = 5.0, 0.05
 
 
-def expired(store: GroupReader) -> health.Lease | None:
+def expired(store: GroupReader) -> health.ExpiredLeases | None:
     """Return the lease that expired first. None means that no lease has
     expired.
     """
@@ -62,7 +62,7 @@ def expired(store: GroupReader) -> health.Lease | None:
                     _job.c.space == store.namespace)
     joined = _lease.join(_job, _job.c.id == _lease.c.job)
 
-    def read(connection: sa.Connection) -> health.Lease | None:
+    def read(connection: sa.Connection) -> health.ExpiredLeases | None:
         first = connection.execute(
             sa.select(_job.c.name, store.dialect.at_tick_clock(
                 _lease.c.until).label('until'))
@@ -72,7 +72,7 @@ def expired(store: GroupReader) -> health.Lease | None:
             return None
         number = connection.scalar(sa.select(
             sa.func.count()).select_from(joined).where(ended))
-        return health.Lease(first.name, first.until, number or 0)
+        return health.ExpiredLeases(first.name, first.until, number or 0)
     return store.read_snapshot(read)
 
 

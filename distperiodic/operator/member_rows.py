@@ -13,7 +13,7 @@ from typing import NamedTuple
 from distperiodic.core.member_facts import ProcessReport
 
 if TYPE_CHECKING:
-    from distperiodic.operator.activity import Run
+    from distperiodic.operator.activity import CurrentRun
 
 
 class MemberRow(NamedTuple):
@@ -74,17 +74,18 @@ class MemberRow(NamedTuple):
         return not self.process
 
     @property
-    def runs(self) -> 'list[Run]':
+    def runs(self) -> 'list[CurrentRun]':
         """The runs in the member's last report.
 
         A report contains only runs that are not in the store: runs of jobs
         that run on every member, and all runs if there is no store.
         """
-        from distperiodic.operator.activity import Run
-        return [Run(run['job'], run['object'], self.process, run['tick'],
-                    round(run['age_s'] * 1e6) + (self.age or 0),
-                    run['attempt'], run['progress'], None)
-                for run in self.state.get('runs', ())]
+        from distperiodic.operator.activity import CurrentRun
+        return [CurrentRun(
+            run['job'], run['object'], self.process, run['tick'],
+            round(run['age_s'] * 1e6) + (self.age or 0), run['attempt'],
+            run['progress'], None)
+            for run in self.state.get('runs', ())]
 
     def silent(self, seconds: float) -> bool:
         """Return True if a running process has not reported for *seconds*.

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.core.control import Verb
-from distperiodic.operator.activity import Run
+from distperiodic.operator.activity import CurrentRun
+from distperiodic.operator.auditing import ActionRecord
 from distperiodic.operator.auditing import Actor
-from distperiodic.operator.auditing import Record
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
 from distperiodic.operator.member_rows import MemberRow
@@ -61,7 +61,7 @@ def members(store: GroupReader) -> list[MemberRow]:
 
 
 def runs(store: GroupReader, job: str | None, within: float, *,
-         older_than: float = 0.0) -> list[Run]:
+         older_than: float = 0.0) -> list[CurrentRun]:
     """Return the runs in progress that are not in the store.
 
     These runs are in the reports of the members that run them.
@@ -121,7 +121,8 @@ class MemberAdmin:
         :param arguments: Arguments of the command.
         """
         store = self._store
-        record = Record(store.namespace, self._actor, verb, target, arguments)
+        record = ActionRecord(
+            store.namespace, self._actor, verb, target, arguments)
         wanted: dict[Verb, dict[str, Any]] = {
             Verb.DRAIN: {'drained': record.id}, Verb.UNDRAIN: {
                 'drained': None},
@@ -146,7 +147,7 @@ class MemberAdmin:
                 outcome=outcome)))
 
 
-def request_answers(store: GroupStore, record: Record,
+def request_answers(store: GroupStore, record: ActionRecord,
                     members: Sequence[MemberRow], **more: Any) -> None:
     """Request answers of *members* to an action that was carried out.
 

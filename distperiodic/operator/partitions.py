@@ -17,7 +17,7 @@ _partition = tables.partition
 _worker = tables.partition_worker
 
 
-class Worker(NamedTuple):
+class PartitionWorker(NamedTuple):
     """A worker of a partition, at the time of its last heartbeat."""
 
     #: Name of the worker's process.
@@ -34,7 +34,7 @@ class Worker(NamedTuple):
         return identity_of(self.process)
 
 
-class Partition(NamedTuple):
+class PartitionState(NamedTuple):
     """A partition that has had a worker with ``mode = standby``."""
 
     name: str
@@ -53,21 +53,21 @@ class Partition(NamedTuple):
     promoted_by: str
     #: The workers of the partition, in order of name, without workers in
     #: ``mode = shared`` and workers that have stopped.
-    workers: tuple[Worker, ...]
+    workers: tuple[PartitionWorker, ...]
 
-    def present(self, within: float) -> list[Worker]:
+    def present(self, within: float) -> list[PartitionWorker]:
         """Return the workers with a heartbeat in the last *within* seconds."""
         return [one for one in self.workers if one.age <= within]
 
 
-def partitions(store: GroupReader) -> list[Partition]:
+def partitions(store: GroupReader) -> list[PartitionState]:
     """Return all partitions that have had a worker with ``mode = standby``, in
     order of name.
     """
     return store.read_snapshot(lambda connection: _read(connection, store))
 
 
-def partition(store: GroupReader, name: str) -> Partition:
+def partition(store: GroupReader, name: str) -> PartitionState:
     """Return one partition.
 
     :raises ConfigError: no partition with this name has ever had a worker
@@ -77,7 +77,7 @@ def partition(store: GroupReader, name: str) -> Partition:
 
 
 def promote(store: GroupStore, name: str, member: str, *, by: str,
-            within: float) -> Partition:
+            within: float) -> PartitionState:
     """Choose *member* as the next active worker of a partition.
 
     The active worker then finishes its runs and releases the partition. A
@@ -92,7 +92,7 @@ def promote(store: GroupStore, name: str, member: str, *, by: str,
         of its workers, is stopping, or has sent no heartbeat for *within*
         seconds.
     """
-    def work(connection: sa.Connection) -> Partition:
+    def work(connection: sa.Connection) -> PartitionState:
         # Lock the row: otherwise *member* could become active before the
         # choice is written, and the choice would never be deleted.
         _update(store, connection, name, starts=_partition.c.starts + 1)
@@ -113,7 +113,8 @@ def _update(store: GroupStore, connection: sa.Connection, name: str,
         _partition.c.name == name).values(values))
 
 
-def _check_candidate(found: Partition, member: str, within: float) -> None:
+def _check_candidate(found: PartitionState, member: str,
+                     within: float) -> None:
     present = found.present(within)
     able = sorted({one.identity for one in present
                    if one.role is not Role.STOPPING})
@@ -131,15 +132,16 @@ def _check_candidate(found: Partition, member: str, within: float) -> None:
            f'--partition {found.name}'))
 
 
-def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
+def _read(connection: sa.Connection,
+          group: GroupReader) -> list[PartitionState]:
     now = group.dialect.lease_now
-    workers: dict[str, list[Worker]] = {}
+    workers: dict[str, list[PartitionWorker]] = {}
     for row in connection.execute(sa.select(
             _worker, (now - _worker.c.seen).label('age')).where(
                 _worker.c.space == group.namespace,
                 _worker.c.role.not_in([Role.SHARED, Role.GONE])
             ).order_by(_worker.c.worker)):
-        workers.setdefault(row.partition, []).append(Worker(
+        workers.setdefault(row.partition, []).append(PartitionWorker(
             row.worker, Role(row.role), row.since, max(0.0, row.age / 1e6)))
     return [_partition_of(row, tuple(workers.get(row.name, ())))
             for row in connection.execute(sa.select(
@@ -149,14 +151,15 @@ def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
             if row.fence or row.name in workers]
 
 
-def _partition_of(row: Any, workers: tuple[Worker, ...]) -> Partition:
-    return Partition(
+def _partition_of(row: Any, workers: tuple[PartitionWorker, ...]
+                  ) -> PartitionState:
+    return PartitionState(
         row.name, row.worker or '', row.fence, row.since, row.left / 1e6,
         row.promoted or '', row.promoted_by or '', workers)
 
 
-def _one(partitions: list[Partition], group: GroupReader,
-         name: str) -> Partition:
+def _one(partitions: list[PartitionState], group: GroupReader,
+         name: str) -> PartitionState:
     for partition in partitions:
         if partition.name == name:
             return partition

@@ -29,7 +29,7 @@ from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import Counts
 from distperiodic.core.reason import Reason
 from distperiodic.operator.group_reader import GroupReader
-from distperiodic.operator.group_reader import Job
+from distperiodic.operator.group_reader import StoredJob
 
 _claim = tables.claim
 _failure = tables.failure
@@ -90,7 +90,7 @@ class Object(NamedTuple):
     #: Time of the store's clock when the data was read.
     now: int
     #: None means that the store has no row for the job.
-    job: Job | None
+    job: StoredJob | None
     #: None means that the store has no row for the object.
     claim: ClaimStanding | None
     fence: int = 0
@@ -115,7 +115,7 @@ class Object(NamedTuple):
     waiting: int | None = None
 
 
-class Tick(NamedTuple):
+class TickFacts(NamedTuple):
     """The store's data on one tick of an object."""
 
     #: The instant since which the job's schedule has been in force.
@@ -191,14 +191,14 @@ def schedule_of(store: GroupReader, job: str, key: str) -> tuple[str, bool]:
     return row.rule or row.schedule or '', bool(row.rule)
 
 
-def tick(store: GroupReader, job: str, key: str, tick: int) -> Tick:
+def tick(store: GroupReader, job: str, key: str, tick: int) -> TickFacts:
     """Return the store's data on one tick of an object.
 
     :raises ConfigError: the store has no such job.
     """
     [number] = store.names(job)
 
-    def work(connection: sa.Connection) -> Tick:
+    def work(connection: sa.Connection) -> TickFacts:
         since, begins = (
             due.ALWAYS if moment is None else moment
             for moment in connection.execute(
@@ -222,7 +222,7 @@ def tick(store: GroupReader, job: str, key: str, tick: int) -> Tick:
             lost = min(row.missed, row.by_lost)
             counts = {Reason.LOST: lost,
                       Reason.PASSED_OVER: row.missed - lost}
-        return Tick(
+        return TickFacts(
             since, begins, failed[0] if failed else None, counts,
             '' if row is None else row.reason or '')
     return store.read_snapshot(work)

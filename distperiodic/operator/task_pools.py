@@ -38,7 +38,7 @@ class Pool(NamedTuple):
     stats: Stats
 
 
-class Bucket(NamedTuple):
+class LiveBucket(NamedTuple):
     """A bucket that has not expired."""
 
     worker: str
@@ -67,16 +67,16 @@ def pools(store: GroupReader) -> list[Pool]:
     return store.read_snapshot(work)
 
 
-def buckets(store: GroupReader, pool: str) -> list[Bucket]:
+def buckets(store: GroupReader, pool: str) -> list[LiveBucket]:
     """Return the buckets of a pool by worker, without empty buckets.
 
     :raises ConfigError: there is no such pool.
     """
-    def work(connection: sa.Connection) -> list[Bucket]:
+    def work(connection: sa.Connection) -> list[LiveBucket]:
         number = number_of(connection, store, pool)
         found = stats_of(connection, _sql(store), number).buckets
         return sorted(
-            Bucket(row.worker, found[row.worker], row.until)
+            LiveBucket(row.worker, found[row.worker], row.until)
             for row in connection.execute(
                 _sql(store).buckets, {'of_pool': number})
             if row.worker in found)

@@ -215,7 +215,7 @@ def halted(store: GroupReader) -> list[Halted]:
 
 def _waiting(store: GroupReader, connection: sa.Connection,
              found: task_rows.TaskRow,
-             running: task_reader.Running | None) -> WaitReason | None:
+             running: task_reader.CommandClaim | None) -> WaitReason | None:
     position = found.position
     if position.status is Status.STUCK:
         return _wait(found, Wait.STUCK)
@@ -236,7 +236,7 @@ def _waiting(store: GroupReader, connection: sa.Connection,
 
 
 def _held(store: GroupReader, connection: sa.Connection,
-          found: task_rows.TaskRow, running: task_reader.Running
+          found: task_rows.TaskRow, running: task_reader.CommandClaim
           ) -> WaitReason | None:
     if running.state is State.RETRY:
         return _wait(found, Wait.RETRY, until=running.until)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from distperiodic import ports
 from distperiodic.core.pruning import Ages
-from distperiodic.core.pruning import Step
+from distperiodic.core.pruning import PruneStep
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class ServicePruner:
         #: True while the queue contains a step of this pruner.
         self._submitted = False
         #: Steps of the current turn. None means that there is no turn.
-        self._steps: Iterator[Step] | None = None
+        self._steps: Iterator[PruneStep] | None = None
         #: Deleted rows of the current turn, by kind.
         self._deleted: collections.Counter[str] = collections.Counter()
 
@@ -54,7 +54,7 @@ class ServicePruner:
         self._submitted = True
         self._store.submit(self._step, self._stepped, self._end)
 
-    def _step(self, store: ports.ClaimStore) -> Step | None:
+    def _step(self, store: ports.ClaimStore) -> PruneStep | None:
         """Take a step in a thread of the store.
 
         If a step fails, the iterator of the steps ends. Then the turn ends,
@@ -64,7 +64,7 @@ class ServicePruner:
             self._steps = store.prune(self._ages)
         return next(self._steps, None)
 
-    def _stepped(self, step: Step | None) -> None:
+    def _stepped(self, step: PruneStep | None) -> None:
         self._submitted = False
         if step is None:
             self._end()

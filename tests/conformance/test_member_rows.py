@@ -136,7 +136,7 @@ def test_an_action_is_on_record_with_its_outcome(world):
 
 def test_members_answer_for_a_job_once_the_command_is_carried_out(world):
     me, other = report(world, 'api-1'), report(world, 'api-2')
-    record = auditing.Record(
+    record = auditing.ActionRecord(
         world.space, auditing.Actor('ann', 'desk'), 'job trigger', 'poll',
         {'object': 'a'})
     world.database.write(

@@ -28,8 +28,8 @@ from distperiodic.operator import health_queries
 from distperiodic.operator.activity import Failing
 from distperiodic.operator.live_group import Group
 from distperiodic.operator.member_rows import MemberRow
-from distperiodic.operator.partitions import Partition
-from distperiodic.operator.partitions import Worker
+from distperiodic.operator.partitions import PartitionState
+from distperiodic.operator.partitions import PartitionWorker
 from distperiodic.operator.task_queries import Halted
 from distperiodic.operator.task_queries import Overdue
 from distperiodic.operator.task_queries import Stuck
@@ -129,9 +129,9 @@ def waits(seconds, periods):
 
 
 def standby(active='w:0', *names):
-    return Partition(
+    return PartitionState(
         'p', f'{active}~{NONCE}' if active else '', 1, NOW, 5.0, '', '',
-        tuple(Worker(f'{name}~{NONCE}', Role.STANDBY, NOW, 1.0)
+        tuple(PartitionWorker(f'{name}~{NONCE}', Role.STANDBY, NOW, 1.0)
               for name in names))
 
 
@@ -387,10 +387,11 @@ CASES = {
         {'failing': tuple(failing(f'h{n}') for n in range(6))},
         {('objects-failing', 'job ping')}),
     'a lease that is not taken over': (
-        {'expired': health.Lease('ping', NOW - 16 * SECOND, 2)},
+        {'expired': health.ExpiredLeases('ping', NOW - 16 * SECOND, 2)},
         {('lease-expired', 'job ping')}),
     'a lease that has just expired': (
-        {'expired': health.Lease('ping', NOW - 15 * SECOND, 2)}, set()),
+        {'expired': health.ExpiredLeases(
+            'ping', NOW - 15 * SECOND, 2)}, set()),
     # Partitions, tasks and queues.
     'a standby partition with two workers': (
         {'partitions': (standby('w:0', 'w:0', 'w:1'),)}, set()),

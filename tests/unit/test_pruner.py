@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from distperiodic.core.pruning import Ages
-from distperiodic.core.pruning import Step
+from distperiodic.core.pruning import PruneStep
 from distperiodic.service import pruner
 from tests.logged import lines
 
@@ -35,7 +35,7 @@ class World:
         self.turns.append(ages)
         for rows in self.rows:
             self.now += self.seconds
-            yield Step('tasks', rows)
+            yield PruneStep('tasks', rows)
 
     def sweep(self, seconds=0.25):
         """Let time pass, then sweep; return the number of steps."""

@@ -47,7 +47,7 @@ from distperiodic.core.claim_request import decide
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.pruning import Ages
-from distperiodic.core.pruning import Step
+from distperiodic.core.pruning import PruneStep
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
@@ -504,7 +504,7 @@ class MemoryClaimStore:
                     row.state is State.CLAIMED for row in one.rows.values()):
                 one.holder, one.until = '', now
 
-    def prune(self, ages: Ages) -> Iterator[Step]:
+    def prune(self, ages: Ages) -> Iterator[PruneStep]:
         return iter(())
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.pruning import Ages
-from distperiodic.core.pruning import Step
+from distperiodic.core.pruning import PruneStep
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
 
@@ -78,7 +78,7 @@ class _Group:
 
 
 def prune_steps(database: Database, namespace: str,
-                ages: Ages) -> Iterator[Step]:
+                ages: Ages) -> Iterator[PruneStep]:
     """Delete the old rows of a group, one small transaction for each step.
 
     After the last step, all rows that were old at the first step are deleted.
@@ -87,7 +87,7 @@ def prune_steps(database: Database, namespace: str,
         more = True
         while more:
             rows, more = database.write(work)
-            yield Step(kind, rows)
+            yield PruneStep(kind, rows)
 
 
 def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:

@@ -71,7 +71,7 @@ from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.pruning import Ages
-from distperiodic.core.pruning import Step
+from distperiodic.core.pruning import PruneStep
 from distperiodic.core.standby import Active
 from distperiodic.core.workflow import Status
 
@@ -516,7 +516,7 @@ class SqlClaimStore:
         return self._read(lambda tx: set(tx.connection.execute(
             self._overdue[False].holders, {'of_jobs': numbers}).scalars()))
 
-    def prune(self, ages: Ages) -> Iterator[Step]:
+    def prune(self, ages: Ages) -> Iterator[PruneStep]:
         return pruning.prune_steps(self.database, self._namespace, ages)
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:

@@ -29,7 +29,7 @@ _task = tables.task
 _task_at_head = tables.task.alias()
 
 
-class Running(NamedTuple):
+class CommandClaim(NamedTuple):
     """The claim of a task's current command."""
 
     state: State
@@ -109,7 +109,7 @@ def queues(connection: sa.Connection, namespace: str,
 
 
 def read(connection: sa.Connection, dialect: Dialect, namespace: str,
-         task: str) -> tuple[task_rows.TaskRow, Running | None]:
+         task: str) -> tuple[task_rows.TaskRow, CommandClaim | None]:
     """Return a task, and the claim of its current command if it has one.
 
     :raises UnknownTask: No task of the group has this id.
@@ -133,7 +133,7 @@ def read(connection: sa.Connection, dialect: Dialect, namespace: str,
                _job.c.name == found.action.name)).one_or_none()
     if claim is None:
         return found, None
-    return found, Running(
+    return found, CommandClaim(
         claim.state, claim.worker, claim.holder,
         claim.made if claim.state is State.RUNNING else None, claim.until)
 
@@ -152,7 +152,7 @@ def _unbegun(task: Any, namespace: str) -> sa.ColumnElement[bool]:
             _job.c.kind == tables.COMMAND))
 
 
-def task_of(found: task_rows.TaskRow, running: Running | None, *,
+def task_of(found: task_rows.TaskRow, running: CommandClaim | None, *,
             queued: bool = False) -> Task:
     """Return a task in the form that the public interface returns.
 
